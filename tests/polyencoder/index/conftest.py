@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
-from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate
 from polyencoder.index.folder import FolderIndex
@@ -31,6 +17,7 @@ from polyencoder.index.vectors import Vectors
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder
+from tests.reliability.oracle import TEXTS, run_machine
 
 
 @pytest.fixture(scope="session")
@@ -113,185 +100,12 @@ def assert_finds(dialogues):
     return check
 
 
-IDS = st.sampled_from(
-    ["a", "b", 'quote " and \\', "it's", "new\nline", "tab\t \x01 \u00e9 \U0001f642", "d'] or id in ['a"]
-)
-TEXTS = ["hello", "hi there", "bye", "do you ski ?", "yes"]
-METADATA = st.sampled_from([None, {"k": 1}, {"k": 2, "nested": {"a": [1, None]}}, {"k": 'x" or "'}])
-VECTORS = st.integers(0, 2).map(lambda place: 3 * np.eye(16, dtype=np.float32)[place])
-RECORDS = st.builds(Candidate, IDS, st.sampled_from([*TEXTS, *TEXTS, " "]), METADATA, st.just(""), st.none() | VECTORS)
-CHANGES = st.one_of(
-    st.tuples(st.sampled_from(["add", "update", "put"]), st.lists(RECORDS, max_size=4)),
-    st.tuples(st.just("remove"), st.lists(IDS, max_size=2)),
-    st.tuples(st.sampled_from(["compact", "add_words"]), st.just([])),
-    st.tuples(st.just("build_faiss"), st.sampled_from([["ivf-flat"], ["hnsw"]])),
-)
-BLOCKS = st.recursive(CHANGES, lambda inner: st.tuples(st.sampled_from(["keep", "fail"]), st.lists(inner, max_size=3)))
-"""Changes, and what a block of `changing` does before it ends, or fails."""
-
-
-class Oracle(dict[str, tuple[str, Any, Any]]):
-    """What an index holds: the text, metadata and vector of each id; None for a vector that the model computes."""
-
-    def change(self, how: str, items: list) -> int:
-        """Makes a change and counts what it changed; InputError, and no change, where an index must refuse it."""
-        after, changed = dict(self), 0
-        for item in dict.fromkeys(items) if how == "remove" else items:  # an id is removed once
-            if how == "remove":
-                if item not in after:
-                    raise InputError("unknown")
-                del after[item]
-                changed += 1
-                continue
-            old, new = after.get(item.id), (item.text, item.metadata, item.vector)
-            if not item.text.strip() or (old is None and how == "update"):
-                raise InputError("empty, or unknown")
-            if old is not None:
-                if item.vector is None and old[0] == item.text:
-                    new = (*new[:2], old[2])
-                if old[:2] == new[:2] and (old[2] is new[2] or np.array_equal(old[2], new[2])):
-                    continue
-                if how == "add":
-                    raise InputError("taken")
-            after[item.id] = new
-            changed += 1
-        self.clear()
-        self.update(after)
-        return changed
-
-
-class AgainstADict(RuleBasedStateMachine):
-    """Any sequence of changes leaves what a dict would hold. A subclass says how its index is made and opened."""
-
-    contexts: ContextEncoding
-    encoded: dict[str, np.ndarray]
-    make: Callable[[Candidate, int], Index]
-    reopen: Callable[[Index], Index]
-
-    @initialize(first=RECORDS, variant=st.integers(0, 5))
-    def begin(self, first, variant):
-        first = first._replace(text="hello", vector=None)
-        self.index = self.make(first, variant)
-        self.others: list[Index] = []
-        self.oracle = Oracle({first.id: (first.text, first.metadata, None)})
-
-    @rule(step=BLOCKS)
-    def change(self, step):
-        self._play(*step, self.oracle)
-
-    def _play(self, how: str, items: list, oracle: Oracle) -> None:
-        if how in ("keep", "fail"):
-            inside = Oracle(oracle)
-            try:
-                with self.index.changing():
-                    for step in items:
-                        self._play(*step, inside)
-                    assert len(self.index) == len(self.oracle)  # nobody sees it yet
-                    if how == "fail":
-                        raise LookupError
-            except LookupError:
-                return
-            oracle.clear()
-            oracle.update(inside)
-            return
-        if how in ("compact", "add_words", "build_faiss"):
-            if isinstance(self.index, FolderIndex) and (how != "build_faiss" or (oracle and find_spec("faiss"))):
-                exact = {"storage": "float32"} if how == "build_faiss" else {}
-                getattr(self.index, how)(*items, **exact)
-            return
-        if not self.index.takes_vectors and how != "remove":
-            items = [item._replace(vector=None) for item in items]
-        try:
-            expected = oracle.change(how, items)
-        except InputError:
-            expected = None
-        try:
-            changed = getattr(self.index, how)(iter(items))
-        except InputError:
-            changed = None
-        assert changed == expected
-
-    @rule()
-    def compact(self):
-        if isinstance(self.index, FolderIndex):
-            self.index.compact()
-            assert len(self.index.vectors) == len({text for text, *_ in self.oracle.values()})
-
-    @rule()
-    def open_again(self):
-        self.others.append(self.index)
-        self.index = self.reopen(self.index)
-
-    @precondition(lambda self: self.others)
-    @rule()
-    def use_another(self):
-        """One that was opened before, which sees the changes of the others."""
-        self.others.append(self.index)
-        self.index = self.others.pop(0)
-
-    def teardown(self):
-        for index in self.others:
-            index.close()
-
-    @invariant()
-    def faiss_has_the_vectors_of_its_rows(self):
-        if isinstance(self.index, FolderIndex) and (faiss := self.index.meta.faiss) is not None:
-            state = self.index.state
-            known = state.faiss.lists.index.reconstruct_n(0, faiss.rows)
-            np.testing.assert_array_equal(known, state.vectors.take(np.arange(faiss.rows)))
-
-    @invariant()
-    def same_as_the_dict(self):
-        assert len(self.index) == len(self.oracle)
-        assert self.index.texts_of(["none", *self.oracle]) == {id_: text for id_, (text, *_) in self.oracle.items()}
-        vectors = {id_: self.encoded[text] if own is None else own for id_, (text, _, own) in self.oracle.items()}
-        stored = self.index.vectors_of(["none", *self.oracle])
-        assert stored.keys() == vectors.keys()
-        for id_, vector in stored.items():
-            np.testing.assert_allclose(vector, vectors[id_], atol=self.tolerance)
-        scores = self._scores(stored)
-        for filter in (None, {"k": 1}, {"k": 'x" or "'}, {"k": [None, 2]}):
-            allowed = filter and (filter["k"] if isinstance(filter["k"], list) else [filter["k"]])
-            expected = {i: v[:2] for i, v in self.oracle.items() if filter is None or (v[1] or {}).get("k") in allowed}
-            if self.oracle:
-                if self.index.has_words and filter is None:
-                    turns = [["hello"]] * self.contexts.batch_size
-                    for hits in self.index.search(self.contexts, texts=turns, words_only=True, top_k=20):
-                        assert {hit.id for hit in hits} == {i for i, v in self.oracle.items() if v[0] == "hello"}
-                for place, hits in enumerate(self.index.search(self.contexts, top_k=len(self.oracle), filter=filter)):
-                    assert {hit.id: (hit.text, hit.metadata) for hit in hits} == expected
-                    assert len(hits) == len(expected)
-                    found = [hit.score for hit in hits]
-                    assert found == sorted(found, reverse=True)
-                    np.testing.assert_allclose(found, [scores[hit.id][place] for hit in hits], rtol=1e-4, atol=1e-3)
-
-    @property
-    def tolerance(self) -> float:
-        dtype = self.index.meta.dtype if isinstance(self.index, FolderIndex) else "float32"
-        return {"float32": 1e-5, "bfloat16": 0.02, "int8": 0.05}[dtype]
-
-    def _scores(self, vectors: dict[str, np.ndarray]) -> dict[str, list[float]]:
-        """The paper's formula for each context: attend over the codes with each candidate, multiply with it."""
-        scores: dict[str, list[float]] = {id_: [] for id_ in vectors}
-        for place in range(self.contexts.batch_size):
-            codes, mask = self.contexts.vectors[place], self.contexts.mask
-            codes = (codes if mask is None else codes[mask[place]]).astype(np.float64)
-            for id_, vector in vectors.items():
-                logits = codes @ vector
-                weights = np.exp(logits - logits.max())
-                scores[id_].append(float(weights @ logits / weights.sum()))
-        return scores
-
-
 @pytest.fixture
 def check_any_changes(contexts, ranker):
     """(make, reopen, examples, steps): sequences of changes to `make(candidate, variant)`, opened anew by `reopen`."""
 
-    def check(make, reopen, *, examples: int, steps: int) -> None:
+    def check(make, reopen: Callable[[Index], Index], *, examples: int, steps: int) -> None:
         encoded = dict(zip(TEXTS, torch.as_tensor(ranker.encode_candidates(TEXTS)).numpy(), strict=True))
-        machine = type("Machine", (AgainstADict,), {"contexts": contexts, "encoded": encoded})
-        machine.make, machine.reopen = staticmethod(make), staticmethod(reopen)
-        some = settings(max_examples=examples, stateful_step_count=steps, deadline=None)
-        run_state_machine_as_test(machine, settings=some)
+        run_machine(make, reopen, contexts=contexts, encoded=encoded, examples=examples, steps=steps)
 
     return check

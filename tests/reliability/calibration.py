@@ -1,0 +1,80 @@
+"""The stated risk is held: as often as it says, over many samples of made-up answers and of searches of an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from polyencoder.calibration.fitting import fit
+from polyencoder.calibration.observations import Observations
+from polyencoder.calibration.probability import DEPTH
+from polyencoder.calibration.risk import Answers, prove
+from polyencoder.index import Candidate, FolderIndex
+from polyencoder.index.folder.build import build_index
+from polyencoder.index.meta import Fingerprints
+from polyencoder.search.contexts import Contexts
+from tests.reliability.world import Budget, Counts
+
+CONFIDENCE = 0.9
+UNANSWERABLE = 0.5
+
+
+def made_up(n: int, rng: np.random.Generator) -> Answers:
+    """Answers whose probability orders them well and is far from true."""
+    x = rng.normal(size=n)
+    return Answers(1 / (1 + np.exp(-1.5 * x)), rng.random(n) < 1 / (1 + np.exp(-2.5 * x - 1)))
+
+
+def searched(folder: Path, rng: np.random.Generator, *, examples: int, rows: int = 150, dim: int = 16) -> Observations:
+    """What an index of random vectors finds for noisy ones."""
+    vectors = rng.normal(size=(rows, dim)).astype(np.float32)
+    records = [Candidate(str(row), f"text {row}", None, "", vector) for row, vector in enumerate(vectors)]
+    build_index(folder, records, Fingerprints("made up"))
+    wanted = rng.integers(rows, size=examples)
+    noise = rng.normal(size=(examples, dim)) * rng.choice([0.2, 0.5, 1.0], size=(examples, 1))
+    with FolderIndex.open(folder) as index:
+        contexts = Contexts.of((vectors[wanted] + noise).astype(np.float32))
+        hits = index.search(contexts, top_k=DEPTH, exactness="exact")
+    right = [[hit.id == str(row) for hit in each] for each, row in zip(hits, wanted, strict=True)]
+    scores = [[hit.score for hit in each] for each in hits]
+    return Observations(
+        torch.tensor(scores, dtype=torch.float64), torch.tensor(right), torch.full((examples,), rows), depth=DEPTH
+    )
+
+
+def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
+    counts, rng = Counts(), np.random.default_rng(seed)
+    pool = searched(folder / "index", rng, examples=6_000)
+    answerable = torch.as_tensor(rng.random(len(pool)) >= UNANSWERABLE)
+    asked = pool.where(answerable)
+    for number in budget(counts):
+        risk = (0.05, 0.1, 0.2)[number // 2 % 3]
+        if number % 2:
+            sample = torch.as_tensor(rng.choice(len(pool), 400, replace=False))
+            calibration = fit(
+                pool.select(sample), fingerprint="made up", unanswerable=UNANSWERABLE, risks=[risk],
+                confidence=CONFIDENCE, seed=number,
+            ).calibration  # fmt: skip
+            promise = next(iter(calibration.promises), None)
+            others = torch.ones(len(pool), dtype=torch.bool)
+            others[sample] = False
+            new = asked.select(others.nonzero().squeeze(1))
+            first = calibration.probabilities(new.scores.numpy(), among=new.among.numpy())[:, 0]
+            answers, kind = Answers(first, new.right[:, 0].numpy()), "index"
+        else:
+            promise = prove(made_up(300, rng), made_up(300, rng), risk=risk, confidence=CONFIDENCE)
+            answers, kind = made_up(20_000, rng), "made up"
+        if promise is None:
+            counts.count(f"{kind}: none promised")
+            continue
+        wrong = ~answers.right[answers.probabilities >= promise.threshold]
+        counts.count(f"{kind}: held" if wrong.mean() <= risk else f"{kind}: broken")
+    for kind in ("index", "made up"):
+        broken = counts.of.get(f"{kind}: broken", 0)
+        made = broken + counts.of.get(f"{kind}: held", 0)
+        most = (1 - CONFIDENCE) * made + 3 * (CONFIDENCE * (1 - CONFIDENCE) * made) ** 0.5
+        if broken > most:
+            counts.fail("wrong", f"{kind}: {broken} of {made} promises are broken, more than {most:.1f}")
+    return counts
