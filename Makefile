@@ -45,7 +45,7 @@ check: lint  ## check style and types and run the fast tests
 
 # Each mutant is written to disk: into a copy of the working tree.
 MUTANTS := build/mutants
-MODULE ?= $(error MODULE: give a module or package of the library, such as scoring/topk or scoring)
+MODULE ?= $(error MODULE: give a module or package of the library, such as scoring/exact or scoring)
 SAMPLE ?= 20
 SEED ?= 0
 

@@ -14,7 +14,7 @@ LIBRARY = ROOT / "projects" / "polyencoder"
 # covers the modules below it, unless these have a floor of their own.
 FLOORS = (
     ("config", "errors", "guesses", "checks", "validation", "packages", "processor", "lazy", "progress"),
-    ("storage", "settings.base", "settings.fields", "settings.metadata", "settings.yaml_file"),
+    ("storage", "settings.base", "settings.fields", "settings.metadata"),
     ("hub",),
     ("text", "data"),
     ("search", "scoring"),
@@ -26,7 +26,7 @@ FLOORS = (
     ("settings",),  # those of commands
     ("evaluation",),
     ("export",),
-    ("ranked", "loading", "ranker", "selector", "inspection", "inspection_page"),
+    ("ranked", "loading", "ranker", "selector", "inspection"),
     ("training",),
     ("pretraining",),
     ("serving", "adapters", "runtime"),

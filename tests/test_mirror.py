@@ -16,7 +16,6 @@ TESTED_BY = {
     "cli/prepare_reddit.py": "pretraining/test_reddit.py",
     "cli/serve.py": "serving/test_run.py",
     "cli/shared/loading.py": "cli/test_check.py",
-    "cli/shared/processes.py": "cli/test_torchrun.py",
     "importing/parlai_encoder.py": "importing/test_parlai_weights.py",
     "importing/parlai_model.py": "importing/test_parlai_scores.py",
     "pretraining/card.py": "pretraining/test_run.py",

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.reproduce.runs import ReproductionRun, Step
 from benchmarks.reproduce.yaml_schema import parse_fields
 from polyencoder.errors import ConfigError, did_you_mean
-from polyencoder.settings.yaml_file import read_yaml
+from polyencoder.settings.base import read_yaml
 
 SCALES = Path(__file__).parent / "scales"
 Flags = Mapping[str, Any]

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.reproduce.values import Value, read_value
 from benchmarks.reproduce.yaml_schema import non_empty_list, parse_fields
 from polyencoder.errors import ConfigError, did_you_mean
-from polyencoder.settings.yaml_file import read_yaml
+from polyencoder.settings.base import read_yaml
 
 TABLES = Path(__file__).parent / "tables"
 UNITS = {"percent": 100.0, "ms": 1.0, "hours": 1.0, "examples": 1.0, "MB": 1.0, "kB": 1e-3, "M": 1.0}

@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from polyencoder.index.vector_files import VectorDtype
-from polyencoder.index.vectors import Vectors, quantize, write_vectors
+from polyencoder.index.vectors import VectorDtype, Vectors, quantize, write_vectors
 from polyencoder.scoring import ContextEncoding
 from polyencoder.search.contexts import Array, as_array
 

@@ -1,9 +1,10 @@
-"""Explains a ranking: which context vectors each candidate attends to, and which tokens these attend to."""
+"""Explains a ranking: which context vectors each candidate attends to, and which tokens these do; also as HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 
 import torch
 from torch import Tensor
@@ -80,3 +81,73 @@ def inspect_ranking(
 def _rows(values: Tensor) -> list[list[float]]:
     rows: list[list[float]] = values.float().cpu().tolist()
     return rows
+
+
+STYLE = """
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
+body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem; overflow-wrap: anywhere }
+table { border-collapse: collapse; display: block; overflow-x: auto }
+td, th { padding: .15rem .4rem; text-align: right; vertical-align: top; overflow-wrap: normal }
+th { text-align: left; font-weight: normal; opacity: .8 }
+td.text { text-align: left; min-width: min(16rem, 20vw); overflow-wrap: anywhere }
+svg { max-width: 100%; height: auto; background: white }
+"""
+
+
+def inspection_page(found: Inspection) -> str:
+    """Renders a self-contained HTML file: candidates by context vectors, and context vectors by tokens."""
+    vectors = range(len(found.weights[0]) if found.weights else 0)
+    head = ["score", *(["probability"] if found.ranked[0].probability is not None else []), *found.objectives, ""]
+    most = max(max(row) for row in found.weights) if vectors else 0
+    rows = []
+    for place, one in enumerate(found.ranked):
+        cells = [f"<td>{one.score:.3f}</td>"]
+        cells += [] if one.probability is None else [f"<td>{one.probability:.0%}</td>"]
+        cells += [f"<td>{scores[place]:.3f}</td>" for scores in found.objectives.values()]
+        cells += [f'<td class="text">{escape(one.text)}</td>', _heat(found.weights[place], most) if vectors else ""]
+        rows.append("".join(cells))
+    parts = [
+        f"<h1>{escape(found.title)}</h1>",
+        *(f"<p>{escape(turn)}</p>" for turn in found.context),
+        f"<h2>Candidates{', and how much each context vector counts, in percent' if vectors else ''}</h2>",
+        _table([*head, *(str(number + 1) for number in vectors)], rows),
+        f"<p>{escape(found.missing)}</p>" if found.missing else "",
+    ]
+    if found.tokens:
+        real = [number for number in vectors if any(found.token_weights[number])]
+        most = max(max(found.token_weights[number]) for number in real)
+        rows = [
+            f'<td class="text">{escape(token)}</td>{_heat([found.token_weights[number][i] for number in real], most)}'
+            for i, token in enumerate(found.tokens)
+        ]
+        parts += ["<h2>Tokens of each context vector, in percent</h2>", _table(["", *(str(n + 1) for n in real)], rows)]
+    return _page(found.title, parts)
+
+
+def _heat(weights: Sequence[float], most: float) -> str:
+    """Renders cells with weights in percent, coloured relative to the largest of their table."""
+    cells = []
+    for one in weights:
+        number, colour = f"{100 * one:.0f}" if one >= 0.005 else "", f"rgb(217 72 15 / {one / (most or 1):.3f})"
+        cells.append(f'<td class="heat" style="background:{colour}">{number}</td>')
+    return "".join(cells)
+
+
+def _page(title: str, parts: Iterable[str]) -> str:
+    """A page of these parts, which are HTML; the title is escaped, and what UTF-8 cannot hold becomes `?`."""
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style>"
+    )
+    made = f'<!doctype html><html lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>\n'
+    return made.encode("utf-8", "replace").decode()  # names of files may have lone surrogates
+
+
+def _table(head: Sequence[str], rows: Iterable[str]) -> str:
+    """A table with the names of its columns, if any, which are escaped, and rows of cells, `<td>...</td>`.
+
+    It has a place in the order of the tab key, so that a wide one can be scrolled without a mouse.
+    """
+    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    lines = "".join(f"<tr>{row}</tr>" for row in (*filter(None, [names]), *rows))
+    return f'<table tabindex="0">{lines}</table>'

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from polyencoder.calibration.risk import promised
-from polyencoder.index.diversity import Array, marginal_relevance
+from polyencoder.index.hits import Array, marginal_relevance
 
 if TYPE_CHECKING:
     from polyencoder.calibration import Calibration

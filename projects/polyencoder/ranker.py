@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyencoder.calibration import AnswerOptions, Calibration, read_calibration
-from polyencoder.calibration.relevance import best_first
+from polyencoder.calibration.probability import best_first
 from polyencoder.checks import checked_candidates, checked_count, checked_list
 from polyencoder.config import Architecture, Backend, TurnSeparator, WeightDtype
 from polyencoder.encoding.encoder import Encoder
@@ -22,10 +22,9 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.guesses import ATTRIBUTES, changed, hinted
 from polyencoder.index.base import Index
 from polyencoder.index.build_options import IndexOptions
-from polyencoder.index.diversity import checked_diversity
 from polyencoder.index.entries import Record
 from polyencoder.index.folder.shards import Share
-from polyencoder.index.hits import Hit
+from polyencoder.index.hits import Hit, checked_diversity
 from polyencoder.index.open import make_index, open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from polyencoder.calibration import AnswerOptions, CalibratedRanker, Calibration
-from polyencoder.calibration.relevance import best_first
+from polyencoder.calibration.probability import best_first
 from polyencoder.calibration.risk import promised
 from polyencoder.checks import checked_count
 from polyencoder.encoding.protocol import Dialogue

@@ -120,7 +120,7 @@ def judged(mutant: Mutant, tests: list[Path], *options: str, timeout: float) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("module", help="a module or package of the library: scoring/topk, scoring")
+    parser.add_argument("module", help="a module or package of the library: scoring/exact, scoring")
     parser.add_argument("--sample", type=int, default=20, help="of how many mutants")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--tests", nargs="*", type=Path, help="other test files")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder import InputError
-from polyencoder.calibration.relevance import best_first
+from polyencoder.calibration.probability import best_first
 from polyencoder.scoring import best
 
 

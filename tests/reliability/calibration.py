@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from polyencoder.calibration.fitting import fit
-from polyencoder.calibration.observations import Observations
+from polyencoder.calibration.fitting import Observations
 from polyencoder.calibration.probability import DEPTH
 from polyencoder.calibration.risk import Answers, prove
 from polyencoder.index import Candidate, FolderIndex

@@ -10,7 +10,7 @@ from typing import Any
 import requests
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
-from polyencoder.calibration.relevance import ranked
+from polyencoder.calibration.probability import ranked
 from polyencoder.checks import is_blank
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.ranker import Ranker

@@ -52,8 +52,7 @@ class InspectSettings(Settings):
 
 def inspect(*, settings: InspectSettings) -> None:
     """Show what a model attends to: scores, weights of context vectors, and the tokens behind these."""
-    from polyencoder.inspection import inspect_ranking
-    from polyencoder.inspection_page import inspection_page
+    from polyencoder.inspection import inspect_ranking, inspection_page
 
     files = [] if settings.candidates is None else expand(settings.candidates)
     if settings.html is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 from polyencoder.cli.shared.output import say
-from polyencoder.cli.shared.processes import one_of_several
 from polyencoder.config import Architecture
 from polyencoder.modeling.families import family
+from polyencoder.settings.base import Settings, flat_values
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
 from polyencoder.storage.files import check_writable_folder
@@ -96,3 +97,21 @@ def _pretraining_summary(report: PretrainingReport) -> str:
             "--train FILE --out FOLDER" + report.ranker_flags,
         ]
     )
+
+
+T = TypeVar("T", bound=Settings)
+
+
+@contextmanager
+def one_of_several(settings: T) -> Iterator[tuple[T, bool]]:
+    """The settings for this process, and whether it is the first, which alone writes reports."""
+    from polyencoder.training.process_group import Place, is_grouped, process_group
+
+    if not is_grouped():
+        yield settings, True
+        return
+    place = Place.from_environment()
+    values = flat_values(settings)
+    shared = {name: value for name, value in values.items() if name not in ("out", "device")}
+    with process_group(place, shared, on_cpu=values["device"] == "cpu") as device:
+        yield settings.changed(device=str(device)), place.rank == 0

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from polyencoder.errors import CheckpointError
 from polyencoder.storage.digests import file_digest
+from polyencoder.storage.files import versioned
 from polyencoder.storage.names import (
     CALIBRATION,
     CANDIDATES,
@@ -26,7 +27,6 @@ from polyencoder.storage.names import (
     WEIGHTS,
 )
 from polyencoder.storage.publish import finish_publication
-from polyencoder.storage.versioned import versioned
 from polyencoder.validation import from_json_values, validated
 
 Precision = Literal["float32", "int8"]

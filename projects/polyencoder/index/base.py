@@ -18,8 +18,7 @@ from polyencoder.guesses import changed
 from polyencoder.index.entries import Candidate, How, Record, as_id, checked_records
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.grouping import chosen
-from polyencoder.index.hits import TOP_K, Hit
-from polyencoder.index.hybrid import DEPTH, fused
+from polyencoder.index.hits import DEPTH, TOP_K, Hit, fused
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from polyencoder.checks import without_password
 from polyencoder.errors import ConfigError
-from polyencoder.index.stored_tokens import TokenDtype
-from polyencoder.index.vector_files import VectorDtype
+from polyencoder.index.token_rows import TokenDtype
+from polyencoder.index.vectors import VectorDtype
 from polyencoder.settings.metadata import Flag
 
 SHARD_SIZE = 1 << 16

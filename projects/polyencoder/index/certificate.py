@@ -24,6 +24,8 @@ from polyencoder.checks import check_choice, checked_count
 from polyencoder.errors import InputError
 from polyencoder.index.filters import Exactness, Filter, checked_filter
 from polyencoder.index.hits import TOP_K
+from polyencoder.search.contexts import Array, Contexts
+from polyencoder.search.scan import search
 
 MAX_COUNT = (1 << 31) - 1
 """Of whole numbers that engines take."""
@@ -154,3 +156,17 @@ def search_shortlists(
             i: ShortlistResult(scores, rows, "exact") for i, scores, rows in zip(waiting, *scanned, strict=True)
         }
     return [answers[i] for i in range(contexts.batch_size)]
+
+
+class Rescoring:
+    """The part of a `certificate.ShortlistSearch` that scores with `polyencoder.search`."""
+
+    contexts: Contexts
+    k: int
+    attention: str
+    """As in `polyencoder.search.scores.score`."""
+
+    def rescored(self, context: Contexts, shortlist: Shortlist) -> tuple[Array, Array]:
+        """As in `certificate.ShortlistSearch`."""
+        scores, places = search(context, shortlist.vectors, k=self.k, attention=self.attention)
+        return scores[0], shortlist.rows[places[0]]

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from polyencoder.index.diversity import pool_size
-from polyencoder.index.hits import TOP_K, Hit, Vectors, diverse_hits
+from polyencoder.index.hits import TOP_K, Hit, Vectors, diverse_hits, pool_size
 
 if TYPE_CHECKING:
     from polyencoder.index.options import SearchOptions

@@ -1,19 +1,21 @@
-"""`Hit`: a result of a search; and hits that are unlike each other, by `ranker.diversity`."""
+"""`Hit`: a result of a search; and other orders of hits: re-ranked, fused, unlike each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from polyencoder.index.diversity import marginal_relevance
+from polyencoder.errors import InputError
 from polyencoder.index.filters import Exactness
 
 Found = Exactness | Literal["words"]
 """How a hit was found: by vectors, with this exactness of their search; or by words alone."""
 
-Vectors = Mapping[str, np.ndarray[Any, Any]]
+Array = np.ndarray[Any, Any]
+Vectors = Mapping[str, Array]
 """Vectors by the ids of candidates."""
 
 
@@ -91,3 +93,93 @@ def diverse_hits(
         taken = {*places}
         diverse.append(chosen + [hit for place, hit in enumerate(found) if place not in taken])
     return diverse
+
+
+# Reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009) adds 1 / (60 + rank) over the lists of a hybrid
+# search. It reads ranks alone, so that scores of vectors and words need not be comparable.
+
+DEPTH = 100
+"""The number of candidates in each list that are fused; those behind follow."""
+_K = 60  # k of the paper
+
+
+def fused(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
+    """The hits of both lists, each best first: one for each candidate, by the sums of their reciprocal ranks.
+
+    A hit in both is the vectors', with its `word_score`. Texts have ranks: equal ones share theirs. Of equal sums the
+    higher score comes first. Sums are of the first `DEPTH` hits of each list; the others follow by the better of their
+    ranks, so that longer lists only add hits at the end.
+    """
+    best = _summed(by_vectors[:DEPTH], by_words[:DEPTH])
+    return [*best, *_behind(best, by_vectors, by_words)]
+
+
+def _summed(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
+    sums: dict[str, float] = {}
+    for ranking in (by_vectors, by_words):
+        for rank, text in enumerate(dict.fromkeys(hit.text for hit in ranking), start=1):
+            sums[text] = sums.get(text, 0.0) + 1 / (_K + rank)
+    word_scores = {hit.id: hit.word_score for hit in by_words}
+    known = {hit.id for hit in by_vectors}
+    hits = [hit._replace(word_score=word_scores.get(hit.id)) for hit in by_vectors]
+    hits += [hit for hit in by_words if hit.id not in known]
+    return sorted(
+        (hit._replace(fused_score=sums[hit.text]) for hit in hits), key=lambda hit: (-sums[hit.text], -hit.score)
+    )
+
+
+def _behind(best: Sequence[Hit], by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> Iterator[Hit]:
+    ids = {hit.id for hit in best}
+    for rank, hits in enumerate(zip_longest(by_vectors[DEPTH:], by_words[DEPTH:]), start=DEPTH + 1):
+        for hit in filter(None, hits):
+            if hit.id not in ids:
+                ids.add(hit.id)
+                yield hit._replace(fused_score=1 / (_K + rank))
+
+
+_LEAST = 50
+
+
+def pool_size(k: int) -> int:
+    """The number of best candidates from which k are chosen."""
+    return max(4 * k, _LEAST)
+
+
+def marginal_relevance(scores: Array, vectors: Array, *, k: int, diversity: float) -> list[int]:
+    """Chooses k of n candidates by maximal marginal relevance (Carbonell and Goldstein, 1998), in this order.
+
+    Each choice has the largest (1 - diversity) r - diversity s of those that are left: r is its score, scaled so that
+    the n have 0 to 1, and s its largest cosine with a candidate that was chosen before. The first choice is the best
+    score; of equal ones the first counts.
+
+    Args:
+        scores: [n], on any scale.
+        vectors: [n, dim]; a zero vector is similar to nothing.
+        k: the number to choose; all if there are fewer.
+        diversity: 0 orders by scores alone, 1 by similarities alone.
+
+    Returns:
+        The places of the chosen candidates.
+    """
+    scores, vectors = np.asarray(scores, dtype=np.float64), np.asarray(vectors, dtype=np.float64)
+    span = np.ptp(scores) if len(scores) else 0.0
+    relevance = (1 - diversity) * ((scores - scores.min()) / span) if span > 0 else np.zeros(len(scores))
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    directions = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    value, nearest, chosen = relevance.copy(), np.full(len(scores), -np.inf), list[int]()
+    for _ in range(min(k, len(scores))):
+        place = int(np.argmax(value if chosen else scores))
+        chosen.append(place)
+        nearest = np.maximum(nearest, directions @ directions[place])
+        value = relevance - diversity * nearest
+        value[chosen] = -np.inf
+    return chosen
+
+
+def checked_diversity(diversity: Any) -> float:
+    """A diversity from 0 to 1; 0 for None. InputError for anything else."""
+    if diversity is None:
+        return 0.0
+    if isinstance(diversity, bool) or not isinstance(diversity, (int, float)) or not 0 <= diversity <= 1:
+        raise InputError(f"diversity is {diversity!r:.60}; it must be a number from 0 to 1", argument="diversity")
+    return float(diversity)

@@ -14,10 +14,10 @@ from polyencoder.config import Attention
 from polyencoder.encoding.fingerprint import candidate_fingerprint
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index.faiss.description import FaissFile
-from polyencoder.index.stored_tokens import StoredTokens
-from polyencoder.index.vector_files import VectorDtype
-from polyencoder.storage.versioned import versioned
+from polyencoder.index.faiss.file import FaissFile
+from polyencoder.index.token_rows import StoredTokens
+from polyencoder.index.vectors import VectorDtype
+from polyencoder.storage.files import versioned
 from polyencoder.validation import AtLeastZero, Count, from_json_values, validated
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from polyencoder.calibration.answering import AnswerOptions
 from polyencoder.checks import checked_count, checked_text
 from polyencoder.errors import ConfigError
 from polyencoder.index.certificate import MAX_COUNT, ShortlistOptions
-from polyencoder.index.diversity import checked_diversity
 from polyencoder.index.filters import Exactness, Filter
+from polyencoder.index.hits import checked_diversity
 from polyencoder.settings.metadata import Flag, Parlai
 
 

@@ -12,11 +12,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from polyencoder.index.certificate import Shortlist, search_shortlists
+from polyencoder.index.certificate import Rescoring, Shortlist, search_shortlists
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.rescoring import Rescoring
 from polyencoder.index.shortlists import TOLERANCE, Array, Lists, shortlists
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.rows import Block

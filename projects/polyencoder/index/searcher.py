@@ -15,10 +15,9 @@ from polyencoder.encoding.protocol import Context, Dialogue
 from polyencoder.errors import ConfigError
 from polyencoder.guesses import changed
 from polyencoder.index.base import Index
-from polyencoder.index.diversity import pool_size
 from polyencoder.index.filters import check_fields
 from polyencoder.index.grouping import MOST_CONSIDERED, grown, limited, of_use
-from polyencoder.index.hits import OWN_K, Hit, diverse_hits, first_texts
+from polyencoder.index.hits import OWN_K, Hit, diverse_hits, first_texts, pool_size
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rerank import RERANK_K, check_reranker, rerank
 from polyencoder.search.contexts import Contexts

@@ -8,12 +8,45 @@ the last one's end. A token vector has length 1, so that an int8 one needs no sc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from polyencoder.errors import CheckpointError
-from polyencoder.index.stored_tokens import StoredTokens
+from polyencoder.checks import check_choice
+from polyencoder.errors import CheckpointError, InputError
+from polyencoder.validation import Count, validated
+
+if TYPE_CHECKING:
+    from polyencoder.modeling.base import RankerModel
+
+
+TokenDtype = Literal["int8", "float16"]
+
+
+@validated
+class StoredTokens:
+    """Which token vectors an index holds.
+
+    Args:
+        fingerprint: of the weights behind the candidate tower that they depend on.
+    """
+
+    dtype: TokenDtype
+    dim: Count
+    fingerprint: str
+
+    @classmethod
+    def of(cls, model: RankerModel, dtype: TokenDtype) -> StoredTokens:
+        """Those of this model. InputError for a model without any, ConfigError for another dtype."""
+        check_choice("store_tokens", dtype, get_args(TokenDtype))
+        if model.token_dim is None:
+            raise InputError(
+                f"a {model.title} compares no token vectors that an index could hold; store_tokens is for a "
+                "late-interaction encoder",
+                argument="store_tokens",
+            )
+        return cls(dtype=dtype, dim=model.token_dim, fingerprint=model.token_fingerprint or "")
+
 
 Array = np.ndarray[Any, Any]
 

@@ -56,7 +56,7 @@ class CodesAttention(_Projections):
 
 
 class CandidateAttention(_Projections):
-    """The context's part of a candidate's attention over the codes with several heads (see `scoring.keys`)."""
+    """The context's part of a candidate's attention over the codes with several heads (see `scoring.context.Keys`)."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__(dim, heads, argument="poly_attention_heads")

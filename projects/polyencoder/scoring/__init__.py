@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from polyencoder.scoring.context import ContextEncoding
-from polyencoder.scoring.exact import attention_weights, score
-from polyencoder.scoring.keys import Keys
-from polyencoder.scoring.topk import best, check_scores
+from polyencoder.scoring.context import ContextEncoding, Keys
+from polyencoder.scoring.exact import attention_weights, best, check_scores, score
 
 __all__ = [
     "ContextEncoding",

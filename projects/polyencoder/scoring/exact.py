@@ -22,9 +22,7 @@ from torch import Tensor
 from polyencoder.checks import check_choice
 from polyencoder.config import Attention
 from polyencoder.errors import InputError
-from polyencoder.scoring.chunks import chunk_sizes
-from polyencoder.scoring.context import ContextEncoding
-from polyencoder.scoring.keys import attended_by_heads
+from polyencoder.scoring.context import ContextEncoding, attended_by_heads
 
 
 def score(
@@ -38,7 +36,7 @@ def score(
         candidates: [n, dim], shared by the contexts, or [batch, n, dim]. The product runs in the promoted dtype of
             both sides (or autocast's), the softmax in at least fp32.
         attention: "basic", the paper's; "sqrt" divides the logits by sqrt(dim) inside the softmax only; "multihead"
-            attends with the contexts' keys (see `scoring.keys`).
+            attends with the contexts' keys (see `Keys`).
         max_elements: the most floats for temporaries, without gradients; None for the device's default. With
             gradients everything is scored in one chunk.
 
@@ -166,3 +164,81 @@ def check_candidates(context: ContextEncoding, candidates: Tensor) -> None:
 def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
     """The dtype of logits and scores for vectors of this dtype."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def comparable(scores: Tensor) -> Tensor:
+    """Replaces nan by -inf, so that scores can be sorted."""
+    return scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
+def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k highest scores of each row [..., n], best first, and their columns: both [..., min(k, n)].
+
+    Equal scores are ordered by column; `topk` orders them arbitrarily. A nan counts as -inf, as in searches.
+    """
+    scores = comparable(scores)
+    k = min(k, scores.size(-1))
+    values, columns = scores.topk(k)
+    tied_within = (values[..., 1:] == values[..., :-1]).any()
+    if k and (tied_within or ((scores >= values[..., -1:]).sum(-1) > k).any()):
+        ordered, columns = scores.sort(dim=-1, descending=True, stable=True)
+        return ordered[..., :k], columns[..., :k]
+    return values, columns
+
+
+def check_scores(scores: Tensor) -> None:
+    """Raises InputError if a score is nan."""
+    if scores.isnan().any():
+        raise InputError("the model's scores are nan: its weights are damaged, or overflow")
+
+
+# 32 MB on a CPU: fits the last-level cache, and needs few steps. Threads synchronise several times in each step: on a
+# busy machine a quarter of this took almost twice as long.
+_CPU_ELEMENTS = 2**23
+# 256 MB on an accelerator: hides the kernel launches.
+_ACCELERATOR_ELEMENTS = 2**26
+
+# With fewer candidates per matrix product, loading the codes costs as much as multiplying them.
+_CANDIDATES_WORTH_A_PRODUCT = 512
+
+# Temporaries of each pair of candidate and code: logit, scaled logit, weight, product.
+_FLOATS_PER_LOGIT = 4
+
+
+def element_budget(max_elements: int | None, device: torch.device) -> int:
+    """The most floats for the temporaries of a step: `max_elements`, or the device's default.
+
+    Raises:
+        InputError: if `max_elements` is below 1.
+    """
+    if max_elements is None:
+        return _CPU_ELEMENTS if device.type == "cpu" else _ACCELERATOR_ELEMENTS
+    if max_elements < 1:
+        raise InputError(f"max_elements must be at least 1, got {max_elements}")
+    return max_elements
+
+
+def chunk_sizes(context: ContextEncoding, candidates: Tensor, *, max_elements: int | None) -> tuple[int, int]:
+    """The number of contexts and candidates to score in one step.
+
+    Args:
+        context: all contexts, in the dtype and on the device where the scoring runs.
+        candidates: [..., n, dim], all of them; a step copies its part if their dtype or device differs.
+        max_elements: the budget, as in `element_budget`; a single context and candidate may exceed it.
+
+    Returns:
+        (contexts, candidates), both at least 1.
+    """
+    budget = element_budget(max_elements, context.vectors.device)
+    n = max(candidates.size(-2), 1)
+    copied = candidates.dtype != context.vectors.dtype or candidates.device != context.vectors.device
+    for_copy = context.dim if copied else 0
+    logits = context.n_codes * (1 if context.keys is None else 2)
+    if candidates.dim() == 3:  # each context has its own candidates
+        for_context, for_candidate = _FLOATS_PER_LOGIT * logits + for_copy, 0
+    else:
+        for_context, for_candidate = _FLOATS_PER_LOGIT * logits, for_copy
+
+    contexts = (budget // min(n, _CANDIDATES_WORTH_A_PRODUCT) - for_candidate) // for_context
+    contexts = max(1, min(contexts, context.batch_size))
+    return contexts, max(1, min(budget // (contexts * for_context + for_candidate), n))

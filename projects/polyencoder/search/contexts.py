@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """The keys of multi-head attention, from which attention weights are computed; see `polyencoder.scoring.keys`.
+    """The keys of multi-head attention, from which attention weights are computed; see `polyencoder.scoring.context`.
 
     Args:
         vectors: [contexts, codes, dim], where `codes` counts the heads of each code, consecutively.

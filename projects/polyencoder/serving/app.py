@@ -13,11 +13,10 @@ from starlette.types import ASGIApp
 
 from polyencoder.errors import InputError
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving import candidates, chat, embeddings, feedback, health, page, rerank, search, select
-from polyencoder.serving.access import Access
+from polyencoder.serving import candidates, embeddings, feedback, health, page, rerank, search, select
 from polyencoder.serving.metrics import Counted
 from polyencoder.serving.problems import Problem, handle_problems
-from polyencoder.serving.request_limits import RequestLimits
+from polyencoder.serving.request_limits import Access, RequestLimits
 from polyencoder.serving.service import Service
 
 _WARM = ["hello", "a text that is longer than the one before it, as texts are of many lengths ." * 4]
@@ -63,7 +62,7 @@ def create_app(service: Service) -> ASGIApp:
 
 def add_routes(app: FastAPI) -> FastAPI:
     """Adds all routes but that of MCP to an application, which describes them at `/openapi.json` and `/docs`."""
-    for one in (rerank, select, embeddings, search, chat, candidates, feedback, health, page):
+    for one in (rerank, select, embeddings, search, candidates, feedback, health, page):
         app.include_router(one.router)
     return app
 

@@ -9,7 +9,7 @@ import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from polyencoder.calibration.relevance import ranked
+from polyencoder.calibration.probability import ranked
 from polyencoder.search.contexts import Array
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import candidate, context, pair

@@ -16,12 +16,12 @@ from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.supervisors import Multiprocess
 
 from polyencoder.errors import ConfigError
 from polyencoder.serving.app import create_app
 from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.header_limit import HeaderLimit
 from polyencoder.serving.metrics import SHARED
 from polyencoder.serving.service import Service
 from polyencoder.storage.temporary import TemporaryFolder
@@ -156,3 +156,39 @@ def bound(config: ServerConfig) -> socket.socket:
             argument="port",
         ) from None
     return listener
+
+
+class HeaderLimit(H11Protocol):
+    """uvicorn's protocol; its own limits are of idle connections alone."""
+
+    seconds = 10.0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._limit()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._limit()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop()
+
+    def _limit(self) -> None:
+        """Starts the time when a header is awaited; data in between do not prolong it."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.seconds, self._close)
+
+    def _close(self) -> None:
+        self._timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,4 +1,4 @@
-"""`/v1/search`: the best candidates of the index. Concurrent searches with equal settings share a batch."""
+"""`/v1/search` and `/v1/chat`: the best candidates of the index. Concurrent equal searches share a batch."""
 
 from __future__ import annotations
 
@@ -8,20 +8,29 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import ConfigDict, Field, create_model
+from pydantic import ConfigDict, Field, create_model, field_validator
 
 from polyencoder.calibration import AnswerOptions
 from polyencoder.errors import InputError
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving.config import not_calibrated
+from polyencoder.serving.config import NO_ANSWER, not_calibrated
 from polyencoder.serving.forward import context
-from polyencoder.serving.messages import Answer, Asked, Body, KnownFields, answer_fields, fields_of
+from polyencoder.serving.messages import (
+    Answer,
+    Asked,
+    Body,
+    KnownFields,
+    Message,
+    Messages,
+    answer_fields,
+    fields_of,
+    turns_of,
+)
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Service, Serving
 
-router = APIRouter(tags=["search"])
-
+router = APIRouter()
 
 _options: Any = create_model(
     "SearchFields",
@@ -63,7 +72,7 @@ class SearchResponse(Answer):
     milliseconds: dict[str, float] = Field(description="Of each step.")
 
 
-@router.post("/v1/search", response_model_exclude_none=True)
+@router.post("/v1/search", tags=["search"], response_model_exclude_none=True)
 async def search(request: SearchRequest, service: Serving) -> SearchResponse:
     """Searches the index for the best candidates for a context, best first."""
     _, own = await search_fields(
@@ -153,3 +162,34 @@ async def find_hits(
     seconds = {"tokenize": tokenize_seconds, **job.seconds}
     seconds["search"] = seconds.pop("score")
     return hits, item.cost, {step: round(1000 * value, 3) for step, value in seconds.items()}, best_left_out
+
+
+class ChatRequest(SearchParameters):
+    """A dialogue and the settings of the search for its reply. The server stores nothing."""
+
+    messages: Messages = Field(description="The whole dialogue, the user's last message last.")
+
+    @field_validator("messages")
+    @classmethod
+    def _the_user_is_last(cls, messages: list[Message]) -> list[Message]:
+        if not messages or messages[-1].role != "user":
+            raise ValueError("the last message must be the user's")
+        return messages
+
+
+class ChatResponse(SearchResponse):
+    """A reply and its alternatives."""
+
+    reply: str = Field(description="The best candidate's text, or that there is no good answer.")
+    answered: bool = Field(description="Whether a good answer was found; otherwise the reply says that there is none.")
+
+
+@router.post("/v1/chat", tags=["chat"], response_model_exclude_none=True)
+async def chat(request: ChatRequest, service: Serving) -> ChatResponse:
+    """Returns the best reply that does not repeat an earlier turn."""
+    turns = turns_of(request.messages, system=service.config.system)
+    hits, fields = await search_fields(
+        service, turns, request, answers=service.chat_answers, kind="chat", name="messages"
+    )
+    reply = hits[0].text if hits else service.config.no_answer or NO_ANSWER
+    return ChatResponse(**fields, reply=reply, answered=bool(hits))

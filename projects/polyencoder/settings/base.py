@@ -18,15 +18,20 @@ from typing import Any, TypeVar
 
 import pydantic
 import pydantic.dataclasses
+import yaml
 from cyclopts import Group, Parameter
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from typing_extensions import dataclass_transform  # typing's, from Python 3.11 on
 
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.settings.fields import Leaf, leaves, set_flags
 from polyencoder.settings.metadata import Needs, Without
-from polyencoder.settings.yaml_file import read_yaml
 from polyencoder.validation import config_error, with_config_errors
+
+try:
+    from yaml import CSafeLoader as SafeLoader
+except ImportError:  # PyYAML without libyaml
+    from yaml import SafeLoader
 
 PANELS = (
     "Data",
@@ -240,3 +245,36 @@ def _check_needs(known: Mapping[str, Leaf], given: Mapping[str, Any], presets: M
         for (other,) in known[name].metadata(Without):
             if other in used:
                 raise ConfigError(f"{name} is not read with {other}: give one of them", argument=name)
+
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+class _Loader(SafeLoader):
+    """Refuses a name that is given twice, of which YAML would keep the last value."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names: list[Any] = []
+        for key in (key for key, _ in node.value if key.tag != _MERGE):
+            name = self.construct_object(key, deep=True)
+            name = name.replace("-", "_") if isinstance(name, str) else name  # alike in names of settings
+            if name in names:
+                raise InputError(f"{key.start_mark.name}, line {key.start_mark.line + 1}: {name} is given twice")
+            names.append(name)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: str | os.PathLike[str]) -> dict[Any, Any]:
+    """Reads a mapping from a YAML file. InputError for anything else, and for a name that is given twice."""
+    if not os.fspath(path):
+        raise InputError("config is empty: give a YAML file, or leave it out", argument="config")
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = yaml.load(file, Loader=_Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)})", argument="config") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not YAML ({' '.join(str(error).split())})", argument="config") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: must hold `name: value` lines", argument="config")
+    return values

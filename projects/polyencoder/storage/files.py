@@ -5,22 +5,24 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
+import json
 import os
 import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyencoder.checks import check_place
-from polyencoder.errors import ConfigError, PolyencoderError, first_line
+from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError, first_line
 
 if TYPE_CHECKING:
     import numpy as np
+
 
 ABANDONED = 3600.0
 """Seconds without a change after which a temporary file counts as abandoned."""
@@ -213,3 +215,32 @@ def fsync(path: str | os.PathLike[str]) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+T = TypeVar("T")
+
+
+def versioned(
+    text: str | bytes, make: Callable[[dict[str, Any]], T], *, version: int, origin: object, remedy: str
+) -> T:
+    """What `make` makes of a JSON object's values, without its `format_version`.
+
+    Args:
+        text: of the JSON.
+        make: an error of its own, such as KeyError or ConfigError, means that the values are damaged.
+        version: the only one that is read.
+        origin: the file, for errors, which end with the `remedy`.
+
+    Raises:
+        CheckpointError: it is damaged, or of another version.
+    """
+    try:
+        values = json.loads(text)
+        if (found := values.pop("format_version")) == version:
+            return make(values)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{origin}: damaged ({type(error).__name__}: {first_line(error)}); {remedy}") from None
+    raise CheckpointError(
+        f"{origin}: format version {found!r}, but this version of polyencoder reads {version}; install the version "
+        f"that wrote it, or {remedy}"
+    )

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from polyencoder.calibration import DEPTH, Calibration, fitting
-from polyencoder.calibration.fitting import fit, reliability
-from polyencoder.calibration.observations import Observations
+from polyencoder.calibration.fitting import Observations, fit, reliability
 from polyencoder.errors import InputError
 
 SPREAD = 2.0

@@ -17,7 +17,7 @@ from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.export.onnx import quantize_int8
 from polyencoder.index import searcher
 from polyencoder.index.open import open_index
-from polyencoder.index.vector_files import VectorDtype
+from polyencoder.index.vectors import VectorDtype
 from polyencoder.storage.names import TOKENIZER, WEIGHTS
 
 pytestmark = pytest.mark.slow

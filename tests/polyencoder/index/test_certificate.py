@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.index.certificate import Shortlist, search_shortlists
-from polyencoder.index.rescoring import Rescoring
+from polyencoder.index.certificate import Rescoring, Shortlist, search_shortlists
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring import score as score_by_torch
 from polyencoder.search.contexts import Contexts

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.faiss.description import FaissFile
+from polyencoder.index.faiss.file import FaissFile
 from polyencoder.index.meta import Fingerprints, IndexMeta, Maker, separable
 from polyencoder.text import TextEncoder
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError
-from polyencoder.index.stored_tokens import StoredTokens
-from polyencoder.index.token_rows import TokenRows
+from polyencoder.index.token_rows import StoredTokens, TokenRows
 
 
 @given(data=st.data())

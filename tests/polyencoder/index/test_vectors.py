@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.vector_files import vectors_file
-from polyencoder.index.vectors import Vectors, quantize, write_vectors
+from polyencoder.index.vectors import Vectors, quantize, vectors_file, write_vectors
 from polyencoder.search.rows import Block, Small
 
 DTYPES = ["float32", "float16", "bfloat16", "int8"]

@@ -12,7 +12,7 @@ import torch
 
 from polyencoder.config import Reduction
 from polyencoder.errors import ConfigError
-from polyencoder.index.stored_tokens import StoredTokens
+from polyencoder.index.token_rows import StoredTokens
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained

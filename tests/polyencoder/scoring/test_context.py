@@ -2,10 +2,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import multi_head_attention_forward
 
-from polyencoder.errors import InputError
-from polyencoder.scoring import ContextEncoding
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.modeling.multihead import CandidateAttention
+from polyencoder.scoring import ContextEncoding, Keys, score
 from polyencoder.scoring.context import stacked
+from polyencoder.scoring.exact import chunk_sizes
 
 
 def test_sizes():
@@ -56,3 +61,138 @@ def test_stacked_contexts_with_and_without_masks():
     assert together.vectors.shape == (4, 4, 3)
     assert together.mask.sum(1).tolist() == [2, 4, 4, 2]
     assert stacked([two, two]).mask is None
+
+
+DIM = 12
+
+
+def drawn(heads, *, dtype=torch.float64):
+    """Projections of which nothing is what it starts as."""
+    attention = CandidateAttention(DIM, heads).to(dtype)
+    for weight in attention.parameters():
+        torch.nn.init.normal_(weight, std=0.5)
+    return attention
+
+
+def defined_score(attention, codes, mask, candidates):
+    """torch's own multi-head attention, of each candidate over each context, then the product with the candidate."""
+    batch = len(codes)
+    queries = candidates.expand(batch, *candidates.shape[-2:])
+    inputs = (attention.query, attention.key, attention.value)
+    attended, _ = multi_head_attention_forward(
+        queries.transpose(0, 1),
+        codes.transpose(0, 1),
+        codes.transpose(0, 1),
+        embed_dim_to_check=DIM,
+        num_heads=attention.heads,
+        in_proj_weight=torch.cat([linear.weight for linear in inputs]),
+        in_proj_bias=torch.cat([linear.bias for linear in inputs]),
+        bias_k=None,
+        bias_v=None,
+        add_zero_attn=False,
+        dropout_p=0.0,
+        out_proj_weight=attention.output.weight,
+        out_proj_bias=attention.output.bias,
+        key_padding_mask=None if mask is None else ~mask,
+        need_weights=False,
+    )
+    return (attended.transpose(0, 1) * queries).sum(-1)
+
+
+@st.composite
+def cases(draw):
+    torch.manual_seed(draw(st.integers(0, 10**6)))
+    batch, n, codes = (draw(st.integers(1, high)) for high in (4, 9, 6))
+    mask = None
+    if draw(st.booleans()):
+        mask = torch.rand(batch, codes) > 0.4
+        mask[torch.arange(batch), torch.randint(codes, (batch,))] = True
+    shape = (n, DIM) if draw(st.booleans()) else (batch, n, DIM)
+    vectors = torch.randn(batch, codes, DIM, dtype=torch.float64)
+    return (
+        ContextEncoding(vectors, mask),
+        torch.randn(shape, dtype=torch.float64),
+        drawn(draw(st.sampled_from([1, 2, 6]))),
+    )
+
+
+@settings(deadline=None)
+@given(cases(), st.sampled_from([None, 1, 7, 40, 300]))
+def test_equals_the_definition_whatever_the_shape_and_the_chunks(case, max_elements):
+    codes, candidates, attention = case
+    with torch.no_grad():
+        expected = defined_score(attention, codes.vectors, codes.mask, candidates)
+        found = score(attention(codes), candidates, attention="multihead", max_elements=max_elements)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=50)
+@given(cases())
+def test_gradients_equal_the_definitions(case):
+    codes, candidates, attention = case
+    wanted = [codes.vectors.requires_grad_(), candidates.requires_grad_(), *attention.parameters()]
+    expected = defined_score(attention, codes.vectors, codes.mask, candidates)
+    upstream = torch.randn_like(expected)
+    found = score(attention(codes), candidates, attention="multihead")
+    pairs = (torch.autograd.grad(scores, wanted, upstream) for scores in (expected, found))
+    for theirs, ours in zip(*pairs, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_masked_counts_nothing():
+    attention, candidates = drawn(2), torch.randn(5, DIM, dtype=torch.float64)
+    vectors, mask = torch.randn(2, 4, DIM, dtype=torch.float64), torch.tensor([[True] * 4, [True, True, False, False]])
+    other = vectors.clone()
+    other[1, 2:] = 1e6
+    with torch.no_grad():
+        scores = [
+            score(attention(ContextEncoding(v, mask)), candidates, attention="multihead") for v in (vectors, other)
+        ]
+        alone = score(attention(ContextEncoding(vectors[1:, :2])), candidates, attention="multihead")
+    torch.testing.assert_close(scores[0], scores[1])
+    torch.testing.assert_close(scores[0][1:], alone)
+
+
+def test_contexts_of_different_batches_together():
+    """Short contexts beside long ones, as gradient caching and evaluation put them."""
+    attention, candidates = drawn(3), torch.randn(5, DIM, dtype=torch.float64)
+    parts = [ContextEncoding(torch.randn(2, m, DIM, dtype=torch.float64), torch.ones(2, m).bool()) for m in (4, 1)]
+    with torch.no_grad():
+        encoded = [attention(part) for part in parts]
+        expected = torch.cat([score(part, candidates, attention="multihead") for part in encoded])
+        together = stacked(encoded)
+        torch.testing.assert_close(score(together, candidates, attention="multihead"), expected)
+        one = together.select(1).to(dtype=torch.float32)
+        assert one.keys.vectors.dtype == torch.float32
+        torch.testing.assert_close(
+            score(one, candidates.float(), attention="multihead"), expected[1:2].float(), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_a_budget_counts_keys_too():
+    candidates, context = torch.zeros(1000, DIM), ContextEncoding(torch.zeros(3, 8, DIM))
+    with_keys = drawn(1, dtype=torch.float32)(context)
+    plain, keyed = (chunk_sizes(one, candidates, max_elements=10_000) for one in (context, with_keys))
+    assert keyed[0] * keyed[1] <= plain[0] * plain[1] / 2 + keyed[0]
+
+
+def test_it_begins_near_attention_without_weights():
+    """Of one head it is then that of "sqrt"."""
+    codes, candidates = ContextEncoding(torch.randn(2, 4, DIM)), torch.randn(5, DIM)
+    with torch.no_grad():
+        found = score(CandidateAttention(DIM, 1)(codes), candidates, attention="multihead")
+    torch.testing.assert_close(found, score(codes, candidates, attention="sqrt"), rtol=1e-4, atol=1e-5)
+
+
+def test_contexts_and_attention_must_fit():
+    codes = ContextEncoding(torch.zeros(2, 3, DIM))
+    with pytest.raises(InputError, match="'multihead', but the contexts have no keys"):
+        score(codes, torch.zeros(5, DIM), attention="multihead")
+    with pytest.raises(InputError, match="'basic', but the contexts have keys"):
+        score(CandidateAttention(DIM, 2)(codes), torch.zeros(5, DIM))
+    with pytest.raises(InputError, match="are not those of 2 heads"):
+        Keys(torch.zeros(2, 3, DIM), torch.zeros(2, 3), 2)
+    with pytest.raises(InputError, match="must have their shape"):
+        ContextEncoding(torch.zeros(2, 3, DIM), None, Keys(torch.zeros(2, 6, DIM), torch.zeros(2, 6), 2))
+    with pytest.raises(ConfigError, match="poly_attention_heads is 5; the encoder's dimension, 12, must be a multiple"):
+        CandidateAttention(DIM, 5)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from polyencoder.errors import ConfigError
-from polyencoder.index.vector_files import VectorDtype
+from polyencoder.index.vectors import VectorDtype
 
 Parameters = dict[str, int | str]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.index.certificate import ShortlistOptions, ShortlistResult, ShortlistSearch, search_shortlists
-from polyencoder.index.faiss.description import FaissFile
+from polyencoder.index.faiss.file import FaissFile
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.shortlists import TOLERANCE, Lists, shortlists
 from polyencoder.storage.signatures import is_signed

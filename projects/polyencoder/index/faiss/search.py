@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyencoder.guesses import changed
-from polyencoder.index.certificate import Shortlist, ShortlistOptions
-from polyencoder.index.faiss.description import FaissFile
+from polyencoder.index.certificate import Rescoring, Shortlist, ShortlistOptions
+from polyencoder.index.faiss.file import FaissFile
 from polyencoder.index.faiss.lists import FaissLists, FaissRequest
 from polyencoder.index.filters import Exactness
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.rescoring import Rescoring
 from polyencoder.index.vectors import Vectors
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.scan import TopK, available_rows, search

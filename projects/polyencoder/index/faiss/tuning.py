@@ -22,7 +22,7 @@ import numpy as np
 
 from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.faiss.description import Tuned
+from polyencoder.index.faiss.file import Tuned
 from polyencoder.index.faiss.lists import LONGEST_LIST
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.hits import TOP_K

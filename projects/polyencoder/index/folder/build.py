@@ -48,8 +48,8 @@ from polyencoder.index.folder.precomputed import PrecomputedShards
 from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
 from polyencoder.index.precomputed import with_vectors
-from polyencoder.index.stored_tokens import StoredTokens
-from polyencoder.index.vector_files import VectorDtype
+from polyencoder.index.token_rows import StoredTokens
+from polyencoder.index.vectors import VectorDtype
 from polyencoder.progress import progress_bar
 from polyencoder.storage.files import atomic_write, fsync, why_no_folder
 

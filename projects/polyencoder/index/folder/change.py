@@ -20,19 +20,26 @@ import numpy as np
 
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.faiss.description import FaissFile, Tuned
-from polyencoder.index.faiss.file import build_faiss
+from polyencoder.index.faiss.file import FaissFile, Tuned, build_faiss
 from polyencoder.index.faiss.kinds import choose
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import sample, tune
 from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.database import connect
-from polyencoder.index.folder.encoding import encoded_rows
 from polyencoder.index.folder.files import DATABASE, LOCK, META, check_no_links, explained, is_ours
+from polyencoder.index.folder.shards import encoded_rows
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.token_rows import TokenRows
-from polyencoder.index.vector_files import beside, first_row, vectors_file
-from polyencoder.index.vectors import MappedFile, Vectors, is_whole, map_file, write_vectors
+from polyencoder.index.vectors import (
+    MappedFile,
+    Vectors,
+    beside,
+    first_row,
+    is_whole,
+    map_file,
+    vectors_file,
+    write_vectors,
+)
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.rows import Small
 from polyencoder.storage.digests import file_digest, fingerprint

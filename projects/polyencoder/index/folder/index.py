@@ -22,7 +22,7 @@ from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How
-from polyencoder.index.faiss.description import Tuned
+from polyencoder.index.faiss.file import Tuned
 from polyencoder.index.faiss.lists import check_shortlists
 from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample
 from polyencoder.index.filters import Filter, Kind

@@ -1,4 +1,4 @@
-"""`verify`: compares the contents of an index folder with their checksums."""
+"""Looks at an index folder without its model: a summary, and its checksums."""
 
 from __future__ import annotations
 
@@ -14,8 +14,32 @@ from polyencoder.index.folder.change import checksum
 from polyencoder.index.folder.database import Database
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.folder.state import State
+from polyencoder.index.meta import IndexMeta
 from polyencoder.index.model import IndexModel
 from polyencoder.progress import progress_bar
+
+
+def described_folder(folder: Path) -> list[str]:
+    """A summary of an index, in lines; neither its model nor FAISS is needed. Errors as in `FolderIndex.open`."""
+    with closing(Database(folder)) as database, database.snapshot() as catalogue:
+        meta = IndexMeta.parsed(catalogue.description(), folder)
+        dead = len(catalogue.dead_rows())
+        files, words = catalogue.files(), catalogue.words is not None
+    vectors = f"{meta.rows:,} of {meta.dim} numbers, {meta.dtype}" + (f", {dead:,} removed" if dead else "")
+    lines = meta.summary(folder, entries=meta.entries, vectors=vectors)
+    if (tokens := meta.tokens) is not None:
+        size = sum(file.bytes for file in files if file.name.endswith((".tokens.npy", ".offsets.npy")))
+        lines.append(f"tokens: of {tokens.dim} numbers, {tokens.dtype}; {size / max(1, meta.rows):,.0f} bytes per text")
+    if words:
+        lines.append("words: of all texts, for hybrid searches")
+    if (faiss := meta.faiss) is None:
+        return [*lines, "search: everything is scored (no FAISS index)"]
+    lines.append(f"search: {faiss}")
+    if (tuned := faiss.tuned) is None:
+        return [*lines, "recall: not measured (`polyencoder update` measures it)"]
+    wanted = "wanted" if tuned.reached else "wanted, and not reached"
+    since = "" if tuned.rows == meta.rows else f"; measured with {tuned.rows:,} vectors"
+    return [*lines, f"recall: {tuned.recall:g} {wanted}; {tuned}{since}"]
 
 
 def verify(folder: str | os.PathLike[str], *, progress: bool | None = False) -> None:

@@ -21,9 +21,8 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.postgres.connection import PostgresSession, Server
-from polyencoder.index.postgres.meta import MOST_LISTS, PostgresMeta, parse_kind
 from polyencoder.index.postgres.rows import check_entry
-from polyencoder.index.postgres.table import Table
+from polyencoder.index.postgres.table import MOST_LISTS, PostgresMeta, Table, parse_kind
 from polyencoder.index.row_search import Field, search_rows
 from polyencoder.index.rows import ROWS_AT_ONCE, Row, RowIndex
 from polyencoder.index.words import query_words

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.faiss import lists
 from polyencoder.index.faiss import search as approximate
-from polyencoder.index.faiss.description import FaissFile
-from polyencoder.index.faiss.file import build_faiss
+from polyencoder.index.faiss.file import FaissFile, build_faiss
 from polyencoder.index.faiss.kinds import KINDS
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.vectors import quantize, write_vectors

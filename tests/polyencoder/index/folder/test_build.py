@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import polyencoder.index.folder.build as build_module
-import polyencoder.index.folder.encoding as encoding_module
+import polyencoder.index.folder.shards as encoding_module
 import polyencoder.index.folder.shards as shards_module
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyencoder.index.folder.change as change_module
-import polyencoder.index.folder.encoding as encoding_module
+import polyencoder.index.folder.shards as encoding_module
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.faiss.file import build_faiss

@@ -19,7 +19,7 @@ from polyencoder.index.folder.database import connect
 from polyencoder.index.folder.files import DATABASE, UNFINISHED
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import described
-from polyencoder.index.vector_files import beside
+from polyencoder.index.vectors import beside
 
 
 def test_another_model(folder, make_ranker):

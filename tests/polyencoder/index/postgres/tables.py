@@ -11,8 +11,7 @@ from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.postgres.connection import Server
 from polyencoder.index.postgres.index import PostgresIndex
-from polyencoder.index.postgres.meta import PostgresMeta, parse_kind
-from polyencoder.index.postgres.table import Table
+from polyencoder.index.postgres.table import PostgresMeta, Table, parse_kind
 from polyencoder.index.rows import key_of
 from polyencoder.scoring import ContextEncoding
 

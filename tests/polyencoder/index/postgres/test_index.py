@@ -26,8 +26,7 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import described
 from polyencoder.index.postgres import PostgresIndex
 from polyencoder.index.postgres.connection import Server
-from polyencoder.index.postgres.meta import parse_kind
-from polyencoder.index.postgres.table import Table
+from polyencoder.index.postgres.table import Table, parse_kind
 from tests.polyencoder.index.postgres.tables import drawn, names, stored
 
 FEW = [Candidate(f"id {i}", f"text {i}", {"n": i} if i % 2 else None) for i in range(6)]

@@ -12,7 +12,7 @@ import polyencoder.index.postgres.table as table_module
 from polyencoder.errors import ConfigError
 from polyencoder.index.postgres.table import Table
 from polyencoder.scoring import ContextEncoding, score
-from polyencoder.scoring.keys import Keys
+from polyencoder.scoring.context import Keys
 from tests.polyencoder.index.postgres.tables import drawn, ids, names, scanned, stored
 
 

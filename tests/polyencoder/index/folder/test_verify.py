@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polyencoder.errors import CheckpointError
-from polyencoder.index.folder.describe import described_folder
+from polyencoder.index.folder.verify import described_folder
 from polyencoder.index.open import described
 
 

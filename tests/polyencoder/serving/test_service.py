@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from polyencoder.errors import PolyencoderError
-from polyencoder.serving.readiness import SharedCall
+from polyencoder.serving.service import SharedCall
 
 LONG = 60.0
 
