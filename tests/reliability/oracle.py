@@ -273,7 +273,7 @@ class AgainstADict(RuleBasedStateMachine):
     def faiss_has_the_vectors_of_its_rows(self):
         if isinstance(self.index, FolderIndex) and (faiss := self.index.meta.faiss) is not None:
             state = self.index.state
-            known = state.faiss.lists.index.reconstruct_n(0, faiss.rows)
+            known = state.faiss.index.reconstruct_n(0, faiss.rows)
             np.testing.assert_array_equal(known, state.vectors.take(np.arange(faiss.rows)))
 
     @invariant()

@@ -17,8 +17,8 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.guesses import changed
 from polyencoder.index.entries import Candidate, How, Record, as_id, checked_records
 from polyencoder.index.filters import Filter, Kind
-from polyencoder.index.grouping import chosen
-from polyencoder.index.hits import DEPTH, TOP_K, Hit, fused
+from polyencoder.index.grouping import enough_hits, limited
+from polyencoder.index.hits import DEPTH, TOP_K, Hit, diverse_hits, fused, pool_size
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
@@ -115,7 +115,12 @@ class Index(ABC):
             some = [turns[place] for place in places] if turns else []
             return self._found(encoded.select(places), some, replace(options, top_k=k))
 
-        return chosen(search, options, contexts=encoded.batch_size, vectors_of=self.vectors_of)
+        k, said = options.top_k or TOP_K, [()] * encoded.batch_size  # turns are candidates like others here
+        most = pool_size(k) if options.diversity else k
+        found = [limited(hits, options) for hits in enough_hits(search, options, said=said, hits=most, groups=k)[0]]
+        if options.diversity:
+            found = diverse_hits(found, self.vectors_of, k=k, most=most, diversity=options.diversity)
+        return [hits[:k] for hits in found]
 
     def _turns(self, texts: Sequence[Dialogue] | None, options: SearchOptions, *, contexts: int) -> list[list[str]]:
         """What each context says, for a search that reads words; nothing for others."""

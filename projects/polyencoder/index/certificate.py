@@ -10,107 +10,64 @@ its score is below the largest of these. Once the k-th best score of the union i
 nothing better exists. This is a proof only where a list truly holds a code's nearest. A graph (HNSW), some lists of
 many (IVF) or compressed vectors (PQ) have recall instead.
 
-Without torch: encoded contexts and arrays are an engine's own, tensors or numpy's.
+Without torch: encoded contexts and arrays are numpy's.
 """
 
 from __future__ import annotations
 
-import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, get_args
+from typing import NamedTuple
 
-from polyencoder.checks import check_choice, checked_count
-from polyencoder.errors import InputError
-from polyencoder.index.filters import Exactness, Filter, checked_filter
-from polyencoder.index.hits import TOP_K
+from polyencoder.index.filters import Exactness
 from polyencoder.search.contexts import Array, Contexts
-from polyencoder.search.scan import search
-
-MAX_COUNT = (1 << 31) - 1
-"""Of whole numbers that engines take."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShortlistOptions:
-    """The options of a search by vectors, which need no torch; `SearchOptions`, which has more, describes them.
-
-    Raises:
-        ConfigError: an unknown exactness.
-        InputError: a number is too small, or the filter is invalid.
-    """
-
-    top_k: int | None = None
-    filter: Filter | None = None
-    exactness: Exactness | None = None
-    effort: int | None = None
-    list_length: int | None = None
-    tolerance: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("top_k", "list_length", "effort"):
-            if (count := getattr(self, name)) is not None:
-                checked_count(name, count, most=MAX_COUNT)
-        if self.exactness is not None:
-            check_choice("exactness", self.exactness, get_args(Exactness))
-        if self.tolerance is not None and not (isinstance(self.tolerance, (int, float)) and self.tolerance >= 0):
-            raise InputError(
-                f"tolerance is {self.tolerance!r:.60}; it must be at least 0, a number", argument="tolerance"
-            )
-        checked_filter(self.filter)
-
-    @property
-    def of_lists(self) -> list[str]:
-        """The names of the options that are given and only lists have."""
-        return [name for name in ("list_length", "effort", "tolerance") if getattr(self, name) is not None]
-
-    def k(self, available: int) -> int:
-        """The number of results of a search in `available` candidates."""
-        return min(operator.index(self.top_k or TOP_K), available)
+from polyencoder.search.scan import TopK, search
 
 
 class Shortlist(NamedTuple):
     """The candidates proposed for one context."""
 
-    rows: Any
+    rows: Array
     """int64 [n], their distinct numbers, in the order for equal scores."""
-    vectors: Any
+    vectors: Array
     """[n, dim]"""
     bound: float
     """No other candidate has a score above, unless better ones are in the list; inf if unknown."""
 
 
-class ShortlistSearch(Protocol):
+class ShortlistSearch(ABC):
     """A search for the k best candidates of some contexts; it numbers the candidates."""
 
-    contexts: Any
-    """A batch with `batch_size`, `n_codes` and `select`, of places."""
+    contexts: Contexts
     k: int
     """At least 1, and at most the number of candidates."""
+    attention: str
+    """As in `polyencoder.search.scores.score`."""
     exact_lists: bool
     """Whether lists are exact, so that they can prove a result."""
     most_named: int
     """The maximum number of candidates that the lists of a request name."""
 
-    def propose(self, contexts: Any, places: Sequence[int], length: int) -> Iterable[Shortlist]:
+    @abstractmethod
+    def propose(self, contexts: Contexts, places: Sequence[int], length: int) -> Iterable[Shortlist]:
         """The union of the codes' lists of this length, for each of the `contexts` at these `places`."""
-        ...
 
-    def rescored(self, context: Any, shortlist: Shortlist) -> tuple[Any, Any]:
-        """The scores [k] and rows [k] of the best of a shortlist, for a batch of one context."""
-        ...
-
-    def scan(self, contexts: Any) -> tuple[Any, Any]:
+    @abstractmethod
+    def scan(self, contexts: Contexts) -> TopK:
         """The scores and rows of the k best of all candidates for each context: both [contexts, k]."""
-        ...
+
+    def rescored(self, context: Contexts, shortlist: Shortlist) -> tuple[Array, Array]:
+        """The scores [k] and rows [k] of the best of a shortlist, for a batch of one context."""
+        scores, places = search(context, shortlist.vectors, k=self.k, attention=self.attention)
+        return scores[0], shortlist.rows[places[0]]
 
 
 class ShortlistResult(NamedTuple):
     """The result of one context, best first."""
 
-    scores: Any
+    scores: Array
     """[k], fp32 or float64; fewer only if a scan finds fewer."""
-    rows: Any
+    rows: Array
     """int64 [k]."""
     found: Exactness
 
@@ -156,17 +113,3 @@ def search_shortlists(
             i: ShortlistResult(scores, rows, "exact") for i, scores, rows in zip(waiting, *scanned, strict=True)
         }
     return [answers[i] for i in range(contexts.batch_size)]
-
-
-class Rescoring:
-    """The part of a `certificate.ShortlistSearch` that scores with `polyencoder.search`."""
-
-    contexts: Contexts
-    k: int
-    attention: str
-    """As in `polyencoder.search.scores.score`."""
-
-    def rescored(self, context: Contexts, shortlist: Shortlist) -> tuple[Array, Array]:
-        """As in `certificate.ShortlistSearch`."""
-        scores, places = search(context, shortlist.vectors, k=self.k, attention=self.attention)
-        return scores[0], shortlist.rows[places[0]]

@@ -1,13 +1,14 @@
-"""At most n hits for each value of a metadata field, searching for more until there are enough; and unlike hits."""
+"""The best hits of contexts, from a search that is repeated for more until each context has enough."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from polyencoder.index.hits import TOP_K, Hit, Vectors, diverse_hits, pool_size
+from polyencoder.index.hits import Hit, first_texts
+from polyencoder.text import same
 
 if TYPE_CHECKING:
     from polyencoder.index.options import SearchOptions
@@ -15,17 +16,77 @@ if TYPE_CHECKING:
 MOST_CONSIDERED = 1 << 14
 """The best candidates of a context among which groups are looked for."""
 
-Search = Callable[[Sequence[int], int], list[list[Hit]]]
-"""From the places of contexts, and a number of hits, to the hits of each."""
-
 _AT_ONCE = 1 << 18  # hits of a repeated search in memory
 
 
-def limited(hits: Iterable[Hit], key: str, *, size: int) -> list[Hit]:
-    """The hits, of which the first `size` of each group: those with the same value in their metadata's field `key`.
+def enough_hits(
+    search: Callable[[Sequence[int], int], list[list[Hit]]],
+    options: SearchOptions,
+    *,
+    said: Sequence[Collection[str]],
+    hits: int,
+    groups: int,
+    texts: int = 0,
+    group_texts: int = 0,
+) -> tuple[list[list[Hit]], int]:
+    """The best hits of each context that are none of its turns.
+
+    They are the best of all such candidates, so that certificates hold: at least `hits` with `texts` different texts,
+    and after `limited` at least `groups` with `group_texts`, as far as there are so many. Contexts that have fewer are
+    searched again, for four times as many. With `group_by` up to `MOST_CONSIDERED` are looked at, and those that count
+    for neither are left out.
+
+    Args:
+        search: from the places of contexts, and a number of hits, to the hits of each, with neither groups nor
+            diversity.
+        said: the turns of each context, as `same` makes them.
+
+    Returns:
+        The hits of each context, and the number of better candidates that were left out as turns.
+    """
+    best: list[list[Hit]] = [[] for _ in said]
+    count = max(hits, texts) + max(map(len, said), default=0)
+    most = None if options.group_by is None else max(count, MOST_CONSIDERED)
+    places: Sequence[int] = range(len(said))
+    left_out, at_once = 0, len(said)
+    while places:
+        short = []
+        for start in range(0, len(places), at_once):
+            some = places[start : start + at_once]
+            for place, found in zip(some, search(some, count), strict=True):
+                turns = said[place]
+                kept = [hit for hit in found if same(hit.text) not in turns] if turns else found
+                grouped = limited(kept, options)
+                whole = len(found) < count or (most is not None and count >= most)
+                # an index may have a text several times
+                if not whole and not (_suffice(kept, hits, texts) and _suffice(grouped, groups, group_texts)):
+                    short.append(place)
+                    continue
+                if turns:
+                    last = grouped[:hits][-1:]
+                    better = found[: found.index(last[0])] if last else found
+                    left_out += sum(same(hit.text) in turns for hit in better)
+                first = max(hits, first_texts(kept, texts))  # of these, a re-ranker may prefer others of a group
+                wanted = max(groups, first_texts(grouped, group_texts))
+                best[place] = kept if most is None else _of_use(kept, grouped, first=first, count=wanted)
+        places, count = short, 4 * count if most is None else min(4 * count, most)
+        at_once = max(1, _AT_ONCE // count)
+    return best, left_out
+
+
+def _suffice(hits: Sequence[Hit], count: int, texts: int) -> bool:
+    """Whether there are as many hits, with as many different texts."""
+    return len(hits) >= count and (texts == 0 or len({hit.text for hit in hits}) >= texts)
+
+
+def limited(hits: list[Hit], options: SearchOptions) -> list[Hit]:
+    """The hits, of which the first of each group: those with the same value in their metadata's field `group_by`.
 
     A hit whose metadata lacks the field, or has null there, is in no group, and is kept.
     """
+    if (key := options.group_by) is None:
+        return hits
+    size = options.group_size or 1
     counts: Counter[str] = Counter()
     kept = []
     for hit in hits:
@@ -41,7 +102,7 @@ def limited(hits: Iterable[Hit], key: str, *, size: int) -> list[Hit]:
     return kept
 
 
-def of_use(hits: Sequence[Hit], kept: Sequence[Hit], *, first: int, count: int) -> list[Hit]:
+def _of_use(hits: Sequence[Hit], kept: Sequence[Hit], *, first: int, count: int) -> list[Hit]:
     """The `first` hits, and of the later ones those among the first `count` of `kept`.
 
     Args:
@@ -59,68 +120,3 @@ def of_use(hits: Sequence[Hit], kept: Sequence[Hit], *, first: int, count: int) 
         for place, hit in enumerate(hits[:considered])
         if place < first or hit.id in keys
     ]
-
-
-def chosen(
-    search: Search, options: SearchOptions, *, contexts: int, vectors_of: Callable[[Iterable[str]], Vectors]
-) -> list[list[Hit]]:
-    """The hits that `group_by` and `diversity` choose among those of a search with neither.
-
-    Args:
-        search: as for `grown`.
-        contexts: their number.
-        vectors_of: the vectors of candidates, by their ids.
-    """
-    k = options.top_k or TOP_K
-    most = pool_size(k) if options.diversity else k
-    if (key := options.group_by) is None:
-        found = search(range(contexts), most)
-    else:
-        size = options.group_size or 1
-
-        def take(_: int, hits: list[Hit], whole: bool) -> list[Hit] | None:
-            kept = limited(hits, key, size=size)
-            if not whole and len(kept) < k:
-                return None
-            return limited(of_use(hits, kept, first=most, count=k), key, size=size)
-
-        found = grown(search, take, contexts=contexts, k=most, most=max(most, MOST_CONSIDERED))
-    if options.diversity:
-        found = diverse_hits(found, vectors_of, k=k, most=most, diversity=options.diversity)
-    return [hits[:k] for hits in found]
-
-
-def grown(
-    search: Search,
-    take: Callable[[int, list[Hit], bool], list[Hit] | None],
-    *,
-    contexts: int,
-    k: int,
-    most: int | None = None,
-) -> list[list[Hit]]:
-    """Searches until each context has enough hits: those that have not are searched again for four times as many.
-
-    Args:
-        search: called with the places of contexts.
-        take: from a context's place, its hits, and whether there are no more, to those that are kept; None where more
-            are needed.
-        contexts: their number.
-        k: the number of hits of the first search.
-        most: the number beyond which none are searched for; None for all.
-    """
-    kept: list[list[Hit]] = [[] for _ in range(contexts)]
-    places: Sequence[int] = range(contexts)
-    at_once = contexts
-    while places:
-        short = []
-        for first in range(0, len(places), at_once):
-            some = places[first : first + at_once]
-            for place, hits in zip(some, search(some, k), strict=True):
-                taken = take(place, hits, len(hits) < k or (most is not None and k >= most))
-                if taken is None:
-                    short.append(place)
-                else:
-                    kept[place] = taken
-        places, k = short, 4 * k if most is None else min(4 * k, most)
-        at_once = max(1, _AT_ONCE // k)
-    return kept

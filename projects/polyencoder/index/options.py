@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, get_args
 
 from polyencoder.calibration.answering import AnswerOptions
-from polyencoder.checks import checked_count, checked_text
-from polyencoder.errors import ConfigError
-from polyencoder.index.certificate import MAX_COUNT, ShortlistOptions
-from polyencoder.index.filters import Exactness, Filter
-from polyencoder.index.hits import checked_diversity
+from polyencoder.checks import check_choice, checked_count, checked_text
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.filters import Exactness, Filter, checked_filter
+from polyencoder.index.hits import TOP_K, checked_diversity
+from polyencoder.index.shortlists import TOLERANCE
 from polyencoder.settings.metadata import Flag, Parlai
+
+_MOST = (1 << 31) - 1  # of whole numbers that engines take
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(ShortlistOptions, AnswerOptions):
+class SearchOptions(AnswerOptions):
     """Options of a search of an index.
 
     Raises:
@@ -54,13 +57,22 @@ class SearchOptions(ShortlistOptions, AnswerOptions):
     """Search by words alone, for comparison."""
 
     def __post_init__(self) -> None:
-        ShortlistOptions.__post_init__(self)
+        for name in ("top_k", "list_length", "effort"):
+            if (count := getattr(self, name)) is not None:
+                checked_count(name, count, most=_MOST)
+        if self.exactness is not None:
+            check_choice("exactness", self.exactness, get_args(Exactness))
+        if self.tolerance is not None and not (isinstance(self.tolerance, (int, float)) and self.tolerance >= 0):
+            raise InputError(
+                f"tolerance is {self.tolerance!r:.60}; it must be at least 0, a number", argument="tolerance"
+            )
+        checked_filter(self.filter)
         AnswerOptions.__post_init__(self)
         checked_diversity(self.diversity)
         if self.group_by is not None:
             checked_text("group_by", self.group_by)
         if self.group_size is not None:
-            checked_count("group_size", self.group_size, most=MAX_COUNT)
+            checked_count("group_size", self.group_size, most=_MOST)
             if self.group_by is None:
                 raise ConfigError(
                     "group_size is read only with group_by: give that too, or leave it out", argument="group_size"
@@ -71,6 +83,20 @@ class SearchOptions(ShortlistOptions, AnswerOptions):
                 raise ConfigError(
                     f"{given[0]} is for searches by vectors, and words_only is one by words alone", argument=given[0]
                 )
+
+    @property
+    def of_lists(self) -> list[str]:
+        """The names of the options that are given and only lists have."""
+        return [name for name in ("list_length", "effort", "tolerance") if getattr(self, name) is not None]
+
+    @property
+    def group_tolerance(self) -> float | None:
+        """The `tolerance` of `shortlists`, which makes no groups for certificates."""
+        return None if self.exactness == "certified" else TOLERANCE if self.tolerance is None else self.tolerance
+
+    def k(self, available: int) -> int:
+        """The number of results of a search in `available` candidates."""
+        return min(operator.index(self.top_k or TOP_K), available)
 
     @property
     def reads_words(self) -> bool:

@@ -12,11 +12,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from polyencoder.index.certificate import Rescoring, Shortlist, search_shortlists
+from polyencoder.index.certificate import Shortlist, ShortlistSearch, search_shortlists
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.shortlists import TOLERANCE, Array, Lists, shortlists
+from polyencoder.index.shortlists import Array, Lists, shortlists
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.rows import Block
 from polyencoder.search.scan import TopK, scan
@@ -107,7 +107,7 @@ def search_rows(
     ]
 
 
-class _RowSearch(Rescoring):
+class _RowSearch(ShortlistSearch):
     """A `certificate.ShortlistSearch` for the k best rows. It numbers them: their places in `keys`."""
 
     most_named = _NAMED_AT_ONCE
@@ -129,8 +129,6 @@ class _RowSearch(Rescoring):
         self.keys: list[str] = []
         self._numbers: dict[str, int] = {}
         self._rows, self._options, self._available = rows, options, available
-        certified = options.exactness == "certified"
-        self._tolerance = None if certified else TOLERANCE if options.tolerance is None else options.tolerance
 
     def propose(self, contexts: Contexts, places: Sequence[int], length: int) -> Iterator[Shortlist]:
         """As in `certificate.ShortlistSearch`; each vector is fetched once for all of the contexts."""
@@ -145,7 +143,7 @@ class _RowSearch(Rescoring):
             outside = [min(near.values()) if bounded and len(near) == length else np.inf for near in lists]
             return Lists([self._numbers_of(near) for near in lists], np.array(outside, dtype=np.float64))
 
-        proposals = [*shortlists(codes, nearest, tolerance=self._tolerance, max_norm=finite)]
+        proposals = [*shortlists(codes, nearest, tolerance=self._options.group_tolerance, max_norm=finite)]
         keys = {self.keys[number] for numbers, _ in proposals for number in numbers}
         vectors = self._rows.rows(keys, ("vector",))
         for numbers, bound in proposals:

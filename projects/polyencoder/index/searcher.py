@@ -16,12 +16,12 @@ from polyencoder.errors import ConfigError
 from polyencoder.guesses import changed
 from polyencoder.index.base import Index
 from polyencoder.index.filters import check_fields
-from polyencoder.index.grouping import MOST_CONSIDERED, grown, limited, of_use
+from polyencoder.index.grouping import enough_hits, limited
 from polyencoder.index.hits import OWN_K, Hit, diverse_hits, first_texts, pool_size
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rerank import RERANK_K, check_reranker, rerank
 from polyencoder.search.contexts import Contexts
-from polyencoder.text import lines_of, same
+from polyencoder.text import lines_of
 from polyencoder.text.dialogue import checked_contexts
 
 _AT_ONCE = 1024  # contexts whose vectors are in memory at once, and share a scan
@@ -126,8 +126,17 @@ class Searcher:
             texts = max(texts, FUSED if self.options.hybrid else DEPTH)
         if self.reranker is not None:
             texts = max(texts, self._rerank_k)
+        plain = replace(self.options, diversity=None, group_by=None, group_size=None)
+
+        def search(places: Sequence[int], k: int) -> list[list[Hit]]:
+            some = encoded if len(places) == len(contexts) else encoded.select(places)
+            return self.index.search(some, plain, texts=[contexts[place] for place in places], top_k=k)
+
         with self._timed("search"):
-            hits = self._search(encoded, contexts, top_k=most, texts=texts, groups=top_k)
+            said = [set[str]() if self._keep_turns else lines_of(context) for context in contexts]
+            enough = {"hits": most, "groups": top_k, "texts": texts, "group_texts": self._texts}
+            hits, left_out = enough_hits(search, self.options, said=said, **enough)
+        self.left_out += left_out
         if self.reranker is not None:
             with self._timed("rerank"):
                 own = self.reranker is self._ranker
@@ -143,56 +152,11 @@ class Searcher:
         if self.calibration is not None:
             among = self.among
             hits = [self._probable(place, found, self.calibration, among=among) for place, found in enumerate(hits)]
-        hits = [self._grouped(found) for found in hits]
+        hits = [limited(found, self.options) for found in hits]
         if diversity:
             hits = diverse_hits(hits, self.index.vectors_of, k=top_k, most=most, diversity=diversity)
         self.contexts += len(hits)
         return [found[: max(top_k, first_texts(found, self._texts))] for found in hits]
-
-    def _search(
-        self, encoded: Contexts, contexts: Sequence[Context], *, top_k: int, texts: int, groups: int
-    ) -> list[list[Hit]]:
-        """The best candidates that are not turns of their contexts: at least `top_k`, with `texts` different texts.
-
-        They are the best of all such candidates, so that certificates hold. With `group_by`, `groups` of them remain
-        when groups are limited; those that neither count for this nor are among the first are left out.
-        """
-        said = [set[str]() if self._keep_turns else lines_of(context) for context in contexts]
-        asked = max(top_k, texts) + max(map(len, said), default=0)
-        plain = replace(self.options, diversity=None, group_by=None, group_size=None)
-
-        def search(places: Sequence[int], k: int) -> list[list[Hit]]:
-            some = encoded if len(places) == len(said) else encoded.select(places)
-            return self.index.search(some, plain, texts=[contexts[place] for place in places], top_k=k)
-
-        def take(place: int, found: list[Hit], whole: bool) -> list[Hit] | None:
-            kept = [hit for hit in found if same(hit.text) not in said[place]]
-            grouped = self._grouped(kept)
-            # an index may have a text several times, so ask for more
-            if not whole and not (
-                _suffice(kept, count=top_k, texts=texts) and _suffice(grouped, count=groups, texts=self._texts)
-            ):
-                return None
-            last = grouped[:top_k][-1:]
-            better = found.index(last[0]) if last else len(found)
-            self.left_out += sum(same(hit.text) in said[place] for hit in found[:better])
-            if self.options.group_by is None:
-                return kept
-            first = max(top_k, first_texts(kept, texts))  # of these, a re-ranker may prefer others of a group
-            return of_use(kept, grouped, first=first, count=max(groups, first_texts(grouped, self._texts)))
-
-        return grown(
-            search,
-            take,
-            contexts=len(said),
-            k=asked,
-            most=None if self.options.group_by is None else max(asked, MOST_CONSIDERED),
-        )
-
-    def _grouped(self, hits: list[Hit]) -> list[Hit]:
-        """The hits, as many of each group as `group_by` allows."""
-        key = self.options.group_by
-        return hits if key is None else limited(hits, key, size=self.options.group_size or 1)
 
     def _probable(self, place: int, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
         """Adds probabilities to the `DEPTH` best hits, and drops those that are too improbable, or have none."""
@@ -218,8 +182,3 @@ class Searcher:
         start = time.perf_counter()
         yield
         self.seconds[step] += time.perf_counter() - start
-
-
-def _suffice(hits: Sequence[Hit], *, count: int, texts: int) -> bool:
-    """Whether there are as many hits, with as many different texts."""
-    return len(hits) >= count and len({hit.text for hit in hits}) >= texts

@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.index.certificate import Rescoring, Shortlist, search_shortlists
+from polyencoder.index.certificate import Shortlist, ShortlistSearch, search_shortlists
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring import score as score_by_torch
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.scan import search
 
 
-class Engine(Rescoring):
+class Engine(ShortlistSearch):
     """The nearest of each code by a matrix product; float64, so that rounding proves nothing wrong."""
 
     most_named, attention = 1 << 20, "basic"

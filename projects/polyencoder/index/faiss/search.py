@@ -1,4 +1,4 @@
-"""Search with a FAISS index: its `lists` are shortlists, which `certificate` rescores and proves."""
+"""Search with a FAISS index: its lists are shortlists, which `certificate` rescores and proves."""
 
 from __future__ import annotations
 
@@ -8,16 +8,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from polyencoder.errors import CheckpointError, first_line
 from polyencoder.guesses import changed
-from polyencoder.index.certificate import Rescoring, Shortlist, ShortlistOptions
+from polyencoder.index.certificate import Shortlist, ShortlistSearch, search_shortlists
 from polyencoder.index.faiss.file import FaissFile
-from polyencoder.index.faiss.lists import FaissLists, FaissRequest
+from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.filters import Exactness
 from polyencoder.index.options import SearchOptions
+from polyencoder.index.shortlists import Lists, shortlists
 from polyencoder.index.vectors import Vectors
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.scan import TopK, available_rows, search
 from polyencoder.search.scores import scale_of
+from polyencoder.storage.signatures import is_signed
+
+LONGEST_LIST = 4096
+"""With longer lists, scoring everything is hardly slower."""
+_SHORTEST_LIST = 256
+# If so few rows, or so small a share, are allowed, a scan is faster than FAISS.
+_SCAN_ROWS = 8192
+_SCAN_SHARE = 1 / 64
 
 
 class Results(NamedTuple):
@@ -48,20 +58,49 @@ def scan_vectors(
 
 
 class FaissSearch:
-    """An index's vectors with the FAISS index from `build_faiss`.
+    """An index's vectors with the FAISS index from `build_faiss`: its lists are shortlists.
 
     Rows added after the build are scanned and merged, so they are found like all others.
 
     Args:
         meta: the index's description.
         vectors: the index's; the first ones are those of the FAISS index.
-        index: FAISS's, if it is open already; else errors are those of `FaissLists`.
+        index: FAISS's, if it is open already.
+
+    Raises:
+        ConfigError: faiss is not installed.
+        CheckpointError: its file is missing or made from other vectors, or this installation did not write it.
     """
 
     def __init__(self, meta: FaissFile, vectors: Vectors, *, index: Any = None) -> None:
         self.meta = meta
         self.vectors = vectors
-        self.lists = FaissLists(meta, vectors.folder, dim=vectors.dim, rows=len(vectors), index=index)
+        self._file = vectors.folder / meta.file
+        self.index = self._opened() if index is None else index
+
+    def _opened(self) -> Any:
+        """FAISS's index, mapped into memory. Its file's signature is checked first, as FAISS trusts what it reads."""
+        faiss, meta = faiss_library(), self.meta
+        try:
+            if not is_signed(self._file, meta.signature):
+                raise CheckpointError(
+                    f"{self._file}: another installation wrote it, or it has changed, and FAISS is not safe against "
+                    "such files: build it again with `polyencoder update --faiss auto`, or if you trust its origin "
+                    "sign it with `polyencoder update --trust-faiss`"
+                )
+            index = faiss.read_index(str(self._file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+        except (RuntimeError, OSError) as error:
+            raise CheckpointError(
+                f"{self._file} cannot be read ({first_line(error)}): build it again with build_faiss"
+            ) from None
+        if (index.ntotal, index.d) != (meta.rows, self.vectors.dim) or meta.rows > len(self.vectors):
+            raise CheckpointError(f"{self._file} was made from other vectors than those in its folder: build it again")
+        return index
+
+    @property
+    def most_effort(self) -> int:
+        """The effort that examines everything."""
+        return int(self.meta.parameters["nlist"]) if self.meta.kind.startswith("ivf") else self.meta.rows
 
     def search(
         self,
@@ -95,7 +134,7 @@ class FaissSearch:
         available = available_rows(self.vectors, allowed)
         few = None if allowed is None else available
         nothing = contexts.batch_size == 0 or contexts.keys is not None  # that lists tell of multi-head attention
-        if nothing or self.lists.scans(options, k=options.k(available), allowed=few):
+        if nothing or self._scans(options, k=options.k(available), allowed=few):
             return scan_vectors(contexts, self.vectors, options, allowed=allowed, attention=attention)
         return self.search_lists(contexts, options, allowed=allowed, attention=attention)
 
@@ -110,12 +149,37 @@ class FaissSearch:
         """`search` of at least one context, by FAISS even if few rows are allowed (at least one)."""
         k = options.k(available_rows(self.vectors, allowed))
         engine = _Shortlists(self, contexts, options, k=k, allowed=allowed, attention=attention)
-        answers = self.lists.search(engine, options)
+        length = self._list_length(options, k=k)
+        answers = search_shortlists(
+            engine,
+            exactness=options.exactness or "approximate",
+            length=length,
+            longest=max(length, LONGEST_LIST, 2 * k),
+        )
         scores, rows, found = zip(*answers, strict=True)
         return Results(np.stack(scores), np.stack(rows), list(found))
 
+    def _list_length(self, options: SearchOptions, *, k: int) -> int:
+        """The number of candidates proposed by each code, or group of codes, for the k best."""
+        tuned = self.meta.tuned
+        return options.list_length or max(4 * k, _SHORTEST_LIST if tuned is None else tuned.list_length)
 
-class _Shortlists(Rescoring):
+    def _scans(self, options: SearchOptions, *, k: int, allowed: int | None) -> bool:
+        """Whether a search scores everything instead; `allowed` is the number of rows that may be found, None: all."""
+        few = allowed is not None and allowed <= max(_SCAN_ROWS, _SCAN_SHARE * len(self.vectors))
+        long = not options.list_length and self._list_length(options, k=k) > LONGEST_LIST
+        return few or long
+
+    def nearest(self, queries: Array, length: int, parameters: Any) -> tuple[Array, Array]:
+        """FAISS's lists for `queries`, float32 [n, dim]: inner products and rows [n, length], a gap being -1."""
+        try:
+            found: tuple[Array, Array] = self.index.search(queries, length, params=parameters)
+        except RuntimeError as error:
+            raise CheckpointError(f"{self._file}: cannot be searched ({first_line(error)}); build it again") from None
+        return found
+
+
+class _Shortlists(ShortlistSearch):
     """FAISS as a `certificate.ShortlistSearch`: codes propose, or groups of codes without certificates."""
 
     most_named = 1 << 22
@@ -124,7 +188,7 @@ class _Shortlists(Rescoring):
         self,
         searcher: FaissSearch,
         contexts: Contexts,
-        options: ShortlistOptions,
+        options: SearchOptions,
         *,
         k: int,
         allowed: Array | None,
@@ -134,16 +198,30 @@ class _Shortlists(Rescoring):
         self.k = k
         self.attention = attention
         self.exact_lists = searcher.meta.has_exact_lists
-        self._vectors, self._covered = searcher.vectors, searcher.meta.rows
+        self._searcher, self._vectors, self._covered = searcher, searcher.vectors, searcher.meta.rows
         self._allowed = allowed
-        self._request = FaissRequest(searcher.lists, options, allowed=allowed)
+        self._tolerance = options.group_tolerance
+        all_lists = options.exactness == "certified"
+        self._parameters = _parameters(searcher, options.effort, allowed=allowed, all_lists=all_lists)
+        self._proves = self.exact_lists and self._parameters.nprobe >= searcher.most_effort
 
     def scan(self, contexts: Contexts) -> TopK:
         return search(contexts, self._vectors, k=self.k, allowed=self._allowed, attention=self.attention)
 
     def propose(self, contexts: Contexts, places: Sequence[int], length: int) -> Iterator[Shortlist]:
         """As in `certificate.ShortlistSearch`; each list also has the k best of the rows that FAISS lacks."""
-        for place, (rows, bound) in zip(places, self._request.lists(contexts.codes(), length), strict=True):
+        length = min(length, self._covered)
+
+        def nearest(queries: Array) -> Lists:
+            products, rows = self._searcher.nearest(queries, length, self._parameters)
+            outside = products[:, -1].astype(np.float64) if self._proves else np.full(len(queries), np.inf)
+            if self._proves:  # a list with gaps (id -1) or of all rows has nothing outside
+                outside[(rows[:, -1] < 0) | (length == self._covered)] = -np.inf
+            return Lists([own[own >= 0] for own in rows], outside)
+
+        max_norm = self._searcher.meta.max_norm
+        lists = shortlists(contexts.codes(), nearest, tolerance=self._tolerance, max_norm=max_norm)
+        for place, (rows, bound) in zip(places, lists, strict=True):
             found = np.concatenate([rows, self._newer[place]]) if len(rows) else rows
             yield Shortlist(found, self._vectors.take(found), bound)
 
@@ -160,3 +238,19 @@ class _Shortlists(Rescoring):
             return nothing
         found = search(self.contexts, self._vectors, k=k, allowed=newer, attention=self.attention)
         return np.sort(found.rows, axis=1)
+
+
+def _parameters(searcher: FaissSearch, effort: int | None, *, allowed: Array | None, all_lists: bool) -> Any:
+    """FAISS's search parameters, for all lists if requested.
+
+    Rows that are not allowed are visited too, so the effort grows if only a share is allowed.
+    """
+    faiss, meta = faiss_library(), searcher.meta
+    own: dict[str, Any] = {}
+    if allowed is not None:
+        own["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed[: meta.rows], bitorder="little"))
+    available = len(searcher.vectors) if allowed is None else int(allowed.sum())
+    wanted = min(round((effort or meta.effort) * len(searcher.vectors) / available), searcher.most_effort)
+    if meta.kind == "hnsw":
+        return faiss.SearchParametersHNSW(efSearch=wanted, **own)
+    return faiss.SearchParametersIVF(nprobe=searcher.most_effort if all_lists else wanted, **own)

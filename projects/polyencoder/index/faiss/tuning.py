@@ -23,8 +23,7 @@ import numpy as np
 from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.faiss.file import Tuned
-from polyencoder.index.faiss.lists import LONGEST_LIST
-from polyencoder.index.faiss.search import FaissSearch
+from polyencoder.index.faiss.search import LONGEST_LIST, FaissSearch
 from polyencoder.index.hits import TOP_K
 from polyencoder.index.options import SearchOptions
 from polyencoder.search.contexts import Array, Contexts
@@ -152,7 +151,7 @@ class _Measure:
 
 def _efforts(searcher: FaissSearch) -> list[int]:
     """The efforts to try, from the least to all, doubling."""
-    least, most = _LEAST_EFFORT[searcher.meta.kind], searcher.lists.most_effort
+    least, most = _LEAST_EFFORT[searcher.meta.kind], searcher.most_effort
     efforts = [least << i for i in range(most.bit_length()) if least << i < most]
     return [*efforts, most]
 

@@ -19,11 +19,10 @@ import numpy as np
 
 from polyencoder.checks import checked_count
 from polyencoder.encoding.protocol import Context, TextRanker
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How
 from polyencoder.index.faiss.file import Tuned
-from polyencoder.index.faiss.lists import check_shortlists
 from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.folder.catalogue import Catalogue
@@ -201,7 +200,13 @@ class FolderIndex(Index):
     def check(self, options: SearchOptions) -> None:
         """As in `Index.check`: shortlist options need a FAISS index, which needs faiss, searches by words the words."""
         super().check(options)
-        check_shortlists(options, self.meta.faiss, folder=self.folder)
+        if self.meta.faiss is None and options.of_lists:
+            raise ConfigError(
+                f"{', '.join(options.of_lists)} given, but it has no FAISS index, which these are for; build one with "
+                "`build_faiss` or `polyencoder update`",
+                argument=options.of_lists[0],
+                where=self.folder,
+            )
         if options.exactness != "exact" and not options.words_only:  # opens it: an error if faiss is not installed
             self._read(lambda state, _: state.meta.faiss and state.faiss)
 

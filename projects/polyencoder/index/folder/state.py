@@ -66,7 +66,7 @@ class State:
         self._faiss: FaissSearch | None = None
         known = None if before is None else before._faiss
         if known is not None and meta.faiss is not None and known.meta.file == meta.faiss.file:
-            self._faiss = FaissSearch(meta.faiss, self.vectors, index=known.lists.index)
+            self._faiss = FaissSearch(meta.faiss, self.vectors, index=known.index)
         self._allowed: dict[str, Array | None] = {}
 
     @property

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.faiss import lists
 from polyencoder.index.faiss import search as approximate
+from polyencoder.index.faiss import search as faiss_search
 from polyencoder.index.faiss.file import FaissFile, build_faiss
 from polyencoder.index.faiss.kinds import KINDS
 from polyencoder.index.faiss.search import FaissSearch
@@ -133,7 +133,7 @@ def test_one_code_is_certified_without_doubling(make_search, exactness, monkeypa
 def test_a_certificate_that_never_holds_ends_in_a_scan(make_search, monkeypatch):
     torch.manual_seed(0)
     searcher = make_search(torch.randn(200, 8))
-    monkeypatch.setattr(lists, "LONGEST_LIST", 4)
+    monkeypatch.setattr(faiss_search, "LONGEST_LIST", 4)
     contexts = contexts_of(0.01 * torch.randn(2, 16, 8))  # so small that scores are means, far below the largest
     found = searcher.search(contexts, top_k=1, exactness="certified", list_length=2)
     assert found.found == ["exact"] * 2
@@ -210,8 +210,8 @@ def test_codes_that_are_alike_ask_together(make_search, kind, monkeypatch):
     codes = torch.eye(8)[:2].repeat_interleave(5, dim=0) + 0.01 * torch.randn(2, 10, 8)
     contexts = contexts_of(4 * codes, torch.arange(10).expand(2, 10) < 8)
     asked = []
-    lists = searcher.lists.index.search
-    monkeypatch.setattr(searcher.lists.index, "search", lambda q, *a, **k: (asked.append(len(q)), lists(q, *a, **k))[1])
+    lists = searcher.index.search
+    monkeypatch.setattr(searcher.index, "search", lambda q, *a, **k: (asked.append(len(q)), lists(q, *a, **k))[1])
     found = searcher.search(contexts, top_k=5, list_length=200, effort=300)
     assert asked == [2 * 2]
     assert found.found == ["approximate"] * 2
@@ -230,7 +230,7 @@ def test_codes_of_four_bits_are_scanned_fast(make_search):
     torch.manual_seed(0)
     values = torch.randn(400, 8)
     searcher = make_search(values[:370], kind="ivf-pq", newer=values[370:], nlist=2, pq_m=4, pq_bits=4)
-    assert type(searcher.lists.index).__name__ == "IndexIVFPQFastScan"
+    assert type(searcher.index).__name__ == "IndexIVFPQFastScan"
     contexts, allowed = contexts_of(torch.randn(5, 3, 8)), (torch.rand(400) < 0.5).numpy()
     for query in ({"allowed": allowed}, {}):
         found = searcher.search(contexts, top_k=20, list_length=370, effort=2, **query)
@@ -257,7 +257,7 @@ def test_fast_codes_find_what_others_of_four_bits_find(make_search):
         _, rows = index.search(queries, 40, params=faiss.SearchParametersIVF(nprobe=32))
         return sum(len({*some} & {*found}) for some, found in zip(nearest, rows.tolist(), strict=True)) / 500
 
-    assert recall(searcher.lists.index) == pytest.approx(recall(slow), abs=0.02)
+    assert recall(searcher.index) == pytest.approx(recall(slow), abs=0.02)
 
 
 def test_newer_rows_are_found(make_search):
@@ -283,7 +283,7 @@ def test_where_lists_save_nothing_everything_is_scanned(make_search, kind, monke
     contexts = contexts_of(torch.randn(2, 3, 8))
     assert set(searcher.search(contexts, top_k=5).found) == {"approximate"}
     assert set(searcher.search(contexts, top_k=5, list_length=6).found) <= {"approximate", "certified"}
-    monkeypatch.setattr(lists, "LONGEST_LIST", 4 * 64)
+    monkeypatch.setattr(faiss_search, "LONGEST_LIST", 4 * 64)
     assert set(searcher.search(contexts, top_k=64, exactness="approximate").found) != {"exact"}
     many = searcher.search(contexts, top_k=65, exactness="approximate")
     assert set(many.found) == {"exact"}
@@ -298,7 +298,7 @@ def test_an_empty_batch(make_search):
 
 
 def test_few_allowed_rows_are_scanned(make_search, monkeypatch):
-    monkeypatch.setattr(lists, "_SCAN_ROWS", 10)
+    monkeypatch.setattr(faiss_search, "_SCAN_ROWS", 10)
     searcher = make_search(torch.randn(50, 8), kind="hnsw")
     allowed = np.arange(50) < 10
     assert searcher.search(contexts_of(torch.randn(1, 2, 8)), top_k=3, allowed=allowed).found == ["exact"]
@@ -377,7 +377,7 @@ def test_an_index_is_kept_over_more_vectors(make_search, kind):
     searcher = make_search(values, kind=kind, **SMALL[kind])
     more = make_search(torch.cat([values, torch.randn(9, 8)])).vectors
     contexts = contexts_of(torch.randn(2, 3, 8))
-    kept = FaissSearch(searcher.meta, more, index=searcher.lists.index)
+    kept = FaissSearch(searcher.meta, more, index=searcher.index)
     found = kept.search(contexts, top_k=20, exactness="certified")
     check_against_scan(found, kept, contexts, top_k=20)
 

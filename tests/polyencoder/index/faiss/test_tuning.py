@@ -65,7 +65,7 @@ def test_the_recall_is_reached_and_used(searcher, recall):
     told = {"list_length": tuned.list_length, "effort": tuned.effort}
     assert recall_of(searcher, contexts, **told) == pytest.approx(tuned.measured, abs=1e-3)
     # the index's own settings from now on, for other contexts too
-    own = FaissSearch(replace(searcher.meta, tuned=tuned), searcher.vectors, index=searcher.lists.index)
+    own = FaissSearch(replace(searcher.meta, tuned=tuned), searcher.vectors, index=searcher.index)
     others = drawn(60, seed=2)
     for part in others:
         np.testing.assert_array_equal(own.search(part).rows, searcher.search(part, **told).rows)
