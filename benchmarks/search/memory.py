@@ -20,8 +20,8 @@ from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_m
 from benchmarks.search.texts import numbered
 from polyencoder.encoding.protocol import Context
 from polyencoder.index import candidates_from, open_index
-from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.files import DATABASE
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.ranker import Ranker
 
 Work = dict[str, Any]

@@ -23,7 +23,7 @@ from fastapi import FastAPI
 
 from benchmarks.common import use_threads
 from benchmarks.search.encoding import sentence_transformer
-from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.open import open_index
 from polyencoder.ranker import Ranker
 from polyencoder.serving.config import ServerConfig

@@ -27,7 +27,6 @@ def vector_instructions() -> str | None:
 
 
 def _cpuinfo() -> str:
-    """What Linux says of its processors; empty elsewhere."""
     try:
         return Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -24,8 +24,8 @@ from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.build_options import SHARD_SIZE
 from polyencoder.index.candidates import candidates_from
-from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.build import candidates_digest
+from polyencoder.index.folder.files import remove_index
 from polyencoder.ranker import Ranker
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.files import check_writable, write_text

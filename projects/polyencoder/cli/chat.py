@@ -14,6 +14,7 @@ from polyencoder.cli.rank import candidates_of
 from polyencoder.cli.shared.loading import check_index, load
 from polyencoder.cli.shared.output import one_line, say
 from polyencoder.errors import UsageError
+from polyencoder.index.candidates import CandidateColumns
 from polyencoder.serving.config import NO_ANSWER
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import CandidateSettings, RankerSettings
@@ -32,7 +33,7 @@ class ChatSettings(Settings):
         tuple[str, ...], Parameter(alias="-c", consume_multiple=1, allow_leading_hyphen=False), Without("index")
     ] = ()
     """In place of an index the candidates: texts, or FILE or GLOB, in the form that polyencoder index reads."""
-    columns: CandidateSettings = field(default_factory=CandidateSettings)
+    columns: CandidateSettings = field(default_factory=CandidateColumns)
     answers: AnswerOptions = field(default_factory=AnswerOptions)
     no_answer: str = NO_ANSWER
     """The reply if no candidate is likely enough."""
@@ -69,7 +70,6 @@ def chat(*, settings: ChatSettings) -> None:
 
 
 def _typed() -> Iterator[str]:
-    """The lines of standard input that are not empty, each asked for in a terminal."""
     while True:
         if sys.stdin.isatty():
             sys.stdout.write("> ")

@@ -16,7 +16,7 @@ from polyencoder.data.readers import BadExamples, expand, lines, open_bytes
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.index import Candidate, Fingerprints, candidates_from
 from polyencoder.index.build_options import IndexOptions
-from polyencoder.index.candidates import check_beginnings
+from polyencoder.index.candidates import CandidateColumns, check_beginnings
 from polyencoder.index.faiss.kinds import check_parameters, parse_faiss
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import CandidateSettings, MakerSettings, RankerSettings
@@ -60,7 +60,7 @@ class IndexSettings(Settings):
     candidates: Annotated[Files | None, Parameter(alias="-c"), Without("vectors")] = None
     """The candidates: FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV
     or Parquet with `text`, optionally `id`, and any metadata; plain, .gz, .bz2, .xz or .zst."""
-    columns: Annotated[CandidateSettings, Needs("candidates")] = field(default_factory=CandidateSettings)
+    columns: Annotated[CandidateSettings, Needs("candidates")] = field(default_factory=CandidateColumns)
     vectors: Annotated[tuple[str, ...], Parameter(consume_multiple=1, allow_leading_hyphen=False)] = ()
     """Candidates whose vectors exist, which are not encoded: FILE or GLOB, comma-separated: Parquet or JSON lines with
     `text`, `vector`, optionally `id`, and any metadata."""
@@ -91,7 +91,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
     files = _files(settings, share)  # looks for them before the model is loaded
     contexts = faiss.read_contexts()
     given = bool(settings.vectors)
-    columns = settings.columns.columns
+    columns = settings.columns
     if not given:
         check_beginnings(files, skip=settings.skip_bad_candidates, columns=columns)
     with make_index(
@@ -167,7 +167,7 @@ class UpdateSettings(Settings):
     """Replace texts or metadata of existing ids, from files."""
     add: Files | None = None
     """Add new candidates, from files as those of polyencoder index."""
-    columns: CandidateSettings = field(default_factory=CandidateSettings)
+    columns: CandidateSettings = field(default_factory=CandidateColumns)
     compact: bool = False
     """Rewrite the folder without removed candidates; drops any FAISS index."""
     words: bool = False
@@ -198,7 +198,7 @@ def update(*, settings: UpdateSettings) -> None:
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss or "the one that is there")
     contexts = faiss.read_contexts()
     removed, updated, added = (expand(one) if one else [] for one in (settings.remove, settings.update, settings.add))
-    columns = settings.columns.columns
+    columns = settings.columns
     check_beginnings([*updated, *added], skip=settings.skip_bad_candidates, columns=columns)
     bad = BadExamples(skip=settings.skip_bad_candidates, argument="skip_bad_candidates")
     done, had_words = dict[str, int](), True

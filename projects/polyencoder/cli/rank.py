@@ -16,6 +16,7 @@ from polyencoder.cli.shared.output import one_line, say
 from polyencoder.data.readers import expand, format_of
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, candidates_from
+from polyencoder.index.candidates import CandidateColumns
 from polyencoder.ranked import Ranked
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import CandidateSettings, RankerSettings
@@ -31,7 +32,7 @@ class RankSettings(Settings):
     """A turn of the context; repeat it, oldest turn first."""
     candidates: Annotated[tuple[str, ...], Parameter(alias="-c", consume_multiple=1, allow_leading_hyphen=False)]
     """The candidates: texts, or FILE, GLOB or - for standard input, in the form that polyencoder index reads."""
-    columns: CandidateSettings = field(default_factory=CandidateSettings)
+    columns: CandidateSettings = field(default_factory=CandidateColumns)
     top_k: Annotated[Count, Parameter(alias="-k")] = 10
     """How many are printed, best first."""
     answers: AnswerOptions = field(default_factory=AnswerOptions)
@@ -72,10 +73,10 @@ def _known(hit: Ranked, candidates: list[Candidate]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def candidates_of(texts: Sequence[str], columns: CandidateSettings) -> Iterator[Candidate]:
+def candidates_of(texts: Sequence[str], columns: CandidateColumns) -> Iterator[Candidate]:
     """The candidates of files, and the texts among them: what ends like a file of data, or exists, is a file."""
     for text in texts:
         if text == "-" or os.path.exists(text) or (" " not in text.strip() and format_of(text) != "txt"):
-            yield from candidates_from(expand(text), columns=columns.columns)
+            yield from candidates_from(expand(text), columns=columns)
         else:
             yield Candidate(None, text)

@@ -118,7 +118,6 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
 
 
 def _units(files: Sequence[str]) -> Iterator[str]:
-    """Yields the turns and sentences that `polyencoder pretrain` reads in files."""
     for file in files:
         for document in read_documents(file):
             yield from document.units

@@ -48,5 +48,4 @@ def _details(model: ZooModel) -> str:
 
 
 def _size(size: int | None) -> str:
-    """Formats a number of bytes, in powers of ten."""
     return "unknown" if size is None else f"{size / 1e6:,.0f} MB"

@@ -255,7 +255,6 @@ def check_measures(measures: Sequence[str]) -> None:
 
 
 def _cutoff(measure: Any) -> int:
-    """How many results a measure looks at; 1 for one without a cutoff."""
     return int(measure.params.get("cutoff", 1))
 
 
@@ -323,7 +322,6 @@ def _table(measured: Measured, names: Sequence[str]) -> np.ndarray[Any, Any]:
 
 
 def _documents(table: Run | Qrels) -> Iterator[str]:
-    """The documents of a run, or the judged ones, each once."""
     return iter(dict.fromkeys(document for found in table.values() for document in found))
 
 
@@ -332,6 +330,5 @@ def _has_any(run: Run, documents: Container[str]) -> bool:
 
 
 def _check_queries(run: Run | None, qrels: Qrels, *, argument: str) -> None:
-    """Raises InputError for a run that shares no query with the judgements."""
     if run is not None and not run.keys() & qrels.keys():
         raise InputError(f"the run has none of the {len(qrels):,} judged queries: other ids?", argument=argument)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from polyencoder.index.candidates import candidates_from
     from polyencoder.index.entries import Candidate
     from polyencoder.index.filters import Filter
-    from polyencoder.index.folder import FolderIndex
     from polyencoder.index.folder.build import build_index
+    from polyencoder.index.folder.index import FolderIndex
     from polyencoder.index.folder.verify import verify
     from polyencoder.index.hits import Hit
     from polyencoder.index.meta import Fingerprints
@@ -43,7 +43,7 @@ _MODULES = {
     "Candidate": "polyencoder.index.entries",
     "Filter": "polyencoder.index.filters",
     "Fingerprints": "polyencoder.index.meta",
-    "FolderIndex": "polyencoder.index.folder",
+    "FolderIndex": "polyencoder.index.folder.index",
     "Hit": "polyencoder.index.hits",
     "Index": "polyencoder.index.base",
     "IndexOptions": "polyencoder.index.build_options",

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated
+
+from pydantic import Field
 
 from polyencoder.checks import without_password
 from polyencoder.errors import ConfigError
 from polyencoder.index.token_rows import TokenDtype
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.settings.metadata import Flag
+from polyencoder.validation import validated
 
 SHARD_SIZE = 1 << 16
+_MOST = 1 << 31  # rows, or processes
 
 _OF_FOLDERS = ("dtype", "store_tokens", "faiss", "workers", "shard_size")
 
 
-@dataclass(frozen=True, kw_only=True)
+@validated
 class IndexOptions:
     """Options of a new index.
 
@@ -44,9 +48,9 @@ class IndexOptions:
     postgres: str | None = None
     """How PostgreSQL searches: flat, comparing with every vector, so that results are certified, or hnsw or ivf-flat,
     with parameters of pgvector, as in hnsw,m=16,ef_construction=128 (default: flat)."""
-    workers: int = 1
+    workers: Annotated[int, Field(ge=1, le=_MOST)] = 1
     """Encoding processes, each with its own copy of the model."""
-    shard_size: int = SHARD_SIZE
+    shard_size: Annotated[int, Field(ge=1, le=_MOST)] = SHARD_SIZE
     """Texts per file of vectors, encoded at once; a killed run loses at most one file."""
 
     def check_engine(self, engine: str | None, where: object) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from polyencoder.data.readers import BadExamples, OnBad, expand, format_of, raise_it, records
+from polyencoder.data.readers import BadExamples, OnBad, expand, format_of, parse_delimiter, raise_it, records
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate, as_id, canonical
 
@@ -22,15 +22,20 @@ _CHECKED = 100_000  # candidates of a file: half a second
 
 @dataclass(frozen=True)
 class CandidateColumns:
-    """The names of the columns of a file of candidates; a `title` is the beginning of the text.
-
-    delimiter: of CSV and TSV; None for the one that their first rows show.
-    """
+    """The columns of files of candidates. All others are metadata."""
 
     text: str = "text"
+    """The column with the texts of candidates."""
     id: str = "id"
+    """The column with their ids, if any."""
     title: str | None = None
+    """A column with titles, which begin the texts."""
     delimiter: str | None = None
+    """What separates the columns of CSV and TSV: a character, tab, semicolon or pipe (default: what the first rows
+    show)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delimiter", parse_delimiter(self.delimiter))
 
 
 def candidates_from(

@@ -75,7 +75,6 @@ def enough_hits(
 
 
 def _suffice(hits: Sequence[Hit], count: int, texts: int) -> bool:
-    """Whether there are as many hits, with as many different texts."""
     return len(hits) >= count and (texts == 0 or len({hit.text for hit in hits}) >= texts)
 
 

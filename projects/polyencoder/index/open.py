@@ -19,9 +19,10 @@ from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Candidate, Record, checked_records
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.faiss.tuning import checked_recall
-from polyencoder.index.folder import FolderIndex, described_folder
 from polyencoder.index.folder.build import build_index
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.folder.shards import Share
+from polyencoder.index.folder.verify import described_folder
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.milvus import MILVUS, MilvusIndex
 from polyencoder.index.milvus.collection import IndexKind
@@ -116,8 +117,7 @@ def make_index(
         if share.processes > 1:
             shown = without_password(str(where))
             raise ConfigError(f"{shown}: several torchrun processes are only for index folders; start one")
-        on_server = _on_server(records, str(where), ranker, options, model_name=model_name, progress=progress)
-        return on_server
+        return _on_server(records, str(where), ranker, options, model_name=model_name, progress=progress)
     faiss = None if options.faiss is None else parse_faiss(options.faiss)
     temporary = None
     if where is None:

@@ -8,11 +8,10 @@ the last one's end. A token vector has length 1, so that an int8 one needs no sc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from polyencoder.checks import check_choice
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.validation import Count, validated
 
@@ -37,8 +36,7 @@ class StoredTokens:
 
     @classmethod
     def of(cls, model: RankerModel, dtype: TokenDtype) -> StoredTokens:
-        """Those of this model. InputError for a model without any, ConfigError for another dtype."""
-        check_choice("store_tokens", dtype, get_args(TokenDtype))
+        """Those of this model. InputError for a model without any."""
         if model.token_dim is None:
             raise InputError(
                 f"a {model.title} compares no token vectors that an index could hold; store_tokens is for a "

@@ -13,16 +13,12 @@ works on `codes` numbers per pair. The logits also bound the score, with W Lambe
 
 from __future__ import annotations
 
-import math
-from typing import get_args
-
 import torch
 from torch import Tensor
 
-from polyencoder.checks import check_choice
-from polyencoder.config import Attention
 from polyencoder.errors import InputError
 from polyencoder.scoring.context import ContextEncoding, attended_by_heads
+from polyencoder.search.scores import scale_of
 
 
 def score(
@@ -133,22 +129,6 @@ def _attended(logits: Tensor, mask: Tensor | None, *, scale: float) -> Tensor:
 def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Masks with the lowest finite number, not -inf: if all codes are masked, weights are uniform, not nan."""
     return logits if mask is None else logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
-
-
-def scale_of(context: ContextEncoding, attention: str) -> float:
-    """The factor of the logits inside the softmax, for an attention type.
-
-    Raises:
-        ConfigError: the type is unknown.
-        InputError: it is `multihead` for contexts without keys, or the reverse.
-    """
-    check_choice("attention", attention, get_args(Attention))
-    if context.batch_size and (attention == "multihead") != (context.keys is not None):
-        has = "no keys" if context.keys is None else "keys"
-        raise InputError(
-            f"attention is {attention!r}, but the contexts have {has}; only `multihead` contexts have keys"
-        )
-    return 1 / math.sqrt(context.dim) if attention == "sqrt" else 1.0
 
 
 def check_candidates(context: ContextEncoding, candidates: Tensor) -> None:

@@ -14,6 +14,7 @@ from polyencoder.search.contexts import Contexts
 
 Array = np.ndarray[Any, Any]
 
+
 _LOGITS = 1 << 21  # of contexts that are scored at once; a few arrays of this size are in memory
 
 
@@ -54,15 +55,17 @@ def attention_weights(logits: Array, mask: Array | None, *, scale: float = 1.0) 
     return weights
 
 
-def scale_of(contexts: Contexts, attention: str) -> float:
+def scale_of(contexts: Any, attention: str) -> float:
     """The factor of the logits inside the softmax, for an attention type.
+
+    The contexts are `Contexts`, or torch's `ContextEncoding`.
 
     Raises:
         ConfigError: the type is unknown.
         InputError: it is `multihead` for contexts without keys, or the reverse.
     """
     check_choice("attention", attention, get_args(Attention))
-    if len(contexts) and (attention == "multihead") != (contexts.keys is not None):
+    if contexts.batch_size and (attention == "multihead") != (contexts.keys is not None):
         has = "no keys" if contexts.keys is None else "keys"
         raise InputError(
             f"attention is {attention!r}, but the contexts have {has}; only `multihead` contexts have keys"

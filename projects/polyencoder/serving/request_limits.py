@@ -122,7 +122,6 @@ def has_more_values(body: bytes | bytearray, most: int) -> bool:
 
 
 def _count(body: bytes | bytearray) -> int:
-    """The commas and opening brackets."""
     return len(body) - len(body.translate(None, b",[{"))
 
 
@@ -131,13 +130,11 @@ class _Disconnected(Exception):
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Returns when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _cancelled(task: asyncio.Future[None]) -> None:
-    """Cancels a task and waits for its end; ignores its error."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})

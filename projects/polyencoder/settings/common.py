@@ -104,20 +104,5 @@ class ColumnSettings(PairColumns):
         return replace(super().columns, candidates=self.candidates)
 
 
-@settings()
-class CandidateSettings(Settings):
-    """The columns of files of candidates. All others are metadata."""
-
-    text: str = "text"
-    """The column with the texts of candidates."""
-    id: str = "id"
-    """The column with their ids, if any."""
-    title: str | None = None
-    """A column with titles, which begin the texts."""
-    delimiter: str | None = None
-    """What separates the columns of CSV and TSV: a character, tab, semicolon or pipe (default: what the first rows
-    show)."""
-
-    @property
-    def columns(self) -> CandidateColumns:
-        return CandidateColumns(self.text, self.id, self.title, parse_delimiter(self.delimiter))
+CandidateSettings = Annotated[CandidateColumns, Parameter(name="*")]
+"""The columns of files of candidates, as settings."""

@@ -166,7 +166,6 @@ def _mark_removed(staging: Path, names: Iterable[str]) -> None:
 
 
 def _flush(folder: Path, files: Iterable[Path]) -> None:
-    """Writes files of a folder, and the folders that they are in, to the disk."""
     for path in {folder / path for file in files for path in (file, *file.parents)} | {folder}:
         fsync(path)
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import open_index
 from polyencoder.index.vectors import Vectors

@@ -9,7 +9,7 @@ from typing import Any
 from polyencoder.checkpoint import holds_ranker
 from polyencoder.config import PROMPTS
 from polyencoder.errors import ConfigError
-from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.open import open_index
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.families import CONVERT_SIZES, family

@@ -8,7 +8,7 @@ import pytest
 
 from polyencoder import ConfigError, InputError
 from polyencoder.index import Candidate
-from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.index import FolderIndex
 from tests.commands import run_command
 from tests.polyencoder.cli.commands import with_files_once
 

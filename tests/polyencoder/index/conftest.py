@@ -11,8 +11,8 @@ import torch
 
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate
-from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.vectors import Vectors
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding

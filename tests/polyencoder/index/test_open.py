@@ -10,8 +10,9 @@ import pytest
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.entries import Candidate
-from polyencoder.index.folder import FolderIndex, described_folder
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.folder.shards import Share
+from polyencoder.index.folder.verify import described_folder
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import check_tuning, described, make_index, open_index
 

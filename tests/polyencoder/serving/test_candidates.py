@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from polyencoder.index.entries import Candidate
-from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.forward import Forward
 from polyencoder.serving.service import Service

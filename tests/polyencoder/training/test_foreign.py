@@ -16,7 +16,7 @@ from polyencoder.cli.main import main
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate, Fingerprints, build_index, open_index
-from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.training import DistillationConfig, TrainSettings, train_ranker
 from polyencoder.training.building import build_objective
 from polyencoder.training.foreign import ForeignCandidates, foreign_candidates

@@ -21,9 +21,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from polyencoder.checks import check_choice
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.guesses import changed
@@ -49,13 +48,11 @@ from polyencoder.index.folder.shards import Share, encode_here, encode_in_proces
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
 from polyencoder.index.precomputed import with_vectors
 from polyencoder.index.token_rows import StoredTokens
-from polyencoder.index.vectors import VectorDtype
 from polyencoder.progress import progress_bar
 from polyencoder.storage.files import atomic_write, fsync, why_no_folder
 
 _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 600  # seconds for the process of rank 0 to begin
-_MOST = 1 << 31  # rows, or processes
 
 
 def build_index(
@@ -96,12 +93,6 @@ def build_index(
     folder, options = Path(folder), changed(options or IndexOptions(), changes)
     options.check_engine(None, folder)
     dtype, shard_size, workers = options.dtype, options.shard_size, options.workers
-    check_choice("dtype", dtype, get_args(VectorDtype))
-    for name, value in (("workers", workers), ("shard_size", shard_size)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-            raise ConfigError(
-                f"{name} is {value!r:.60}; it must be at least 1, a whole number up to {_MOST:,}", argument=name
-            )
     share = share or Share()
     if share.processes > 1 and workers > 1:
         raise ConfigError(
@@ -320,7 +311,6 @@ def _finish(folder: Path, plan: IndexMeta) -> None:
 
 
 def _remove_all(folder: Path, *, kept: Iterable[str] = ()) -> None:
-    """Removes what killed processes have left."""
     for path in check_only_ours(folder):
         if path.name not in {LOCK, *kept}:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -221,7 +221,6 @@ class Change:
 
     @property
     def _version(self) -> int:
-        """The version after the change."""
         return self._before.version + 1
 
     def _living(self) -> Array:

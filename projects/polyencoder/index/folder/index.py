@@ -319,7 +319,6 @@ class FolderIndex(Index):
 
     @contextmanager
     def _step(self) -> Iterator[Change]:
-        """An atomic part of a change."""
         with self.changing():
             assert self._change is not None
             yield self._change

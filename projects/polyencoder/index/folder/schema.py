@@ -69,7 +69,6 @@ def damaged(folder: Path, what: str) -> CheckpointError:
 
 @cache
 def _tables(*, words: bool) -> dict[str, list[Any]]:
-    """The columns of each table of an index, including those that FTS5 makes for its own."""
     with closing(sqlite3.connect(":memory:")) as empty:
         create_tables(empty, words=words)
         names = [name for (name,) in empty.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]

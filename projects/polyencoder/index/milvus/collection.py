@@ -322,7 +322,6 @@ class MilvusCollection:
 
 
 def _is_no_missing_method(record: logging.LogRecord) -> bool:
-    """Filters out log lines about optional methods that Milvus Lite lacks."""
     return record.exc_info is None or not isinstance(record.exc_info[1], NotImplementedError)
 
 

@@ -17,9 +17,9 @@ import polyencoder.index.folder.shards as shards_module
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.entries import Candidate
-from polyencoder.index.folder import FolderIndex, remove_index
 from polyencoder.index.folder.build import build_index
-from polyencoder.index.folder.files import DATABASE, LOCK, UNFINISHED
+from polyencoder.index.folder.files import DATABASE, LOCK, UNFINISHED, remove_index
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.vectors import quantize
 from polyencoder.search.rows import Block

@@ -13,8 +13,8 @@ import polyencoder.index.folder.shards as encoding_module
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.faiss.file import build_faiss
-from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
+from polyencoder.index.folder.index import FolderIndex
 
 FILES = f"vectors-{12 * '?'}-{16 * '?'}.npy"  # without what is beside them
 

@@ -18,11 +18,10 @@ import polyencoder.index.folder.change as change_module
 import polyencoder.index.folder.verify as verify_module
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index import Candidate, FolderIndex, build_index, verify
-from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, connect
-from polyencoder.index.folder.files import DATABASE, UNFINISHED, IndexBusy, locked
+from polyencoder.index.folder.files import DATABASE, UNFINISHED, IndexBusy, locked, remove_index
 from polyencoder.index.folder.state import State
 from polyencoder.index.meta import Fingerprints
 

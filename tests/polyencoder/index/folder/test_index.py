@@ -10,9 +10,9 @@ import pytest
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.entries import Candidate
-from polyencoder.index.folder import FolderIndex, remove_index
 from polyencoder.index.folder.build import build_index
-from polyencoder.index.folder.files import DATABASE
+from polyencoder.index.folder.files import DATABASE, remove_index
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.meta import Fingerprints
 
 

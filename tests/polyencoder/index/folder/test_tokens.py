@@ -11,10 +11,10 @@ from polyencoder.encoding.reading import CandidateReader
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import verify
 from polyencoder.index.entries import Candidate
-from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.files import DATABASE
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.open import described
 from polyencoder.modeling import late
 from polyencoder.scoring.tokens import TokenVectors, packed

@@ -16,10 +16,10 @@ import polyencoder.index.folder.words as words_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import verify
 from polyencoder.index.entries import Candidate
-from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.files import DATABASE
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.folder.schema import create_tables
 from polyencoder.index.folder.words import Words
 from polyencoder.index.open import described

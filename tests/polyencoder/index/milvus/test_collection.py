@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import polyencoder.index.milvus.collection as collection_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswerError, PolyencoderError
 from polyencoder.index.entries import Candidate
-from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.index.milvus.collection import MilvusCollection

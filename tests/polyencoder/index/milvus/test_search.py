@@ -8,8 +8,8 @@ import torch
 
 import polyencoder.index.milvus.collection as collection_module
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
+from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.index.rows import Entry, key_of
 from polyencoder.scoring import ContextEncoding
