@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from polyencoder.calibration import AnswerOptions, CalibratedRanker, Calibration
 from polyencoder.calibration.probability import best_first
-from polyencoder.calibration.risk import promised
 from polyencoder.checks import checked_count
 from polyencoder.encoding.protocol import Dialogue
 from polyencoder.errors import ConfigError
+from polyencoder.ranked import Ranked, with_probabilities
 from polyencoder.text.dialogue import checked_contexts
 from polyencoder.text.options import Option, read_options
 
@@ -118,18 +118,15 @@ def selection(
     Raises:
         InputError: a score is nan.
     """
-    places, texts = best_first(scores), [one.text for one in options]
-    values, ranked, none = scores[places].tolist(), [texts[place] for place in places], None
-    probabilities: list[float | None] = [None] * len(places)
+    texts = [one.text for one in options]
+    ranked = [Ranked(place, texts[place], float(scores[place])) for place in best_first(scores)]
+    none, among = None, len(set(texts))
     if calibration is not None:
-        among = len(set(texts))
-        probabilities = [*calibration.of_ranking(ranked, values, among=among)]
-        none = calibration.of_none(ranked, values, among=among)
+        ranked = with_probabilities(ranked, calibration, least=None, among=among)
+        none = calibration.of_none([one.text for one in ranked], [one.score for one in ranked], among=among)
     found = [
-        Selected(options[place].given, place, options[place].name, score, probability)
-        for place, score, probability in zip(places, values, probabilities, strict=True)
+        Selected(options[one.index].given, one.index, options[one.index].name, one.score, one.probability, one.risk)
+        for one in ranked
     ]
-    if calibration is not None and (probability := found[0].probability) is not None:
-        found[0] = replace(found[0], risk=promised(calibration.promises_for(None), probability))
     chosen = [one for one in found if least is None or (one.probability is not None and one.probability >= least)]
     return Selection(chosen[:top_k], none, None if chosen else found[0])
