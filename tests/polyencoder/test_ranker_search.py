@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-
 import numpy as np
 import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate
-from polyencoder.index.folder.shards import Share
 from polyencoder.index.searcher import Searcher
 
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
@@ -37,26 +34,10 @@ def test_searching_is_ranking(make_ranker, sentences, architecture):
     assert [[hit.id for hit in hits] for hits in many] == [[hit.id for hit in hits] for hits in alone]
 
 
-def test_ten_by_default(ranker):
-    assert len(ranker.search("hello", ranker.index(f"candidate {i}" for i in range(20)))) == 10
-
-
 def test_records_and_filters(ranker, sentences):
     index = ranker.index(Candidate(f"id{i}", text, {"even": i % 2 == 0}) for i, text in enumerate(sentences))
     hits = ranker.search("hello", index, filter={"even": True})
     assert {hit.id for hit in hits} == {"id0", "id2", "id4", "id6"}
-
-
-@pytest.mark.slow
-def test_a_temporary_index_goes_with_its_object(ranker, sentences):
-    index = ranker.index(sentences)
-    folder = index.folder
-    assert folder.is_dir()
-    index.compact()
-    assert ranker.search("hello", index, top_k=1)
-    del index
-    gc.collect()
-    assert not folder.parent.exists()
 
 
 def test_an_index_by_its_path(ranker, make_ranker, sentences, tmp_path):
@@ -156,15 +137,6 @@ class TestTurnsOfTheContext:
         assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in found[0]]] * 2
 
 
-def test_the_steps_are_timed(ranker, make_ranker, sentences):
-    searcher = Searcher(ranker, ranker.index(sentences), reranker=make_ranker("cross"))
-    searcher([CONTEXT, "hello"])
-    searcher(["hello"])
-    assert searcher.contexts == 3
-    assert list(searcher.seconds) == ["encode", "search", "rerank"]
-    assert all(seconds > 0 for seconds in searcher.seconds.values())
-
-
 def test_errors(ranker, make_ranker, sentences, tmp_path):
     index = ranker.index(sentences)
     cross = make_ranker("cross")
@@ -176,16 +148,12 @@ def test_errors(ranker, make_ranker, sentences, tmp_path):
         ranker.search_many("hello", index)
     with pytest.raises(InputError, match="context 0 is empty"):
         ranker.search([" "], index)
-    with pytest.raises(InputError, match=r"top_k is 0 \(int\); it must be at least 1"):
-        ranker.search("hello", index, top_k=0)
     with pytest.raises(InputError, match="a poly-encoder cannot re-rank"):
         ranker.search("hello", index, rerank=ranker)
     with pytest.raises(InputError, match="rerank_k is 0"):
         ranker.search("hello", index, rerank=cross, rerank_k=0)
     with pytest.raises(ConfigError, match="rerank_k is read only with rerank"):
         ranker.search("hello", index, rerank_k=5)
-    with pytest.raises(ConfigError, match="exactness is 'some'; it must be one of exact, certified, approximate"):
-        ranker.search("hello", index, exactness="some")
     with pytest.raises(CheckpointError, match="no index"):
         ranker.search("hello", tmp_path / "nowhere")
 
@@ -288,24 +256,6 @@ def test_the_kind_of_a_milvus_index(ranker, sentences, tmp_path):
         "exact",
     }
     assert index.collection.is_flat
-    assert ranker.index(sentences, where).collection.is_flat  # whichever is there
-    with pytest.raises(ConfigError, match="exists and is of the kind flat, not auto; give another collection"):
-        ranker.index(sentences, where, milvus="auto")
-    with pytest.raises(ConfigError, match="the kind of an index in milvus, but the index is elsewhere"):
-        ranker.index(sentences, tmp_path / "folder", milvus="flat")
-
-
-def test_processes_share_the_work_of_folders(ranker, sentences, tmp_path):
-    share = Share(0, 2)
-    with pytest.raises(ConfigError, match="a temporary index belongs to its process"):
-        ranker.index(sentences, share=share)
-    with pytest.raises(ConfigError, match="several torchrun processes are only for index folders"):
-        ranker.index(sentences, f"milvus:{tmp_path}/file.db", share=share)
-
-
-def test_settings_of_folders_are_for_folders(ranker, sentences, tmp_path):
-    with pytest.raises(ConfigError, match="faiss is only for index folders"):
-        ranker.index(sentences, f"milvus:{tmp_path}/file.db", faiss="hnsw")
 
 
 @pytest.mark.slow

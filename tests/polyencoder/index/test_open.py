@@ -101,15 +101,12 @@ def test_an_address_of_no_engine(ranker, where):
     ("where", "settings", "problem"),
     [
         ("folder", {"milvus": "hnsw"}, "milvus is 'hnsw', the kind of an index in milvus, but the index is elsewhere"),
-        ("folder", {"postgres": "hnsw"}, "postgres is 'hnsw', the kind .* but the index is elsewhere"),
-        ("milvus:./x.db", {"postgres": "hnsw"}, "postgres is 'hnsw', .* elsewhere"),
         (SERVER, {"milvus": "hnsw"}, "milvus is 'hnsw', .* elsewhere"),
         (
             "milvus:./x.db",
             {"dtype": "int8"},
             r"milvus:\./x\.db: dtype is only for",
         ),
-        ("milvus:./x.db", {"words": True}, "words are only for index folders and PostgreSQL"),
         (SERVER, {"workers": 2}, "postgres://me@nowhere.invalid/db#replies: workers is only for"),
         (SERVER, {"share": Share(0, 2)}, "postgres://me@nowhere.*: several torchrun processes are only for"),
         (None, {"share": Share(0, 2)}, "a temporary index belongs to its process"),

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.faiss import search as approximate
-from polyencoder.index.faiss import search as faiss_search
 from polyencoder.index.faiss.file import FaissFile, build_faiss
 from polyencoder.index.faiss.kinds import KINDS
 from polyencoder.index.faiss.search import FaissSearch
@@ -133,7 +132,7 @@ def test_one_code_is_certified_without_doubling(make_search, exactness, monkeypa
 def test_a_certificate_that_never_holds_ends_in_a_scan(make_search, monkeypatch):
     torch.manual_seed(0)
     searcher = make_search(torch.randn(200, 8))
-    monkeypatch.setattr(faiss_search, "LONGEST_LIST", 4)
+    monkeypatch.setattr(approximate, "LONGEST_LIST", 4)
     contexts = contexts_of(0.01 * torch.randn(2, 16, 8))  # so small that scores are means, far below the largest
     found = searcher.search(contexts, top_k=1, exactness="certified", list_length=2)
     assert found.found == ["exact"] * 2
@@ -283,7 +282,7 @@ def test_where_lists_save_nothing_everything_is_scanned(make_search, kind, monke
     contexts = contexts_of(torch.randn(2, 3, 8))
     assert set(searcher.search(contexts, top_k=5).found) == {"approximate"}
     assert set(searcher.search(contexts, top_k=5, list_length=6).found) <= {"approximate", "certified"}
-    monkeypatch.setattr(faiss_search, "LONGEST_LIST", 4 * 64)
+    monkeypatch.setattr(approximate, "LONGEST_LIST", 4 * 64)
     assert set(searcher.search(contexts, top_k=64, exactness="approximate").found) != {"exact"}
     many = searcher.search(contexts, top_k=65, exactness="approximate")
     assert set(many.found) == {"exact"}
@@ -298,7 +297,7 @@ def test_an_empty_batch(make_search):
 
 
 def test_few_allowed_rows_are_scanned(make_search, monkeypatch):
-    monkeypatch.setattr(faiss_search, "_SCAN_ROWS", 10)
+    monkeypatch.setattr(approximate, "_SCAN_ROWS", 10)
     searcher = make_search(torch.randn(50, 8), kind="hnsw")
     allowed = np.arange(50) < 10
     assert searcher.search(contexts_of(torch.randn(1, 2, 8)), top_k=3, allowed=allowed).found == ["exact"]

@@ -238,15 +238,6 @@ def test_what_cannot_be_tuned(many, ranker, make_ranker, sentences, tmp_path):
         many.tune(recall=0.9, top_k=0)
     with pytest.raises(InputError, match="was opened without its model"):
         FolderIndex.open(many.folder, many.meta.fingerprints).tune(recall=0.9)
-    with pytest.raises(ConfigError, match="recall is for a FAISS index"):
-        ranker.index(sentences, tmp_path / "one", recall=0.9)
-    with pytest.raises(ConfigError, match="contexts are for measuring recall"):
-        ranker.index(sentences, tmp_path / "one", faiss="hnsw", contexts=["hello"])
     heads = make_ranker("poly", poly_attention="multihead")
     with pytest.raises(ConfigError, match="under multi-head attention every search scores everything"):
         heads.index(sentences, faiss="hnsw", recall=0.9, contexts=["hello"])
-
-
-def test_from_python_in_one_call(ranker, sentences, tmp_path):
-    index = ranker.index(sentences, tmp_path / "one", faiss="ivf-flat", recall=0.99, contexts=SAID)
-    assert index.meta.faiss.tuned.reached

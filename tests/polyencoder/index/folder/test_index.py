@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.files import DATABASE, remove_index
@@ -33,17 +33,6 @@ def test_the_first_k(index, contexts):
 
 def test_more_than_there_are(index, contexts):
     assert index.search(contexts, top_k=11) == index.search(contexts, top_k=10)
-
-
-@pytest.mark.parametrize("k", [0, -1, 1.5, "2", True])
-def test_what_is_no_count(index, contexts, k):
-    with pytest.raises(InputError, match=r"top_k is .*; it must be at least 1, a whole number"):
-        index.search(contexts, top_k=k)
-
-
-def test_an_exactness_that_there_is_not(index, contexts):
-    with pytest.raises(ConfigError, match="exactness is 'sure'; it must be one of exact, certified, approximate"):
-        index.search(contexts, top_k=1, exactness="sure")
 
 
 @pytest.mark.parametrize(

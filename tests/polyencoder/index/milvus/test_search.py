@@ -7,11 +7,10 @@ import pytest
 import torch
 
 import polyencoder.index.milvus.collection as collection_module
-from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.milvus import MilvusIndex
-from polyencoder.index.rows import Entry, key_of
+from polyencoder.index.rows import Entry
 from polyencoder.scoring import ContextEncoding
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.scan import search
@@ -75,34 +74,6 @@ class TestSearching:
         expected = search(Contexts.of(contexts), vectors.numpy(), k=5)
         assert [[int(hit.id) for hit in hits] for hits in found] == expected.rows.tolist()
 
-    def test_what_lists_miss_is_not_certified(self, where, ranker):
-        """The best candidate is second in both codes' lists."""
-        logits = {"first": (1.0, -1.0), "second": (-1.0, 1.0), "best": (0.9, 0.9)}
-        logits |= {f"low {i}": (-float(i), -float(i)) for i in range(9)}
-        index = MilvusIndex.create(where, ranker, kind="flat")
-        index.collection.write(
-            (Entry(name, name, {}), np.array([*pair, *[0.0] * 14], np.float32)) for name, pair in logits.items()
-        )
-        codes = ContextEncoding(torch.eye(2, 16).unsqueeze(0))
-        ((hit,),) = index.search(codes, top_k=1, list_length=1)
-        assert (hit.id, hit.found) == (min("first", "second", key=key_of), "approximate")
-        ((hit,),) = index.search(codes, top_k=1, list_length=1, exactness="certified")
-        assert (hit.id, hit.found) == ("best", "certified")
-
-    def test_few_are_all_fetched(self, index, ranker, contexts, few, assert_best):
-        assert_best(index.search(contexts, top_k=3), ranker, contexts, few, k=3, found={"exact"})
-
-    def test_lists_grow_until_they_name_k(self, where, ranker, contexts, many):
-        index = MilvusIndex.create(where, ranker)
-        index.add(many)
-        lengths = []
-        nearest = index.collection.nearest
-        index.collection.nearest = lambda queries, n, **more: lengths.append(n) or nearest(queries, n, **more)
-        hits = index.search(contexts, top_k=60, list_length=5)
-        assert {len(some) for some in hits} == {60}
-        assert lengths[0] == 5
-        assert len(lengths) > 1
-
     def test_pages_and_groups_of_contexts(self, shared, ranker, contexts, many, monkeypatch):
         expected = shared.search(contexts, top_k=7, exactness="certified")
         monkeypatch.setattr(collection_module, "_ROWS_A_PAGE", 23)
@@ -110,20 +81,6 @@ class TestSearching:
         for exactness in ("certified", "exact"):
             hits = shared.search(contexts, top_k=7, exactness=exactness)
             assert [[hit.id for hit in some] for some in hits] == [[hit.id for hit in some] for some in expected]
-
-    def test_masked_codes_do_not_matter(self, shared, ranker, contexts, many, assert_best):
-        junk = torch.full((contexts.batch_size, 2, contexts.dim), 1e4)
-        mask = torch.ones(contexts.batch_size, contexts.n_codes + 2, dtype=torch.bool)
-        mask[:, -2:] = False
-        padded = ContextEncoding(torch.cat([torch.from_numpy(contexts.vectors), junk], 1), mask)
-        assert_best(
-            shared.search(padded, top_k=9, exactness="certified"),
-            ranker,
-            padded,
-            many,
-            k=9,
-            found={"exact", "certified"},
-        )
 
     def test_as_in_a_folder(self, shared, ranker, contexts, many, tmp_path):
         build_index(tmp_path / "folder", many, ranker)
@@ -161,24 +118,3 @@ class TestSearching:
         index = MilvusIndex.open(shared.collection.where, ranker)
         hits = index.search(contexts, top_k=12, filter=filter, exactness=exactness, list_length=40)
         assert_best(hits, ranker, contexts, kept, k=12, found={"exact", "certified", "approximate"})
-
-    def test_more_than_there_are(self, index, contexts):
-        assert index.search(contexts, top_k=9) == index.search(contexts, top_k=8)
-
-    @pytest.mark.parametrize("k", [0, -1])
-    def test_fewer_than_one(self, index, contexts, k):
-        with pytest.raises(InputError, match=rf"top_k is {k} \(int\); it must be at least 1"):
-            index.search(contexts, top_k=k)
-
-    def test_what_does_not_fit(self, index, contexts):
-        with pytest.raises(InputError, match="do not fit an index of dimension 16"):
-            index.search(ContextEncoding(torch.zeros(1, 2, 3)), top_k=1)
-        with pytest.raises(ConfigError, match="exactness is 'sure'; it must be one of"):
-            index.search(contexts, top_k=1, exactness="sure")
-        with pytest.raises(InputError, match=r"list_length is 0 \(int\); it must be at least 1"):
-            index.search(contexts, top_k=1, list_length=0)
-        with pytest.raises(ConfigError, match="effort is for FAISS, .*; give list_length"):
-            index.search(contexts, top_k=1, effort=64)
-
-    def test_no_context(self, index, contexts):
-        assert index.search(contexts.select(slice(0, 0)), top_k=1) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
@@ -10,9 +9,7 @@ from hypothesis import strategies as st
 
 import polyencoder.index.postgres.table as table_module
 from polyencoder.errors import ConfigError
-from polyencoder.index.postgres.table import Table
 from polyencoder.scoring import ContextEncoding, score
-from polyencoder.scoring.context import Keys
 from tests.polyencoder.index.postgres.tables import drawn, ids, names, scanned, stored
 
 
@@ -67,38 +64,6 @@ def test_any_shape(postgres, seed, rows, codes, dim, k, length, integers):
     index.close()
 
 
-def test_equal_scores_come_by_key(where):
-    vectors = np.ones((200, 4), dtype=np.float32)
-    contexts = drawn(1, 3, 4)[1]
-    hits = stored(where, vectors).search(contexts, top_k=5, exactness="exact")
-    assert ids(hits) == scanned(contexts, vectors, k=5)
-
-
-def test_large_logits_neither_overflow_nor_underflow(where):
-    vectors, contexts = drawn(50, 6, 8)
-    contexts = ContextEncoding(contexts.vectors * 3000)
-    assert ids(stored(where, vectors).search(contexts, top_k=5)) == scanned(contexts, vectors, k=5)
-
-
-def test_contexts_without_a_code_score_nothing(where):
-    vectors, contexts = drawn(20, 3, 8, contexts=1)
-    hits = stored(where, vectors).search(
-        ContextEncoding(contexts.vectors, torch.zeros(1, 3, dtype=torch.bool)), top_k=4
-    )
-    assert [hit.score for hit in hits[0]] == [0.0] * 4
-
-
-def test_multihead_scans(where):
-    vectors, contexts = drawn(80, 6, 8, contexts=2)
-    keys = Keys(torch.randn(2, 6, 8), torch.randn(2, 6), heads=2)
-    contexts = ContextEncoding(contexts.vectors, keys=keys)
-    index = stored(where, vectors, attention="multihead")
-    hits = index.search(contexts, top_k=6, exactness="certified")
-    best = score(contexts, torch.from_numpy(vectors), attention="multihead").topk(6)
-    assert ids(hits) == [[str(row) for row in rows] for rows in best.indices.tolist()]
-    assert {hit.found for some in hits for hit in some} == {"exact"}
-
-
 @pytest.mark.parametrize(("kind", "options"), [("hnsw,m=8", {}), ("ivf-flat,nlist=4", {"effort": 4})])
 def test_an_index_of_pgvector_finds_most_and_says_that_it_is_approximate(where, kind, options, monkeypatch):
     vectors, contexts = drawn(600, 4, 16, contexts=5)
@@ -129,27 +94,6 @@ def test_an_option_without_use_is_an_error(where):
     index = stored(where, drawn(5, 1, 4)[0])
     with pytest.raises(ConfigError, match="effort"):
         index.search(drawn(1, 1, 4)[1], effort=5)
-
-
-@pytest.mark.parametrize("tolerance", [None, 0.0, 10.0])
-@pytest.mark.parametrize("kind", ["flat", "hnsw,m=8"])
-def test_codes_that_are_alike_share_a_list(where, kind, tolerance, monkeypatch):
-    """Within the tolerance, by default `shortlists.TOLERANCE`; for certificates each has its own."""
-    vectors, _ = drawn(100, 1, 16)
-    alike = torch.randn(1, 3, 16).repeat_interleave(2, dim=1)
-    contexts, asked = ContextEncoding(alike + 0.01 * torch.randn(1, 6, 16)), []
-    nearest = Table.nearest
-    monkeypatch.setattr(
-        Table,
-        "nearest",
-        lambda self, queries, *rest, **more: asked.append(len(queries)) or nearest(self, queries, *rest, **more),
-    )
-    index = stored(where, vectors, kind=kind)
-    index.search(contexts, top_k=3, list_length=5, tolerance=tolerance)
-    assert asked[0] == {None: 3, 0.0: 6, 10.0: 1}[tolerance]
-    asked.clear()
-    index.search(contexts, top_k=3, list_length=5, exactness="certified")
-    assert {*asked} <= {6}
 
 
 def test_what_rounding_could_hide_is_scanned(where):
