@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyencoder.index.faiss import lists
+from polyencoder.index.faiss import search
 
 SMALL = {
     "hnsw": {"m": 8},
@@ -17,6 +17,6 @@ SMALL = {
 def filters_reach_faiss():
     """Else the few rows of a test that are allowed would all be scanned. Autouse where it is imported."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lists, "_SCAN_ROWS", 0)
-        patch.setattr(lists, "_SCAN_SHARE", 0.0)
+        patch.setattr(search, "_SCAN_ROWS", 0)
+        patch.setattr(search, "_SCAN_SHARE", 0.0)
         yield

@@ -16,7 +16,7 @@ from polyencoder import ConfigError, Ranker
 from polyencoder.calibration import Calibration
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.export.onnx import export_onnx
-from polyencoder.index.faiss import lists
+from polyencoder.index.faiss import search as faiss_search
 from polyencoder.modeling.base import RankerModel
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.forward import CANDIDATE, CONTEXT, PAIR, Forward, candidate, context, load, pair
@@ -204,7 +204,7 @@ def test_a_faiss_index_without_faiss_is_an_error_before_the_server_starts(folder
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
 def test_searches_by_faiss(folder, architecture, tmp_path, monkeypatch):
     pytest.importorskip("faiss")
-    monkeypatch.setattr(lists, "_SCAN_ROWS", 0)  # else few that pass a filter would be scanned
+    monkeypatch.setattr(faiss_search, "_SCAN_ROWS", 0)  # else few that pass a filter would be scanned
     model, place = str(folder(architecture)), str(tmp_path / "by-faiss")
     many = [one._replace(id=f"{one.id} {n}", text=f"{one.text} {n} times") for one in REPLIES for n in range(12)]
     Ranker.from_pretrained(model, device="cpu").index(many, place, faiss="ivf-flat,nlist=2,nprobe=1")
