@@ -17,7 +17,7 @@ from polyencoder.errors import UsageError
 from polyencoder.index.candidates import CandidateColumns
 from polyencoder.serving.config import NO_ANSWER
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import CandidateSettings, RankerSettings
+from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import OneIndex
 from polyencoder.settings.metadata import Without
 
@@ -33,7 +33,7 @@ class ChatSettings(Settings):
         tuple[str, ...], Parameter(alias="-c", consume_multiple=1, allow_leading_hyphen=False), Without("index")
     ] = ()
     """In place of an index the candidates: texts, or FILE or GLOB, in the form that polyencoder index reads."""
-    columns: CandidateSettings = field(default_factory=CandidateColumns)
+    columns: CandidateColumns = field(default_factory=CandidateColumns)
     answers: AnswerOptions = field(default_factory=AnswerOptions)
     no_answer: str = NO_ANSWER
     """The reply if no candidate is likely enough."""

@@ -19,7 +19,7 @@ from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.candidates import CandidateColumns, check_beginnings
 from polyencoder.index.faiss.kinds import check_parameters, parse_faiss
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import CandidateSettings, MakerSettings, RankerSettings
+from polyencoder.settings.common import MakerSettings, RankerSettings
 from polyencoder.settings.fields import Files, OneIndex
 from polyencoder.settings.metadata import Needs, Without
 
@@ -60,7 +60,7 @@ class IndexSettings(Settings):
     candidates: Annotated[Files | None, Parameter(alias="-c"), Without("vectors")] = None
     """The candidates: FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV
     or Parquet with `text`, optionally `id`, and any metadata; plain, .gz, .bz2, .xz or .zst."""
-    columns: Annotated[CandidateSettings, Needs("candidates")] = field(default_factory=CandidateColumns)
+    columns: Annotated[CandidateColumns, Needs("candidates")] = field(default_factory=CandidateColumns)
     vectors: Annotated[tuple[str, ...], Parameter(consume_multiple=1, allow_leading_hyphen=False)] = ()
     """Candidates whose vectors exist, which are not encoded: FILE or GLOB, comma-separated: Parquet or JSON lines with
     `text`, `vector`, optionally `id`, and any metadata."""
@@ -167,7 +167,7 @@ class UpdateSettings(Settings):
     """Replace texts or metadata of existing ids, from files."""
     add: Files | None = None
     """Add new candidates, from files as those of polyencoder index."""
-    columns: CandidateSettings = field(default_factory=CandidateColumns)
+    columns: CandidateColumns = field(default_factory=CandidateColumns)
     compact: bool = False
     """Rewrite the folder without removed candidates; drops any FAISS index."""
     words: bool = False

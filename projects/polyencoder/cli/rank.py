@@ -19,7 +19,7 @@ from polyencoder.index import Candidate, candidates_from
 from polyencoder.index.candidates import CandidateColumns
 from polyencoder.ranked import Ranked
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import CandidateSettings, RankerSettings
+from polyencoder.settings.common import RankerSettings
 from polyencoder.validation import Count
 
 
@@ -32,7 +32,7 @@ class RankSettings(Settings):
     """A turn of the context; repeat it, oldest turn first."""
     candidates: Annotated[tuple[str, ...], Parameter(alias="-c", consume_multiple=1, allow_leading_hyphen=False)]
     """The candidates: texts, or FILE, GLOB or - for standard input, in the form that polyencoder index reads."""
-    columns: CandidateSettings = field(default_factory=CandidateColumns)
+    columns: CandidateColumns = field(default_factory=CandidateColumns)
     top_k: Annotated[Count, Parameter(alias="-k")] = 10
     """How many are printed, best first."""
     answers: AnswerOptions = field(default_factory=AnswerOptions)

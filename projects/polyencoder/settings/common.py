@@ -10,7 +10,6 @@ from cyclopts import Parameter
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.data.layouts import Columns
 from polyencoder.data.readers import parse_delimiter
-from polyencoder.index.candidates import CandidateColumns
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.metadata import Without
 from polyencoder.text.dialogue import SystemMessages
@@ -102,7 +101,3 @@ class ColumnSettings(PairColumns):
     @property
     def columns(self) -> Columns:
         return replace(super().columns, candidates=self.candidates)
-
-
-CandidateSettings = Annotated[CandidateColumns, Parameter(name="*")]
-"""The columns of files of candidates, as settings."""
