@@ -34,11 +34,7 @@ def with_probabilities(
 ) -> list[Ranked]:
     """Adds the probabilities of a calibrated model, and leaves out candidates below `least`.
 
-    Args:
-        ranked: best first.
-        calibration: None for a model without one.
-        least: the minimum probability; None for none.
-        among: the number of distinct candidates, over which probabilities are normalized.
+    `ranked` is best first; probabilities are normalized over `among`, the number of distinct candidates.
     """
     if calibration is None:
         return list(ranked)

@@ -106,14 +106,9 @@ def selection(
     top_k: int | None,
     least: float | None,
 ) -> Selection:
-    """Chooses from scored options.
+    """Chooses from scored options, at least one, whose equal texts count as one; see `Selector.select`.
 
-    Args:
-        options: at least one; equal texts count as one.
-        scores: [options].
-        calibration: of the scores; None for a selection without probabilities.
-        top_k: the most options to choose; None for all.
-        least: the least probability of a chosen option, from `AnswerOptions.least`; None for any.
+    `scores` are [options]; `least` is that of `AnswerOptions`.
 
     Raises:
         InputError: a score is nan.

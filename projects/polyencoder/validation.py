@@ -87,9 +87,8 @@ def with_config_errors(cls: type[T]) -> type[T]:
 def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()) -> PolyencoderError:
     """Converts an error of pydantic to a ConfigError in one line.
 
-    Args:
-        of: the class that was validated. Its method `field_names`, if any, has the names of its fields by their paths.
-        path: of the field, if it was validated alone.
+    Of the class that was validated, a method `field_names` has the names of its fields by their paths. `path` is that
+    of the field, if it was validated alone.
     """
     names: Mapping[tuple[str, ...], str] = of.field_names() if hasattr(of, "field_names") else {}
     wanted: dict[str, dict[str, None]] = {}

@@ -37,11 +37,7 @@ def search_run(
     Candidates that equal their query are results like all others. The scores of a late-interaction encoder are those
     of its tokens for the candidates that it reads again; others keep their order behind them.
 
-    Args:
-        ranker: the one that made the index.
-        queries: a text, or the turns or messages of a dialogue, by their ids.
-        depth: results of a query; fewer if the index has fewer.
-        ignore_identical_ids: leave out a candidate that has the query's own id, as BEIR's code does.
+    The arguments are those of `evaluate_retrieval`.
 
     Raises:
         InputError: the index is empty, or a query has no text.
@@ -72,12 +68,7 @@ def rerank_run(
 ) -> dict[str, dict[str, float]]:
     """Re-ranks the first `depth` results of each query with a ranker; later ones follow in their order.
 
-    Args:
-        ranker: of any architecture.
-        run: the first results of another system.
-        queries: a text, or the turns or messages of a dialogue, by their ids; those without results get none.
-        texts: of the documents, by their ids.
-        depth: how many results of a query are scored.
+    The arguments are those of `evaluate_retrieval`. A query without results gets none.
 
     Raises:
         InputError: a document has no text, or a score is nan.

@@ -13,15 +13,9 @@ Array = np.ndarray[Any, Any]
 
 
 def bootstrap_intervals(values: Array, *, samples: int = SAMPLES, seed: int = 0) -> Array:
-    """The percentile bootstrap's 95% confidence interval of each column's mean.
+    """The percentile bootstrap's 95% confidence interval of each column's mean: [queries, measures] -> [measures, 2].
 
     Queries are drawn with replacement (Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979).
-
-    Args:
-        values: [queries, measures].
-
-    Returns:
-        [measures, 2].
     """
     from scipy import stats  # here: half a second
 
@@ -34,19 +28,13 @@ def bootstrap_intervals(values: Array, *, samples: int = SAMPLES, seed: int = 0)
 
 
 def randomisation_test(first: Array, second: Array, *, samples: int = SAMPLES, seed: int = 0) -> Array:
-    """The two-sided p value of each column's difference of means, by Fisher's paired randomisation test.
+    """The two-sided p value [measures] of each column's difference of means, by Fisher's paired randomisation test.
 
     If the systems were alike, each query's two values could be exchanged. p is the share of random exchanges whose
     difference is at least the observed one, which counts as one of them: it is at least 1 / (samples + 1). See
     Smucker, Allan and Carterette, "A Comparison of Statistical Significance Tests for Information Retrieval
-    Evaluation", 2007. Not scipy's `permutation_test`, which takes a hundred times as long for 7,000 queries.
-
-    Args:
-        first: [queries, measures].
-        second: the same of the other system.
-
-    Returns:
-        [measures].
+    Evaluation", 2007. Not scipy's `permutation_test`, which takes a hundred times as long for 7,000 queries. Both
+    systems' values are [queries, measures].
     """
     differences, rng = np.asarray(first) - np.asarray(second), np.random.default_rng(seed)
     observed = np.abs(differences.sum(axis=0)) * (1 - 1e-9)  # sums in another order are not equal to the last bit

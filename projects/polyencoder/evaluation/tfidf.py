@@ -27,11 +27,8 @@ class Tfidf:
     Words are scikit-learn's: lower-cased, of two characters or more. Vectors of candidates are cached, up to
     `memory` bytes, and so is the matrix of the last list of candidates: repeating a list costs one sparse product.
 
-    Args:
-        responses: those that the weights are fitted to.
-
     Raises:
-        InputError: there is no word in them.
+        InputError: there is no word in the responses that the weights are fitted to.
     """
 
     def __init__(self, responses: Iterable[str], *, memory: int = MEMORY) -> None:
@@ -83,11 +80,9 @@ class Tfidf:
 def evaluate_tfidf(
     responses: Iterable[str], examples: Sequence[Example], *, hits_at: Sequence[int] = HITS_AT
 ) -> dict[str, float]:
-    """Evaluates the baseline, which reads the last turn of each context. It has no loss.
+    """Evaluates the baseline, fitted to the responses of the training data, on the last turn of each context.
 
-    Args:
-        responses: those of the training data, which its weights are fitted to.
-        hits_at: the k of recalls.
+    It has no loss. `hits_at` are the k of recalls.
 
     Raises:
         InputError: there is no word in the responses, or an example cannot be evaluated, as in `evaluate`.

@@ -9,8 +9,6 @@ A candidate outside all shortlists has, with every code, an inner product of at 
 its score is below the largest of these. Once the k-th best score of the union is above, the result is *certified*:
 nothing better exists. This is a proof only where a list truly holds a code's nearest. A graph (HNSW), some lists of
 many (IVF) or compressed vectors (PQ) have recall instead.
-
-Without torch: encoded contexts and arrays are numpy's.
 """
 
 from __future__ import annotations
@@ -85,10 +83,7 @@ def search_shortlists(
     bound. A context whose result is not good enough at the `longest` lists is scanned; so are all contexts if no list
     can give the result: for "exact", and for "certified" without exact lists.
 
-    Args:
-        exactness: the least exactness of every result.
-        length: of the first lists.
-        longest: of the last ones.
+    `exactness` is the least of every result, `length` that of the first lists, `longest` of the last ones.
     """
     contexts, k = engine.contexts, engine.k
     answers: dict[int, ShortlistResult] = {}

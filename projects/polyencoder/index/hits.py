@@ -150,16 +150,13 @@ def marginal_relevance(scores: Array, vectors: Array, *, k: int, diversity: floa
 
     Each choice has the largest (1 - diversity) r - diversity s of those that are left: r is its score, scaled so that
     the n have 0 to 1, and s its largest cosine with a candidate that was chosen before. The first choice is the best
-    score; of equal ones the first counts.
+    score; of equal ones the first counts. A zero vector is similar to nothing.
 
     Args:
         scores: [n], on any scale.
-        vectors: [n, dim]; a zero vector is similar to nothing.
+        vectors: [n, dim].
         k: the number to choose; all if there are fewer.
         diversity: 0 orders by scores alone, 1 by similarities alone.
-
-    Returns:
-        The places of the chosen candidates.
     """
     scores, vectors = np.asarray(scores, dtype=np.float64), np.asarray(vectors, dtype=np.float64)
     span = np.ptp(scores) if len(scores) else 0.0

@@ -2,8 +2,6 @@
 
 The codes of a trained poly-encoder are similar: their nearest candidates are nearly the same, and 64 queries find
 little that two or three do not. So where no proof is asked for, codes that nearly coincide share one, their mean.
-
-Without torch: codes and rows are numpy's.
 """
 
 from __future__ import annotations

@@ -24,15 +24,12 @@ TokenDtype = Literal["int8", "float16"]
 
 @validated
 class StoredTokens:
-    """Which token vectors an index holds.
-
-    Args:
-        fingerprint: of the weights behind the candidate tower that they depend on.
-    """
+    """Which token vectors an index holds."""
 
     dtype: TokenDtype
     dim: Count
     fingerprint: str
+    """Of the weights behind the candidate tower that they depend on."""
 
     @classmethod
     def of(cls, model: RankerModel, dtype: TokenDtype) -> StoredTokens:

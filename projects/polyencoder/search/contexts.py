@@ -16,13 +16,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """The keys of multi-head attention, from which attention weights are computed; see `polyencoder.scoring.context`.
-
-    Args:
-        vectors: [contexts, codes, dim], where `codes` counts the heads of each code, consecutively.
-        biases: [contexts, codes], added to their products with a candidate.
-        heads: the number of heads, each with its own softmax.
-    """
+    """The keys of multi-head attention as arrays; see `polyencoder.scoring.context.Keys`."""
 
     vectors: Array
     biases: Array
@@ -31,12 +25,10 @@ class Keys:
 
 @dataclass(frozen=True, eq=False)
 class Contexts:
-    """A batch of encoded contexts.
+    """A batch of encoded contexts, as `polyencoder.scoring.ContextEncoding`, in arrays.
 
     Args:
         vectors: [contexts, codes, dim], float32 or float64.
-        mask: bool [contexts, codes], False at padding; None without padding.
-        keys: the keys of multi-head attention; None if the vectors are their own keys.
         tokens: what a late-interaction encoder compares of each context besides; None of other models.
 
     Raises:

@@ -59,12 +59,7 @@ def for_clients(error: PolyencoderError) -> str:
 
 
 def invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str | None]:
-    """What is wrong with a body that pydantic rejects, in one sentence, and the field.
-
-    Args:
-        errors: of pydantic, with places in the body.
-        body: as it was sent.
-    """
+    """What is wrong with a body that pydantic rejects with these errors, in one sentence, and the field."""
     # For a union, the deepest error belongs to the best-fitting type.
     first = max(errors, key=lambda one: len(_place(one, body)))
     where = ".".join(_place(first, body))

@@ -84,11 +84,7 @@ class Service:
 
     @classmethod
     def load(cls, config: ServerConfig) -> Service:
-        """Loads the models and opens the index.
-
-        Raises:
-            PolyencoderError: a model or the index is missing, damaged, or does not fit the others.
-        """
+        """Loads the models and opens the index. Errors are those of `forward.load` and `of`."""
         forward, index, reranker = load(config)
         return cls.of(config, forward, index=index, reranker=reranker)
 

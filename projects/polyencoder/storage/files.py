@@ -225,11 +225,8 @@ def versioned(
 ) -> T:
     """What `make` makes of a JSON object's values, without its `format_version`.
 
-    Args:
-        text: of the JSON.
-        make: an error of its own, such as KeyError or ConfigError, means that the values are damaged.
-        version: the only one that is read.
-        origin: the file, for errors, which end with the `remedy`.
+    An error of `make`, such as KeyError or ConfigError, means that the values are damaged. Messages name the `origin`
+    and end with the `remedy`.
 
     Raises:
         CheckpointError: it is damaged, or of another version.

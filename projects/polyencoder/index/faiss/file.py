@@ -24,14 +24,10 @@ class Tuned:
     """The measured settings that reach a recall: a search's defaults.
 
     Args:
-        recall: the requested recall.
         effort: `ef_search` or `nprobe`.
         list_length: candidates proposed by each code, or group of codes.
         measured: the recall@top_k that they reached, compared with the scan.
         error: the standard error of a recall measured on `contexts` contexts (see `index.faiss.tuning`).
-        contexts: their number.
-        source: where the contexts came from.
-        rows: the number of vectors at that time.
         vs_scan: speed relative to the scan, for batches of contexts.
     """
 

@@ -81,8 +81,6 @@ def build_index(
         share: under torchrun `Share.from_environment()`: every process calls this with the same arguments, encodes its
             share of the shards, and returns when the index is finished. None: this process encodes all.
         model_name: where the model was loaded from, for messages about the index.
-        progress: show it on standard error, see `progress_bar`.
-        changes: fields of the options.
 
     Raises:
         ConfigError: a setting is out of range, or FAISS's parameters do not fit the candidates.

@@ -39,11 +39,7 @@ class File(NamedTuple):
 
 
 class Catalogue:
-    """The contents of an index, through a connection with an open transaction.
-
-    Args:
-        folder: of the index, for messages.
-    """
+    """The contents of an index, through a connection with an open transaction; messages name the folder."""
 
     def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
         self._ask = connection.execute

@@ -49,11 +49,7 @@ T = TypeVar("T")
 
 
 class Change:
-    """A transaction of the index's database, open until `publish` or `close`.
-
-    Args:
-        folder: of the index, whose lock this process has.
-    """
+    """A transaction of the database of an index whose lock this process has, open until `publish` or `close`."""
 
     def __init__(self, folder: Path, ranker: TextRanker | None) -> None:
         self.folder = folder

@@ -283,14 +283,9 @@ class FolderIndex(Index):
     ) -> Tuned:
         """Tunes the FAISS index to find `recall` of the `top_k` best; the result becomes its searches' default.
 
-        Args:
-            recall: such as 0.99.
-            contexts: a sample of those of production, of which `tuning.SAMPLE` are used; None for texts of the index as
-                contexts of one turn, which is less reliable, and warned of.
-            source: where the contexts come from, stored with the result.
-
-        Returns:
-            The settings and measurements; warns if no settings reach the recall.
+        See `polyencoder.index.faiss.tuning.tune`; warns if no settings reach the recall. Of the contexts
+        `tuning.SAMPLE` are used; None is for texts of the index as contexts of one turn, which is less reliable, and
+        warned of.
 
         Raises:
             ConfigError: there is no FAISS index, or its model scores everything anyway.

@@ -65,13 +65,7 @@ class MilvusCollection:
     longest_list = _LONGEST_LIST
 
     def __init__(self, where: str, *, create: bool = True) -> None:
-        """Connect.
-
-        Args:
-            where: `milvus:`, a server's URL or a file's name, and, for another collection than `polyencoder`, # and its
-                name.
-            create: create the file if missing.
-        """
+        """Connects to an address as for `MilvusIndex.create`; `create` makes a missing file."""
         milvus, grpc = require("pymilvus", extra="milvus"), require("grpc", extra="milvus")
         for logger in ("pymilvus", "milvus_lite"):  # they also log, with a traceback, what they raise
             logging.getLogger(logger).setLevel(logging.CRITICAL)
