@@ -41,7 +41,7 @@ DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 Truncation = Literal["turns", "tokens", "recent_first"]
 TruncationSide = Literal["left", "right"]
 PairStart = bool | Literal["end", "same_segment"]
-"""What a candidate begins with behind a context: nothing (false and "same_segment"), its start token (true), or another
+"""The beginning of a candidate behind a context: nothing (false and "same_segment"), its start token (true), or another
 end token ("end"). With "end" and "same_segment" it is in the segment of the context."""
 
 Length = Annotated[int, Field(ge=3, lt=10**18)]

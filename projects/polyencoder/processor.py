@@ -1,4 +1,4 @@
-"""What is known of the processor, without torch."""
+"""Facts about the processor, without torch."""
 
 from __future__ import annotations
 

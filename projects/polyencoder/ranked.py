@@ -26,7 +26,7 @@ class Ranked(NamedTuple):
     considered: int | None = None
     """The number of candidates from which a ranking with `diversity` chose; None without it."""
     risk: float | None = None
-    """Of the best one: the promised largest share of wrong ones among such answers; None without a promise."""
+    """The best one's: the promised largest share of wrong ones among such answers; None without a promise."""
 
 
 def with_probabilities(

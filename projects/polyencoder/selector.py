@@ -33,7 +33,7 @@ class Selected:
     probability: float | None
     """The probability that it is the right one; None if the model is not calibrated."""
     risk: float | None = None
-    """Of the best one: the promised largest share of wrong ones among such options; None without a promise."""
+    """The best one's: the promised largest share of wrong ones among such options; None without a promise."""
 
 
 @dataclass(frozen=True)

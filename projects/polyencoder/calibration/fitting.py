@@ -75,7 +75,7 @@ class Bin(NamedTuple):
     right: float
     """The share of right ones."""
     share: float
-    """Of all answers."""
+    """The share of all answers."""
 
 
 class Reliability(NamedTuple):
@@ -93,7 +93,7 @@ class Fit(NamedTuple):
 
     calibration: Calibration
     before: Reliability
-    """Of the softmax of the scores."""
+    """The reliability of the softmax of the scores."""
     after: Reliability
     accuracy: float
     """The share of contexts whose first candidate is right, among answerable ones."""

@@ -65,7 +65,7 @@ class Calibration:
     none: float
     """b: the logit of "none of these", per candidate."""
     fingerprint: str
-    """Of the model, by `polyencoder.encoding.fingerprint.model_fingerprint`."""
+    """The model's, by `polyencoder.encoding.fingerprint.model_fingerprint`."""
     promises: tuple[Promise, ...] = ()
     """The risks that it promises, in the order in which they were requested."""
     fitted_on: FittedOn | None = None

@@ -34,7 +34,7 @@ class Answers(NamedTuple):
 
 @validated
 class Promise:
-    """Of the answers at least this probable at most a share is wrong."""
+    """A promise: of the answers at least this probable at most a share is wrong."""
 
     risk: float
     """The largest share of wrong answers."""

@@ -276,7 +276,7 @@ def _remove(index: Index, ids: Iterable[str], paths: list[str]) -> int:
 
 
 def _report(where: str, index: Index, *, bad: BadExamples, built: bool) -> None:
-    """What the index has; `built` says that its FAISS index is new."""
+    """Prints the contents of the index; `built` says that its FAISS index is new."""
     from polyencoder.index import FolderIndex
 
     if summary := bad.summary():

@@ -39,7 +39,7 @@ GUESSED_COMMANDS: dict[str, str] = {
     "version": "--version prints the versions",
     "help": "--help lists the commands",
 }
-"""What to use in place of a command's name in other libraries, a sentence without its full stop."""
+"""The command to use in place of a command's name in other libraries, a sentence without its full stop."""
 
 GUESSED_FLAGS: dict[str, tuple[str, ...]] = {
     "lr": ("learning-rate",),

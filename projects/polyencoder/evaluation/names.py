@@ -9,7 +9,7 @@ from typing import Any
 from polyencoder.errors import ConfigError
 
 NDCG = "nDCG@10"
-"""Of examples with several right candidates; named as in ir_measures."""
+"""The measure of examples with several right candidates; named as in ir_measures."""
 
 _RECALL = re.compile(r"R(\d+)@(\d+)")
 _HITS = re.compile(r"hits@(\d+)")

@@ -19,7 +19,7 @@ class WorstError:
 
     example: Example
     rank: int
-    """Of `right`, from 1, as in `metrics.ranks`."""
+    """The rank of `right`, from 1, as in `metrics.ranks`."""
     among: int
     """How many distinct candidates were ranked."""
     right: tuple[str, float]

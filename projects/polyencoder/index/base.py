@@ -50,7 +50,7 @@ class Index(ABC):
     @property
     @abstractmethod
     def fingerprints(self) -> Fingerprints:
-        """Those of the model that made it."""
+        """The fingerprints of the model that made it."""
 
     _model: IndexModel
     """The model that it was opened for."""
@@ -123,7 +123,7 @@ class Index(ABC):
         return [hits[:k] for hits in found]
 
     def _turns(self, texts: Sequence[Dialogue] | None, options: SearchOptions, *, contexts: int) -> list[list[str]]:
-        """What each context says, for a search that reads words; nothing for others."""
+        """The turns of each context, for a search that reads words; nothing for others."""
         if not options.reads_words:
             return []
         if texts is None:

@@ -31,7 +31,7 @@ class CandidateColumns:
     title: str | None = None
     """A column with titles, which begin the texts."""
     delimiter: str | None = None
-    """What separates the columns of CSV and TSV: a character, tab, semicolon or pipe (default: what the first rows
+    """The separator of the columns of CSV and TSV: a character, tab, semicolon or pipe (default: what the first rows
     show)."""
 
     def __post_init__(self) -> None:

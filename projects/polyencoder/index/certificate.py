@@ -40,7 +40,7 @@ class ShortlistSearch(ABC):
     k: int
     """At least 1, and at most the number of candidates."""
     attention: str
-    """As in `polyencoder.search.scores.score`."""
+    """The attention type of `polyencoder.search.scores.score`."""
     exact_lists: bool
     """Whether lists are exact, so that they can prove a result."""
     most_named: int

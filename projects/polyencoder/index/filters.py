@@ -22,7 +22,7 @@ MAX_FIELDS = 100
 """Metadata fields of a filter: databases limit how deep a condition is."""
 
 Kind = Literal["text", "number", "boolean", "object"]
-"""Of a value; values of different kinds are never equal, and no filter asks for objects."""
+"""The kind of a value; values of different kinds are never equal, and no filter asks for objects."""
 
 
 def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:

@@ -44,7 +44,7 @@ class Hit(NamedTuple):
     fused_score: float | None = None
     """The sum of reciprocal ranks that orders a hybrid search; None without it."""
     risk: float | None = None
-    """Of the most probable hit: the promised largest share of wrong ones among such hits; None without a promise."""
+    """The most probable hit's: the promised largest share of wrong ones among such hits; None without a promise."""
 
     @property
     def relevance(self) -> float:

@@ -30,7 +30,7 @@ class Fingerprints(NamedTuple):
     """Digests of everything that determines a candidate's vector. Computing them reads all weights: 0.5 s for BERT."""
 
     model: str
-    """Of the candidate tower, the reduction and the tokenizer: equal means equal vectors."""
+    """The digest of the candidate tower, the reduction and the tokenizer: equal means equal vectors."""
     tokenizer: str = ""
     """Empty if only the encoder's name is known."""
 

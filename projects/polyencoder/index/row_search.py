@@ -43,7 +43,7 @@ class Rows(Protocol):
         ...
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
-        """As in `Index.has_field`."""
+        """See `Index.has_field`."""
         ...
 
     def rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
@@ -131,7 +131,7 @@ class _RowSearch(ShortlistSearch):
         self._rows, self._options, self._available = rows, options, available
 
     def propose(self, contexts: Contexts, places: Sequence[int], length: int) -> Iterator[Shortlist]:
-        """As in `certificate.ShortlistSearch`; each vector is fetched once for all of the contexts."""
+        """See `certificate.ShortlistSearch`; each vector is fetched once for all of the contexts."""
         codes = contexts.codes()
         max_norm = self._max_norm if self.exact_lists else np.inf
         finite = max_norm if max_norm < np.inf else 0.0

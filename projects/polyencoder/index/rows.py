@@ -164,7 +164,7 @@ class RowIndex(Index):
     # Changing
 
     def _enter(self, records: Iterable[Candidate], how: How) -> int:
-        """As in `Index.add`, `update` and `put`. Of some thousand records, equal texts are encoded once."""
+        """See `Index.add`, `update` and `put`. Of some thousand records, equal texts are encoded once."""
 
         def step(some: list[Candidate]) -> int:
             new = [(record, self._entry(record)) for record in some]

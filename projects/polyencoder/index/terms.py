@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from polyencoder.index.filters import Filter, Kind, checked_filter, kind_of
 
 LENGTH = 16
-"""Of a term, in characters."""
+"""The length of a term, in characters."""
 
 
 class Condition(NamedTuple):
-    """What a filter asks of one field."""
+    """The condition of a filter on one field."""
 
     any_of: list[str]
     """Terms of which a row must have one."""
@@ -31,7 +31,7 @@ def terms_of(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def conditions(filter: Filter | None) -> list[Condition]:
-    """What the terms of a row must fulfil to pass, all of it. Errors are those of `checked_filter`."""
+    """The conditions that the terms of a row must fulfil to pass. Errors are those of `checked_filter`."""
     wanted = []
     for key, options in checked_filter(filter).items():
         any_of = [_term(key, "null") if option is None else _of_value(key, option) for option in options]

@@ -29,11 +29,11 @@ class StoredTokens:
     dtype: TokenDtype
     dim: Count
     fingerprint: str
-    """Of the weights behind the candidate tower that they depend on."""
+    """The digest of the weights behind the candidate tower that they depend on."""
 
     @classmethod
     def of(cls, model: RankerModel, dtype: TokenDtype) -> StoredTokens:
-        """Those of this model. InputError for a model without any."""
+        """The description of this model's. InputError for a model without any."""
         if model.token_dim is None:
             raise InputError(
                 f"a {model.title} compares no token vectors that an index could hold; store_tokens is for a "

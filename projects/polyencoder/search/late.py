@@ -20,7 +20,7 @@ class TokenVectors(NamedTuple):
 
     @classmethod
     def of(cls, ids: Sequence[Sequence[int]], vectors: Array, tokens: Array | None) -> list[TokenVectors]:
-        """Those of candidates with these token ids, from what the graph gives."""
+        """The vectors of candidates with these token ids, from what the graph gives."""
         if tokens is None:
             tokens = np.empty((len(ids), 0, 0), dtype=np.float32)
         # copies, as a view would keep its whole batch in memory
@@ -29,7 +29,7 @@ class TokenVectors(NamedTuple):
 
 
 class ContextTokens(NamedTuple):
-    """What a late-interaction encoder compares of one context, besides the vectors of its search."""
+    """The vectors that a late-interaction encoder compares of one context, besides the vectors of its search."""
 
     vector: Array
     """[dim]"""
@@ -40,7 +40,7 @@ class ContextTokens(NamedTuple):
 
     @classmethod
     def of(cls, ids: Sequence[Sequence[int]], found: Mapping[str, Array]) -> list[ContextTokens]:
-        """Those of contexts with these token ids, from what the graph gives."""
+        """The vectors of contexts with these token ids, from what the graph gives."""
         rows = zip(found["vector"], found["tokens"], found["turns"], ids, found["codes_mask"].sum(1), strict=True)
         return [
             cls(vector.copy(), own[: max(1, len(row))].copy(), turns[:count].copy())

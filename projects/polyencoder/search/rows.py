@@ -22,7 +22,7 @@ class Small(NamedTuple):
 
     @classmethod
     def of(cls, vectors: Array) -> Small:
-        """Those of float32 vectors [n, dim], which are finite."""
+        """The rows of float32 vectors [n, dim], which are finite."""
         made = [_small(vectors[i : i + _AT_ONCE]) for i in range(0, len(vectors), _AT_ONCE)]
         if not made:
             return cls(np.empty(vectors.shape, np.int8), np.empty((0, 3), np.float32))

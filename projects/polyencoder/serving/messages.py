@@ -34,7 +34,7 @@ Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth)]
 
 
 MAX_MESSAGES = 1000
-"""Of a dialogue, and parts of a message."""
+"""The most messages of a dialogue, and parts of a message."""
 
 
 class Body(BaseModel):

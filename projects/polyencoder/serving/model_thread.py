@@ -46,7 +46,7 @@ class Job:
 
     def __post_init__(self) -> None:
         self.results: list[Any] = [None] * len(self.items)
-        """Of the items."""
+        """The results of the items."""
         self.future: Future[Any] = Future()
         """The result; cancelling it drops what has not been computed."""
         self.seconds = {"queue": 0.0, "encode": 0.0, "score": 0.0}

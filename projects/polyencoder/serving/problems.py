@@ -52,14 +52,14 @@ def _encodable(text: str) -> str:
 
 
 def for_clients(error: PolyencoderError) -> str:
-    """What clients are told of an error: its message for them, or its own if it is about their request."""
+    """The message of an error for clients: its message for them, or its own if it is about their request."""
     if error.public is not None:
         return error.public
     return str(error) if isinstance(error, InputError | ConfigError) else "this fails now; the server's log says why"
 
 
 def invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str | None]:
-    """What is wrong with a body that pydantic rejects with these errors, in one sentence, and the field."""
+    """The problem of a body that pydantic rejects with these errors, in one sentence, and the field."""
     # For a union, the deepest error belongs to the best-fitting type.
     first = max(errors, key=lambda one: len(_place(one, body)))
     where = ".".join(_place(first, body))

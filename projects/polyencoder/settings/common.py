@@ -25,7 +25,7 @@ class RunningSettings(Settings):
     """Precision of the encoder: bfloat16 is faster on machines that support it. Indexes and calibrations work with
     both."""
     backend: Backend = "torch"
-    """What runs the model: torch, or, for an exported folder, onnx or onnx-int8."""
+    """The backend that runs the model: torch, or, for an exported folder, onnx or onnx-int8."""
 
 
 @settings()
@@ -74,7 +74,7 @@ class PairColumns(Settings):
     roles: str = ""
     """Who answers in chats, such as agent,bot (default: assistant and gpt)."""
     delimiter: str | None = None
-    """What separates the columns of CSV and TSV: a character, tab, semicolon or pipe (default: what the first rows
+    """The separator of the columns of CSV and TSV: a character, tab, semicolon or pipe (default: what the first rows
     show)."""
 
     @property

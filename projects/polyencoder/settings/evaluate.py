@@ -53,7 +53,7 @@ class QrelsSettings(Settings):
     depth: Annotated[Count, _OF_QRELS] = DEPTH
     """Results of each query to find, or to rerank; the others of a run keep their order behind them."""
     exactness: Annotated[Exactness | None, _OF_QRELS, _OF_SEARCH] = None
-    """As in polyencoder search (default: the fastest that the index has)."""
+    """The exactness of polyencoder search (default: the fastest that the index has)."""
     effort: Annotated[Count | None, _OF_QRELS, _OF_SEARCH] = None
     """Effort of FAISS, as in polyencoder search."""
     ignore_identical_ids: Annotated[bool, _OF_QRELS] = False

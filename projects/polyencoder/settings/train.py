@@ -158,7 +158,7 @@ class ModelSettings(Settings):
     history_size: Annotated[int | None, AROUND_BACKBONE, Parlai(theirs=True)] = None
     """Maximum utterances of a context, -1 for all (default: 20, or as --init)."""
     turn_separator: Annotated[TurnSeparator | None, AROUND_BACKBONE, _NEW] = None
-    """What separates the turns of a context: the tokenizer's separator, such as [SEP]; a newline token, as in the
+    """The separator of the turns of a context: the tokenizer's separator, such as [SEP]; a newline token, as in the
     papers, which is added to the vocabulary; or nothing (default: newline if the encoder was pre-trained with such a
     token, else sep)."""
     context_prompt: Annotated[str | None, AROUND_BACKBONE, Parlai()] = None

@@ -98,11 +98,11 @@ class OptimizerConfig(Settings):
     then applies only to the rows that a batch looked up."""
     eps: Annotated[float, Hidden, Parlai(None)] = 1e-8
     momentum: Annotated[float, Hidden, Parlai("momentum", theirs=True)] = 0.0
-    """Of sgd."""
+    """Momentum of sgd."""
     nesterov: Annotated[bool, Hidden, Parlai("nesterov", theirs=True)] = False
     """Whether the momentum is Nesterov's."""
     rho: Annotated[float, Hidden, Parlai(None)] = 0.9
-    """Of adadelta: how slowly its running averages forget."""
+    """Rho of adadelta: how slowly its running averages forget."""
 
     @property
     def rate_of_new_parts(self) -> float:
@@ -130,7 +130,7 @@ class ScheduleConfig(Settings):
     decay: Annotated[float, Hidden, Field(gt=0, le=1), Parlai("lr_scheduler_decay", theirs=True)] = 0.4
     patience: Annotated[AtLeastZero, Hidden, Parlai("lr_scheduler_patience", theirs=True)] = 0
     warmup_share: Annotated[float, Hidden, Parlai(None)] = 0.1
-    """Of the run, where `warmup_updates` are not given."""
+    """Share of the run, where `warmup_updates` are not given."""
     longest_warmup: Annotated[int | None, Hidden, Parlai(None)] = 100
     """Updates; None for no limit."""
     warmup_start: Annotated[float, Hidden, Parlai("warmup_rate", theirs=True)] = 1e-4
@@ -285,7 +285,7 @@ class LoraConfig(Settings):
 
     @property
     def scale(self) -> float | None:
-        """What a product of the matrices is multiplied by, alpha / rank; None without adapters."""
+        """The factor of a product of the matrices, alpha / rank; None without adapters."""
         return None if self.rank is None else 2.0 if self.alpha is None else self.alpha / self.rank
 
     @property
@@ -313,7 +313,7 @@ class TrainingConfig(Settings):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     objective: Annotated[ObjectiveName, _LABELS_COUNT] = "softmax"
-    """What scores are trained towards. softmax: the right candidates above the others; bce: labels as probabilities,
+    """The target of scores. softmax: the right candidates above the others; bce: labels as probabilities,
     each candidate by itself; mse: labels as scores; ranknet: the order of each pair of labels; listnet: the softmax of
     the labels of each example's own candidates; lambdaloss: the order of pairs, by what it is worth in nDCG."""
     label_smoothing: Annotated[Share, Needs("objective", ("softmax",)), _LABELS_COUNT] = 0.0

@@ -223,7 +223,7 @@ T = TypeVar("T")
 def versioned(
     text: str | bytes, make: Callable[[dict[str, Any]], T], *, version: int, origin: object, remedy: str
 ) -> T:
-    """What `make` makes of a JSON object's values, without its `format_version`.
+    """The result of `make` of a JSON object's values, without its `format_version`.
 
     An error of `make`, such as KeyError or ConfigError, means that the values are damaged. Messages name the `origin`
     and end with the `remedy`.

@@ -47,7 +47,7 @@ _FOLDERS = (
 
 
 def what_it_is(path: str | os.PathLike[str]) -> str | None:
-    """What a file or folder is, and what to do with it; None if it looks like nothing known."""
+    """The kind of a file or folder, and what to do with it; None if it looks like nothing known."""
     place = Path(path)
     try:
         return _folder(place) if place.is_dir() else _file(place) if place.is_file() else None

@@ -209,7 +209,7 @@ class _Shortlists(ShortlistSearch):
         return search(contexts, self._vectors, k=self.k, allowed=self._allowed, attention=self.attention)
 
     def propose(self, contexts: Contexts, places: Sequence[int], length: int) -> Iterator[Shortlist]:
-        """As in `certificate.ShortlistSearch`; each list also has the k best of the rows that FAISS lacks."""
+        """See `certificate.ShortlistSearch`; each list also has the k best of the rows that FAISS lacks."""
         length = min(length, self._covered)
 
         def nearest(queries: Array) -> Lists:

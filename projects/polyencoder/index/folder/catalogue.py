@@ -33,7 +33,7 @@ class File(NamedTuple):
 
     name: str
     rows: int
-    """Of vectors; 0 of other files."""
+    """The number of vectors; 0 for other files."""
     bytes: int
     checksum: str
 
@@ -156,7 +156,7 @@ class Catalogue:
         ]
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
-        """As in `Index.has_field`."""
+        """See `Index.has_field`."""
         condition, values = exists(key, kinds)
         return self._ask(f"SELECT 1 FROM entries WHERE {condition} LIMIT 1", values).fetchone() is not None
 
@@ -187,7 +187,7 @@ class Catalogue:
         return found
 
     def _each(self, query: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What a query finds for each value, by its key; SQLite cuts texts of a JSON list at NUL."""
+        """The result of a query for each value, by its key; SQLite cuts texts of a JSON list at NUL."""
         found = ((key, self._ask(query, (value,)).fetchone()) for key, value in values.items())
         return {key: row[0] for key, row in found if row is not None}
 

@@ -108,7 +108,7 @@ class explained:  # a class, as generators cost more, and there is one per recor
 
 
 def _reason(error: OSError | sqlite3.Error, folder: Path) -> str:
-    """What a disk error says; SQLite calls a disk without room for the index of its log an I/O error."""
+    """The reason of a disk error; SQLite calls a disk without room for the index of its log an I/O error."""
     with suppress(OSError):
         if isinstance(error, sqlite3.OperationalError) and shutil.disk_usage(folder).free < _LOG_INDEX:
             return os.strerror(errno.ENOSPC)

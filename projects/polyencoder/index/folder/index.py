@@ -198,7 +198,6 @@ class FolderIndex(Index):
         return self._read(find)
 
     def check(self, options: SearchOptions) -> None:
-        """As in `Index.check`: shortlist options need a FAISS index, which needs faiss, searches by words the words."""
         super().check(options)
         if self.meta.faiss is None and options.of_lists:
             raise ConfigError(
@@ -214,7 +213,7 @@ class FolderIndex(Index):
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """As in `Index.changing`; waits for another process's change, half a minute at most."""
+        """See `Index.changing`; waits for another process's change, half a minute at most."""
         with self._mutex:
             if self._change is not None and not self._change.closed:
                 with self._change.step():
@@ -239,11 +238,11 @@ class FolderIndex(Index):
                         change.close(keep=keep)
 
     def _enter(self, records: Iterable[Candidate], how: How) -> int:
-        """As in `Index.add`. A killed call resumes after the last complete file if repeated with the same records."""
+        """See `Index.add`. A killed call resumes after the last complete file if repeated with the same records."""
         return self._each(records, lambda catalogue, record: catalogue.put(record, how=how))
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
-        """As in `Index.remove`. Their texts and vectors stay on disk until `compact`."""
+        """See `Index.remove`. Their texts and vectors stay on disk until `compact`."""
         return self._each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
 
     def compact(self) -> int:

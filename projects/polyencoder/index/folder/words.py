@@ -30,7 +30,7 @@ KEPT = "added_words"
 """The table of the words of texts that are not ASCII."""
 
 MOST_MATCHES = 200_000
-"""Of a query's words, summed over them: BM25 takes about a microsecond for each."""
+"""The most matches of a query's words, summed over them: BM25 takes about a microsecond for each."""
 
 
 class Words:

@@ -30,7 +30,7 @@ from polyencoder.packages import require
 MILVUS = "milvus:"
 """The beginning of the address of a Milvus collection."""
 MAX_BYTES, MAX_TERMS = 65_535, 4_096
-"""What Milvus holds: the bytes of a text, id or metadata in UTF-8, and the terms of a row."""
+"""The most that Milvus holds: the bytes of a text, id or metadata in UTF-8, and the terms of a row."""
 IndexKind = Literal["auto", "flat"]
 """The kind of Milvus index: "auto", as Milvus chooses, mostly a graph; "flat", comparing all vectors."""
 
@@ -49,14 +49,14 @@ _LONGEST_LIST = 16_384  # Milvus's maximum of results
 
 
 class Description(NamedTuple):
-    """What a collection says of itself."""
+    """A collection's description of itself."""
 
     number: int
     """Another one if a collection of this name was created anew; always 0 in Milvus Lite."""
     text: str
     """As it was given to `create`."""
     kind: str | None
-    """Of its index: Milvus Lite has no other sign of a collection that was created anew."""
+    """The kind of its index: Milvus Lite has no other sign of a collection that was created anew."""
 
 
 class MilvusCollection:
@@ -192,7 +192,7 @@ class MilvusCollection:
         return next((norm for norm in norms if not self.any(f"norm > {norm!r}")), np.inf)
 
     def rows(self, keys: Iterable[str], fields: Sequence[Field], *, strong: bool = False) -> dict[str, dict[str, Any]]:
-        """As in `Rows.rows`. `strong`: including all writes of other clients so far."""
+        """See `Rows.rows`; `strong` includes all writes of other clients so far."""
         by_key: dict[str, dict[str, Any]] = {}
         options = {"consistency_level": "Strong"} if strong else {}
         for batch in in_batches(keys, _ROWS_A_REQUEST if "text" in fields else 8 * _ROWS_A_REQUEST):
@@ -285,7 +285,7 @@ class MilvusCollection:
             raise kind(f"{self.where}: {what} ({self._reason(error)})", public=what) from None
 
     def _kind(self, error: Exception) -> type[PolyencoderError]:
-        """Of our error: whether the server does not answer, or refuses."""
+        """The class of our error: whether the server does not answer, or refuses."""
         refused = isinstance(error, self._milvus.MilvusException) and error.code not in self._lost
         for one in (error, error.__cause__):  # pymilvus has one code for all connections that fail
             refused = refused or (isinstance(one, self._grpc.RpcError) and one.code().name in _REFUSALS)

@@ -134,7 +134,7 @@ class MilvusIndex(RowIndex):
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """As in `Index.changing`, as far as possible in Milvus, which has no transactions.
+        """See `Index.changing`, as far as possible in Milvus, which has no transactions.
 
         Changes are collected in memory and compared with the existing candidates; the server gets them when the block
         succeeds. If the connection is lost then, a part may be applied. Changes of other threads wait.
@@ -181,7 +181,7 @@ class MilvusIndex(RowIndex):
 
     @property
     def _pending(self) -> ChainMap[str, Row | None]:
-        """What the block of `changing` has collected."""
+        """The changes that the block of `changing` has collected."""
         assert self._changes is not None
         return self._changes
 

@@ -142,7 +142,7 @@ class PostgresIndex(RowIndex):
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """As in `Index.changing`, as a transaction; waits for another process's change, half a minute at most."""
+        """See `Index.changing`: a transaction, which waits for another process's change, half a minute at most."""
         with self._lock:
             if self._change is not None:
                 with self._database.step(self._change.session):
