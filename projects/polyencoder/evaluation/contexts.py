@@ -6,6 +6,7 @@ import copy
 from dataclasses import replace
 from typing import Any, get_args
 
+from polyencoder.checks import check_choice
 from polyencoder.config import ContextVector
 from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.encoding.scorer import Scorer
@@ -16,8 +17,7 @@ from polyencoder.text import TextEncoder
 def choose_context_vector(model: Any, vector: str) -> None:
     """Selects the `ContextVector` of a model. Raises ConfigError as `with_contexts` does."""
     multi_context = _multi_context(model)
-    if vector not in get_args(ContextVector):
-        raise ConfigError(f"the context vector is {vector!r}; it must be one of {', '.join(get_args(ContextVector))}")
+    check_choice("context_vector", vector, get_args(ContextVector))
     multi_context.context_vector = vector
 
 
@@ -51,8 +51,6 @@ def with_contexts(ranker: TextRanker, *, extra_contexts: int | None = None, vect
     if vector is not None:
         choose_context_vector(model, vector)
     if extra_contexts is not None:
-        if extra_contexts < 0:
-            raise ConfigError(f"extra_contexts is {extra_contexts}; it must be 0 or more")
         text = TextEncoder(text.tokenizer, replace(text.config, history_size=1 + extra_contexts))
     encoder = copy.copy(ranker.encoder)
     encoder.text = text

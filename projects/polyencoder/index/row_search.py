@@ -19,7 +19,7 @@ from polyencoder.index.options import SearchOptions
 from polyencoder.index.shortlists import Array, Lists, shortlists
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.rows import Block
-from polyencoder.search.scan import TopK, scan
+from polyencoder.search.scan import TopK, search
 
 Field = Literal["id", "text", "metadata", "vector"]
 
@@ -154,7 +154,7 @@ class _RowSearch(ShortlistSearch):
     def scan(self, contexts: Contexts) -> TopK:
         """Fetches and scores all rows; a page, the keys and the best so far are in memory."""
         pages = _Pages(self._rows.pages(self._options.filter), dim=contexts.dim, available=self._available)
-        best = scan(contexts, pages, k=self.k, attention=self.attention)
+        best = search(contexts, pages, k=self.k, attention=self.attention)
         numbers = self._numbers_of(pages.keys(best.rows.flatten()))
         return best._replace(rows=numbers.reshape(best.rows.shape))
 

@@ -143,8 +143,6 @@ class Vectors:
 
     def chunks(self, size: int) -> Iterator[Block]:
         """Yields all rows in order, in blocks of at most `size`: views of the files, not copies."""
-        if size < 1:
-            raise InputError(f"a chunk must have at least 1 row, not {size}")
         for start, (rows, small, _) in zip(self._firsts, self._files, strict=False):
             for i in range(0, len(rows), size):
                 yield Block(start + i, rows[i : i + size], small.select(slice(i, i + size)))

@@ -20,11 +20,23 @@ from polyencoder.errors import InputError
 from polyencoder.scoring.context import ContextEncoding, attended_by_heads
 from polyencoder.search.scores import scale_of
 
+# 32 MB on a CPU: fits the last-level cache, and needs few steps. Threads synchronise several times in each step: on a
+# busy machine a quarter of this took almost twice as long.
+_CPU_ELEMENTS = 2**23
+# 256 MB on an accelerator: hides the kernel launches.
+_ACCELERATOR_ELEMENTS = 2**26
 
-def score(
-    context: ContextEncoding, candidates: Tensor, *, attention: str = "basic", max_elements: int | None = None
-) -> Tensor:
+# With fewer candidates per matrix product, loading the codes costs as much as multiplying them.
+_CANDIDATES_WORTH_A_PRODUCT = 512
+
+# Temporaries of each pair of candidate and code: logit, scaled logit, weight, product.
+_FLOATS_PER_LOGIT = 4
+
+
+def score(context: ContextEncoding, candidates: Tensor, *, attention: str = "basic") -> Tensor:
     """Scores all candidates for all contexts: exact, and differentiable with respect to both.
+
+    Without gradients they are scored in chunks, with them all at once.
 
     Args:
         context: the encoded contexts. A masked code has weight 0, whatever its vector; a context without unmasked
@@ -33,8 +45,6 @@ def score(
             both sides (or autocast's), the softmax in at least fp32.
         attention: "basic", the paper's; "sqrt" divides the logits by sqrt(dim) inside the softmax only; "multihead"
             attends with the contexts' keys (see `Keys`).
-        max_elements: the most floats for temporaries, without gradients; None for the device's default. With
-            gradients everything is scored in one chunk.
 
     Returns:
         [batch, n] on the contexts' device, fp32 (float64 if a side is float64).
@@ -50,7 +60,8 @@ def score(
         return score_chunk(context, candidates, scale=scale)
 
     n = candidates.size(-2)
-    contexts_at_once, candidates_at_once = chunk_sizes(context, candidates, max_elements=max_elements)
+    budget = _CPU_ELEMENTS if context.vectors.device.type == "cpu" else _ACCELERATOR_ELEMENTS
+    contexts_at_once, candidates_at_once = chunk_sizes(context, candidates, budget=budget)
     scores = context.vectors.new_empty(context.batch_size, n, dtype=at_least_fp32(context.vectors.dtype))
     for i in range(0, context.batch_size, contexts_at_once):
         rows = slice(i, i + contexts_at_once)
@@ -172,44 +183,17 @@ def check_scores(scores: Tensor) -> None:
         raise InputError("the model's scores are nan: its weights are damaged, or overflow")
 
 
-# 32 MB on a CPU: fits the last-level cache, and needs few steps. Threads synchronise several times in each step: on a
-# busy machine a quarter of this took almost twice as long.
-_CPU_ELEMENTS = 2**23
-# 256 MB on an accelerator: hides the kernel launches.
-_ACCELERATOR_ELEMENTS = 2**26
-
-# With fewer candidates per matrix product, loading the codes costs as much as multiplying them.
-_CANDIDATES_WORTH_A_PRODUCT = 512
-
-# Temporaries of each pair of candidate and code: logit, scaled logit, weight, product.
-_FLOATS_PER_LOGIT = 4
-
-
-def element_budget(max_elements: int | None, device: torch.device) -> int:
-    """The most floats for the temporaries of a step: `max_elements`, or the device's default.
-
-    Raises:
-        InputError: if `max_elements` is below 1.
-    """
-    if max_elements is None:
-        return _CPU_ELEMENTS if device.type == "cpu" else _ACCELERATOR_ELEMENTS
-    if max_elements < 1:
-        raise InputError(f"max_elements must be at least 1, got {max_elements}")
-    return max_elements
-
-
-def chunk_sizes(context: ContextEncoding, candidates: Tensor, *, max_elements: int | None) -> tuple[int, int]:
+def chunk_sizes(context: ContextEncoding, candidates: Tensor, *, budget: int) -> tuple[int, int]:
     """The number of contexts and candidates to score in one step.
 
     Args:
         context: all contexts, in the dtype and on the device where the scoring runs.
         candidates: [..., n, dim], all of them; a step copies its part if their dtype or device differs.
-        max_elements: the budget, as in `element_budget`; a single context and candidate may exceed it.
+        budget: the most floats for temporaries, at least 1; a single context and candidate may exceed it.
 
     Returns:
         (contexts, candidates), both at least 1.
     """
-    budget = element_budget(max_elements, context.vectors.device)
     n = max(candidates.size(-2), 1)
     copied = candidates.dtype != context.vectors.dtype or candidates.device != context.vectors.device
     for_copy = context.dim if copied else 0

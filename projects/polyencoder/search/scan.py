@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyencoder.errors import InputError
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.products import Queries
 from polyencoder.search.rows import ArrayRows, Block, Rows
@@ -45,42 +44,18 @@ class TopK(NamedTuple):
 def search(
     contexts: Contexts, rows: Rows | Array, *, k: int, allowed: Array | None = None, attention: str = "basic"
 ) -> TopK:
-    """Finds the k best rows of each context; equal scores are ordered by row, and a nan counts as -inf.
+    """Finds the k best rows of each context, or all if there are fewer; reads the rows once.
+
+    Equal scores are ordered by row, and a nan counts as -inf.
 
     Args:
         rows: `Rows`, or an array of floats [n, dim], which may be mapped into memory.
-        k: at most n, or the number of allowed rows.
+        k: at least 1.
         allowed: bool [n], True for rows that may be found. Blocks without any are not read.
-        attention: "basic", "sqrt" or "multihead", as in `scores.score`.
-
-    Raises:
-        ConfigError: the attention type is unknown.
-        InputError: k is below 1 or above the number of rows, or shapes, types or the attention type do not fit.
+        attention: "basic", "sqrt" or "multihead"; errors are those of `scores.scale_of`.
     """
-    scale_of(contexts, attention)
     if isinstance(rows, np.ndarray):
-        if rows.ndim != 2 or rows.dtype.kind != "f":
-            raise InputError(f"search needs floating point vectors [n, dim], got {rows.dtype} {list(rows.shape)}")
         rows = ArrayRows(rows)
-    if contexts.dim != rows.dim:
-        shape = list(contexts.vectors.shape)
-        raise InputError(f"context vectors {shape} do not fit candidates of dimension {rows.dim}")
-    if allowed is not None and (allowed.dtype != np.bool_ or allowed.shape != (len(rows),)):
-        raise InputError(f"allowed must be bool [{len(rows)}], got {allowed.dtype} {list(allowed.shape)}")
-    available = available_rows(rows, allowed)
-    if not 1 <= k <= available:
-        which = "candidates" if allowed is None else "allowed candidates"
-        raise InputError(f"k must be between 1 and the number of {which}, {available}; got {k}")
-    return scan(contexts, rows, k=k, allowed=allowed, attention=attention)
-
-
-def available_rows(rows: Rows, allowed: Array | None) -> int:
-    """How many rows are searched."""
-    return len(rows) if allowed is None else int(np.count_nonzero(allowed))
-
-
-def scan(contexts: Contexts, rows: Rows, *, k: int, allowed: Array | None = None, attention: str = "basic") -> TopK:
-    """`search` without its checks: the k best rows of each context, or all if there are fewer. Reads the rows once."""
     at_once = max(1, _MOST_QUERIES // contexts.n_codes)
     parts = [contexts.select(slice(i, i + at_once)) for i in range(0, len(contexts), at_once)]
     best = [_Best(part, k=k, attention=attention) for part in parts]
@@ -95,6 +70,11 @@ def scan(contexts: Contexts, rows: Rows, *, k: int, allowed: Array | None = None
     if not found:
         return TopK(np.empty((0, k), contexts.vectors.dtype), np.empty((0, k), np.int64))
     return TopK(*(np.concatenate([part[:, :width] for part in column]) for column in zip(*found, strict=True)))
+
+
+def available_rows(rows: Rows, allowed: Array | None) -> int:
+    """How many rows are searched."""
+    return len(rows) if allowed is None else int(np.count_nonzero(allowed))
 
 
 class _Best:

@@ -13,7 +13,7 @@ from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Files, OneIndex
 from polyencoder.settings.metadata import Needs, Parlai, Without
-from polyencoder.validation import Count
+from polyencoder.validation import AtLeastZero, Count
 
 MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 """The measures by default, by their names in ir_measures."""
@@ -83,7 +83,7 @@ class EvaluateSettings(Settings):
     train, they are the ones of its own evaluations."""
     hits_at: Annotated[str, Parlai(), _OF_PAIRS] = "1,5,10"
     """Values of k for RN@k (R20@1: among 20 candidates) and hits@k, separated by commas."""
-    extra_contexts: Annotated[int | None, _OF_PAIRS] = None
+    extra_contexts: Annotated[AtLeastZero | None, _OF_PAIRS] = None
     """Multi-context convert models: how many turns before the last one are read."""
     context_vector: Annotated[ContextVector | None, Parlai(), _OF_PAIRS] = None
     """Multi-context convert models: rank with the combined (default), immediate or extra vector. With extra, examples

@@ -74,10 +74,8 @@ def test_other_rankers_have_nothing_to_choose_from(make_ranker, kind):
             call()
 
 
-def test_what_is_no_vector_and_no_number_leaves_the_model_unchanged(ranker, sentences):
+def test_what_is_no_vector_leaves_the_model_unchanged(ranker, sentences):
     before = scores(ranker, CONTEXT, sentences)
     with pytest.raises(ConfigError, match="it must be one of combined, immediate, extra"):
         with_contexts(ranker, vector="both")
-    with pytest.raises(ConfigError, match="extra_contexts is -1; it must be 0 or more"):
-        with_contexts(ranker, extra_contexts=-1)
     torch.testing.assert_close(scores(ranker, CONTEXT, sentences), before)

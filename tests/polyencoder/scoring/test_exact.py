@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from unittest import mock
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import lambertw
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.scoring import ContextEncoding, attention_weights, best, score
+from polyencoder.scoring import ContextEncoding, attention_weights, best, exact, score
 from polyencoder.scoring.exact import chunk_sizes
 
 
@@ -47,15 +48,16 @@ def cases(draw, dtype=torch.float32):
 
 
 attentions = st.sampled_from(["basic", "sqrt"])
-budgets = st.sampled_from([None, 1, 7, 40, 300])
+budgets = st.sampled_from([1, 7, 40, 300, 2**23])
 
 
 @settings(deadline=None)
 @given(cases(), attentions, budgets)
-def test_equals_the_paper_whatever_the_shape_and_the_chunks(case, attention, max_elements):
+def test_equals_the_paper_whatever_the_shape_and_the_chunks(case, attention, budget):
     context, candidates = case
     expected = paper_score(context.vectors, context.mask, candidates, attention)
-    found = score(context, candidates, attention=attention, max_elements=max_elements)
+    with mock.patch.object(exact, "_CPU_ELEMENTS", budget):
+        found = score(context, candidates, attention=attention)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -248,7 +250,7 @@ def test_chunks_stay_within_their_budget(batch, n, codes, shared, low_precision,
     context = ContextEncoding(torch.empty(1, 1, 16).expand(batch, codes, 16))
     candidates = torch.empty(1, dtype=torch.bfloat16 if low_precision else torch.float32)
     candidates = candidates.expand(*(() if shared else (batch,)), n, 16)
-    contexts_at_once, at_once = chunk_sizes(context, candidates, max_elements=budget)
+    contexts_at_once, at_once = chunk_sizes(context, candidates, budget=budget)
     assert 1 <= contexts_at_once <= batch
     assert 1 <= at_once <= n
     copied = 0 if not low_precision else at_once * 16 * (1 if shared else contexts_at_once)
@@ -267,11 +269,6 @@ def test_candidates_that_do_not_fit_are_refused(candidates):
 def test_unknown_attention_is_refused():
     with pytest.raises(ConfigError, match="attention is 'cosine'; it must be one of basic, sqrt, multihead"):
         score(ContextEncoding(torch.zeros(2, 3, 8)), torch.zeros(5, 8), attention="cosine")
-
-
-def test_a_budget_below_one_is_refused():
-    with pytest.raises(InputError, match="max_elements"):
-        score(ContextEncoding(torch.zeros(2, 3, 8)), torch.zeros(5, 8), max_elements=0)
 
 
 @pytest.mark.parametrize("shape", [(7,), (1, 5), (3, 100), (2, 5000)])

@@ -10,7 +10,6 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.vectors import Vectors, quantize, write_vectors
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding
@@ -233,27 +232,3 @@ def test_many_contexts_share_a_scan(monkeypatch):
 def test_an_empty_batch():
     found = search(Contexts(np.empty((0, 3, 8), np.float32)), np.ones((5, 8), np.float32), k=2)
     assert found.scores.shape == found.rows.shape == (0, 2)
-
-
-@pytest.mark.parametrize(("k", "n"), [(0, 5), (-1, 5), (6, 5), (1, 0)])
-def test_k_outside_the_rows_is_refused(k, n):
-    with pytest.raises(InputError, match=rf"candidates, {n}; got {k}"):
-        search(Contexts(np.ones((1, 2, 4), np.float32)), np.ones((n, 4), np.float32), k=k)
-
-
-def test_bad_input_is_refused():
-    contexts, rows, _ = drawn(0, batch=1, n=5, codes=2)
-    for settings_, message in (
-        ({"allowed": np.ones(4, bool)}, r"allowed must be bool \[5\]"),
-        ({"allowed": np.ones(5)}, "got float64"),
-        ({"allowed": np.zeros(5, bool)}, "allowed candidates, 0; got 1"),
-        ({"attention": "multihead"}, "attention is 'multihead', but the contexts have no keys"),
-    ):
-        with pytest.raises(InputError, match=message):
-            search(contexts, rows, k=1, **settings_)
-    with pytest.raises(ConfigError, match="attention is 'dot'"):
-        search(contexts, rows, k=1, attention="dot")
-    with pytest.raises(InputError, match=r"vectors \[n, dim\]"):
-        search(contexts, rows[None], k=1)
-    with pytest.raises(InputError, match="candidates of dimension 4"):
-        search(contexts, rows[:, :4], k=1)
