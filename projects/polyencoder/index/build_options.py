@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated
 
-from pydantic import Field
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field
 
 from polyencoder.checks import without_password
 from polyencoder.errors import ConfigError
 from polyencoder.index.token_rows import TokenDtype
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.settings.metadata import Flag
-from polyencoder.validation import validated
+from polyencoder.validation import with_config_errors
 
 SHARD_SIZE = 1 << 16
 _MOST = 1 << 31  # rows, or processes
@@ -20,7 +21,8 @@ _MOST = 1 << 31  # rows, or processes
 _OF_FOLDERS = ("dtype", "store_tokens", "faiss", "workers", "shard_size")
 
 
-@validated
+@with_config_errors
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class IndexOptions:
     """Options of a new index.
 
