@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from polyencoder.calibration.fitting import fit
-from polyencoder.calibration.fitting import Observations
+from polyencoder.calibration.fitting import Observations, fit
 from polyencoder.calibration.probability import DEPTH
 from polyencoder.calibration.risk import Answers, prove
 from polyencoder.index import Candidate, FolderIndex
