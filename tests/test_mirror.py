@@ -18,6 +18,7 @@ TESTED_BY = {
     "cli/shared/loading.py": "cli/test_check.py",
     "importing/parlai_encoder.py": "importing/test_parlai_weights.py",
     "importing/parlai_model.py": "importing/test_parlai_scores.py",
+    "cli/mcp_proxy.py": "serving/test_mcp_proxy.py",
     "pretraining/card.py": "pretraining/test_run.py",
     "encoding/protocol.py": "encoding/test_encode.py",
     "encoding/tokens.py": "encoding/test_scorer.py",

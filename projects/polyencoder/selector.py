@@ -41,7 +41,7 @@ class Selection:
     """The chosen options, and how likely it is that none is right."""
 
     chosen: list[Selected]
-    """Best first; empty if no option is probable enough."""
+    """Best first, after those that were kept; empty if no option is probable enough."""
     none_probability: float | None
     """The probability that none of all options is right; None if the model is not calibrated."""
     best_left_out: Selected | None = None
@@ -74,6 +74,7 @@ class Selector:
         top_k: int | None = None,
         min_probability: float | None = None,
         max_risk: float | None = None,
+        keep: Sequence[str] = (),
     ) -> Selection:
         """Chooses the options that a conversation needs, best first.
 
@@ -83,6 +84,9 @@ class Selector:
             top_k: the most options to choose; None for all.
             min_probability: leave out less probable options, perhaps all.
             max_risk: leave them out by a promised risk, see `polyencoder.calibration.AnswerOptions`.
+            keep: names of tools, or texts, that were chosen earlier in the conversation. They come first, in this
+                order, whatever their scores, so that the beginning of a prompt stays the same. Those that are no
+                options any more are ignored.
 
         Raises:
             InputError: the conversation is empty, or an option is invalid, which the message names.
@@ -95,7 +99,7 @@ class Selector:
         answers = AnswerOptions(min_probability=min_probability, max_risk=max_risk)
         least = answers.least(calibration, of=self.ranker)
         scores = self.ranker.score([turns], [one.text for one in read])[0]
-        return selection(read, scores, calibration, top_k=top_k, least=least)
+        return selection(read, scores, calibration, top_k=top_k, least=least, keep=keep)
 
 
 def selection(
@@ -105,6 +109,7 @@ def selection(
     *,
     top_k: int | None,
     least: float | None,
+    keep: Sequence[str] = (),
 ) -> Selection:
     """Chooses from scored options, at least one, whose equal texts count as one; see `Selector.select`.
 
@@ -123,5 +128,9 @@ def selection(
         Selected(options[one.index].given, one.index, options[one.index].name, one.score, one.probability, one.risk)
         for one in ranked
     ]
-    chosen = [one for one in found if least is None or (one.probability is not None and one.probability >= least)]
-    return Selection(chosen[:top_k], none, None if chosen else found[0])
+    by_key = {options[one.index].name or options[one.index].text: one for one in found}
+    kept = [by_key[key] for key in dict.fromkeys(keep) if key in by_key]
+    others = [one for one in found if least is None or (one.probability is not None and one.probability >= least)]
+    others = [one for one in others if one not in kept]
+    chosen = kept + (others if top_k is None else others[: max(0, top_k - len(kept))])
+    return Selection(chosen, none, None if chosen else found[0])

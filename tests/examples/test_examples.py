@@ -78,6 +78,32 @@ def test_tools_for_a_journey(shown):
     assert set(names[:2]) == {"get_weather", "book_train"}
 
 
+def test_a_tool_ranker(shown, tmp_path, tiny):
+    """Trained on two tools, measured on two others: what matters is that it runs on data of its form."""
+    tools = {"train": ("weather", "train"), "dev": ("weather", "train"), "test": ("weather", "music")}
+    for split, names in tools.items():
+        turns = [
+            {"messages": [{"role": "user", "content": f"{name} {n}"}], "tools": [name]}
+            for name in names
+            for n in range(8)
+        ]
+        turns += [{"messages": [{"role": "user", "content": f"thanks {n}"}], "tools": []} for n in range(8)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(turn) + "\n" for turn in turns))
+        (tmp_path / f"{split}.json").write_text(
+            json.dumps([{"name": name, "description": f"{name} ."} for name in names])
+        )
+    lines = shown("tools", str(tmp_path), str(tmp_path / "out"), encoder=tiny, max_updates=2)
+    measured = [line for line in lines if line.startswith("R@1 of 2 tools")]
+    assert len(measured) == 2  # before training and after
+    assert all("unseen" in line for line in measured)
+    assert Path(tmp_path / "out" / "model" / "calibration.json").exists()
+
+
+def test_memories_for_a_conversation(shown, minilm_folder):
+    lines = shown("memories", str(minilm_folder))
+    assert "vegetarian" in lines[1]
+
+
 def test_intents_of_new_texts(shown, tmp_path):
     frames = {"card": ["where is my {} card ?", "a new {} card"], "pin": ["i forgot my {} pin", "change the {} pin"]}
     for split, words in (("train", ("gold", "old", "blue")), ("test", ("green", "lost"))):

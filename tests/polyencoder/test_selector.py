@@ -67,6 +67,23 @@ def test_options_that_are_not_probable_enough_are_left_out(make_ranker):
     assert whole.best_left_out is None
 
 
+def test_what_was_chosen_stays(make_ranker):
+    selector = Selector(calibrated(make_ranker("bi")))
+    whole = selector.select(CHAT, TOOLS)
+    by_key = {one.name or one.option: one for one in whole.chosen}
+
+    @given(
+        keep=st.lists(st.sampled_from([*by_key, "gone"])), top_k=st.none() | st.integers(1, 6), least=st.floats(0, 1)
+    )
+    def kept(keep, top_k, least):
+        found = selector.select(CHAT, TOOLS, keep=keep, top_k=top_k, min_probability=least).chosen
+        stay = [by_key[key] for key in dict.fromkeys(keep) if key != "gone"]
+        others = [one for one in whole.chosen if one not in stay and one.probability >= least]
+        assert found == stay + others[: None if top_k is None else max(0, top_k - len(stay))]
+
+    kept()
+
+
 def test_equal_texts_are_one_option(make_ranker):
     selector = Selector(calibrated(make_ranker("bi")))
     once, twice = selector.select("hi", ["hello", "you"]), selector.select("hi", ["hello", "you", "hello"])

@@ -43,6 +43,7 @@ COMMANDS = {
     "vocab": "vocab:vocab",
     "pretrain": "train:pretrain_encoder",
     "prepare-reddit": "prepare_reddit:prepare_reddit",
+    "mcp-proxy": "mcp_proxy:mcp_proxy",
     "zoo": "zoo:zoo",
 }
 """Each command's module in this folder and the function in it; the help lists them in this order."""

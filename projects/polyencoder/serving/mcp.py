@@ -57,15 +57,15 @@ def mcp_server(service: Service) -> Server[Any]:
     async def call_tool(_: Any, params: CallToolRequestParams) -> CallToolResult:
         operation, arguments = operations.get(params.name), params.arguments or {}
         if operation is None:
-            return _failed(f"there is no tool {params.name!r:.60}; the tools are {', '.join(operations)}")
+            return failed(f"there is no tool {params.name!r:.60}; the tools are {', '.join(operations)}")
         try:
             request = operation.request.model_validate(arguments)
         except ValidationError as error:
-            return _failed(invalid_body(error.errors(), arguments)[0])
+            return failed(invalid_body(error.errors(), arguments)[0])
         try:
             answer = await operation.run(request, service)
         except PolyencoderError as error:
-            return _failed(for_clients(error))
+            return failed(for_clients(error))
         content = answer.model_dump(mode="json", exclude_none=True)
         text = TextContent(type="text", text=json.dumps(content, ensure_ascii=False))
         return CallToolResult(content=[text], structured_content=content)
@@ -74,7 +74,8 @@ def mcp_server(service: Service) -> Server[Any]:
     return Server("polyencoder", version=version, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-def _failed(message: str) -> CallToolResult:
+def failed(message: str) -> CallToolResult:
+    """A result that tells a language model what is wrong with its call."""
     return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)
 
 

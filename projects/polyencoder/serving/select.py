@@ -34,6 +34,9 @@ class SelectRequest(KnownFields, Asked, _answers):
         "`{name, description, inputSchema}`."
     )
     top_k: Count | None = Field(None, description="At most k options (all).")
+    keep: list[str] = Field(
+        [], description="Names of tools, or texts, that were chosen earlier: they come first, in this order."
+    )
 
 
 class SelectedOption(BaseModel):
@@ -48,9 +51,9 @@ class SelectedOption(BaseModel):
 
 
 class SelectResponse(Answer):
-    """The chosen options, best first; empty if none is probable enough."""
+    """The chosen options; empty if none is probable enough."""
 
-    chosen: list[SelectedOption] = Field(description="Best first.")
+    chosen: list[SelectedOption] = Field(description="Best first, after those that were kept.")
     none_probability: float | None = Field(
         None, description="The probability that none of the options is right, of a calibrated model."
     )
@@ -70,7 +73,7 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
     texts = engine.texts([one.text for one in options], name="options")
     turns = engine.turns(request.turns(system=service.config.system))
     scores, tokens = await score(engine, turns, texts, name="options")
-    found = selection(options, scores, calibration, top_k=request.top_k, least=least)
+    found = selection(options, scores, calibration, top_k=request.top_k, least=least, keep=request.keep)
     return SelectResponse(
         **answer_fields("select", model=service.name, tokens=tokens),
         chosen=[SelectedOption(**vars(one)) for one in found.chosen],

@@ -31,6 +31,11 @@ def test_the_choice_is_the_selectors(serve, make_ranker, architecture):
         assert found["usage"]["total_tokens"] > 0
 
 
+def test_what_was_chosen_stays(shared):
+    body = {"query": "hello", "options": TOOLS, "top_k": 2, "keep": ["teach", "gone"]}
+    assert shared.post("/v1/select", json=body).json()["chosen"][0]["name"] == "teach"
+
+
 def test_a_model_without_calibration_has_no_probabilities(shared):
     found = shared.post("/v1/select", json={"query": "hello", "options": TOOLS}).json()
     assert "none_probability" not in found
@@ -110,5 +115,5 @@ def test_openapi_describes_it(shared):
     schema = shared.get("/openapi.json").json()
     assert "/v1/select" in schema["paths"]
     assert set(schema["components"]["schemas"]["SelectRequest"]["properties"]) == {
-        *("query", "messages", "model", "options", "top_k", "min_probability", "max_risk")
+        *("query", "messages", "model", "options", "top_k", "keep", "min_probability", "max_risk")
     }
