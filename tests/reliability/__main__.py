@@ -23,6 +23,8 @@ PARTS = {  # the share of the time, and the trials of a whole run
     "kill9": (3, 1_000),
     "oracle": (2, 10_000),
     "foreign": (4, 10_000),
+    "soak": (2, 100_000),
+    "metamorphic": (2, 1_000),
     "calibration": (1, 200),
 }
 

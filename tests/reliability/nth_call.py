@@ -17,6 +17,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -219,7 +220,7 @@ def records(texts: dict[str, str]) -> list[Candidate]:
 
 
 def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
-    """All faults in a random order."""
+    """All faults in a random order, in which the operations take turns."""
     with mock.patch.object(os, "fsync"):  # nothing is lost here
         return _run(seed=seed, budget=budget, folder=folder)
 
@@ -227,15 +228,15 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
 def _run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     world, counts, draw = World(seed=seed), Counts(), random.Random(seed)
     build_index(built := folder / "built", records(OLD), world.ranker, shard_size=4)
-    faults = []
+    by_operation = []
     for name, operation in (made := operations(world)).items():
         operation.begin(here := folder / "counted", built)
         with (calls := Calls()).watched():
             operation.make(here)
         shutil.rmtree(here)
-        faults += [(name, at, after, error) for at in range(len(calls.names)) for after in (False, True)
-                   for error in ERRORS]  # fmt: skip
-    draw.shuffle(faults)
+        all_of_it = list(product([name], range(len(calls.names)), (False, True), ERRORS))
+        by_operation.append(draw.sample(all_of_it, len(all_of_it)))
+    faults = [fault for turn in zip_longest(*by_operation) for fault in turn if fault]
     for number in Budget(budget.seconds, min(budget.trials, len(faults)))(counts):
         name, at, after, error = faults[number]
         operation, calls = made[name], Calls(at, after=after, error=ERRORS[error])

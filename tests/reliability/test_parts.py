@@ -12,7 +12,16 @@ import pytest
 from tests.reliability.__main__ import PARTS
 from tests.reliability.world import Budget
 
-SHORT = {"nth_call": 30, "crash_image": 20, "kill9": 10, "foreign": 40, "oracle": 120, "calibration": 20}
+SHORT = {
+    "nth_call": 30,
+    "crash_image": 20,
+    "kill9": 10,
+    "foreign": 40,
+    "oracle": 120,
+    "calibration": 20,
+    "soak": 300,
+    "metamorphic": 60,
+}
 
 
 def check(name: str, folder, budget: Budget) -> None:
