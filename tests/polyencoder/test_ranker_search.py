@@ -54,21 +54,6 @@ def test_an_index_by_its_path(ranker, make_ranker, sentences, tmp_path):
         ranker.index(sentences[1:], tmp_path / "index", dtype="int8", shard_size=3)
 
 
-def test_indexed_search(ranker, sentences):
-    pytest.importorskip("faiss")
-    index = ranker.index(sentences, faiss="ivf-flat")
-    scanned = ranker.search(CONTEXT, index, top_k=3, exactness="exact")
-    assert {hit.found for hit in scanned} == {"exact"}
-    for exactness in (None, "approximate", "certified"):
-        hits = ranker.search(CONTEXT, index, top_k=3, exactness=exactness)
-        assert [hit.id for hit in hits] == [hit.id for hit in scanned]
-        assert {hit.found for hit in hits} == {"certified"}  # all rows are in the lists
-    index.add([Candidate("new", "a candidate that FAISS does not know")])
-    assert "new" in {hit.id for hit in ranker.search(CONTEXT, index, top_k=9)}
-    index.remove(["new"])
-    assert "new" not in {hit.id for hit in ranker.search(CONTEXT, index, top_k=8)}
-
-
 @pytest.mark.parametrize(("top_k", "rerank_k"), [(2, 4), (4, 2), (8, 8), (3, 100)])
 def test_re_ranking(ranker, make_ranker, sentences, top_k, rerank_k):
     cross = make_ranker("cross")
@@ -128,13 +113,6 @@ class TestTurnsOfTheContext:
         hits = ranker.search(self.SAID, index, top_k=5, rerank=make_ranker("cross"), rerank_k=4)
         assert all(hit.metadata == {"said": False} for hit in hits)
         assert [hit.rerank_score is None for hit in hits] == [False] * 4 + [True]
-
-    def test_milvus(self, ranker, index, tmp_path):
-        pytest.importorskip("milvus_lite")
-        there = ranker.search_many([self.SAID], index, top_k=41, keep_turns=True)[0]
-        milvus = ranker.index((Candidate(*hit[:2], hit.metadata) for hit in there), f"milvus:{tmp_path}/said.db")
-        found = [ranker.search(self.SAID, one, top_k=3) for one in (index, milvus)]
-        assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in found[0]]] * 2
 
 
 def test_errors(ranker, make_ranker, sentences, tmp_path):

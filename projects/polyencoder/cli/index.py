@@ -25,7 +25,6 @@ from polyencoder.settings.metadata import Needs, Without
 
 if TYPE_CHECKING:
     from polyencoder.index import Index
-    from polyencoder.index.folder.shards import Share
     from polyencoder.ranker import Ranker
 
 index = App(name="index")
@@ -88,7 +87,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
     share, faiss = Share.from_environment(), settings.faiss
     bad = BadExamples(skip=settings.skip_bad_candidates, argument="skip_bad_candidates")
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss)
-    files = _files(settings, share)  # looks for them before the model is loaded
+    files = _files(settings)  # looks for them before the model is loaded
     contexts = faiss.read_contexts()
     given = bool(settings.vectors)
     columns = settings.columns
@@ -109,11 +108,9 @@ def index_candidates(*, settings: IndexSettings) -> None:
             _report(settings.out, made, bad=bad, built=faiss.faiss is not None)
 
 
-def _files(settings: IndexSettings, share: Share) -> list[str]:
-    """The files of candidates. ConfigError for settings that contradict each other."""
+def _files(settings: IndexSettings) -> list[str]:
+    """The files of candidates, or of their vectors."""
     if settings.vectors:
-        if settings.options.workers > 1 or share.processes > 1:
-            raise ConfigError("with --vectors nothing is encoded: start one process, with one worker")
         return expand(settings.vectors)
     if settings.candidates is None:
         raise UsageError("give --candidates, which are encoded, or --vectors, which exist")

@@ -67,11 +67,6 @@ def test_cuda_that_is_not_there(refused):
     assert "device 'cuda' cannot be used (torch finds no CUDA here); give cpu" in refused([*SEARCH, "--device", "cuda"])
 
 
-def test_what_faiss_cannot_build_is_refused_before_an_update_begins(refused):
-    pytest.importorskip("faiss")
-    assert "pq_m must divide" in refused([*UPDATE, "--faiss", "ivf-pq,pq_m=5"])
-
-
 def test_a_folder_in_place_of_a_model_file(refused):
     assert "model: is a folder; give the model's file in it" in refused(IMPORT)
 

@@ -283,8 +283,6 @@ def test_bad_candidates_can_be_left_out(model, ranker, tmp_path):
         (InputError, "no such file", ["nowhere*.txt"]),
         (CheckpointError, "nowhere: no such folder", ["--model", "nowhere"]),
         (ConfigError, "dtype is 'float8'", ["--dtype", "float8"]),
-        (ConfigError, "the kind of FAISS index is 'best'; it must be auto or one of", ["--faiss", "best"]),
-        (ConfigError, "nlist is 99, which takes 99 rows to train, and there are 8", ["--faiss", "ivf-flat,nlist=99"]),
         (ConfigError, "give its kind", ["--recall", "0.9"]),
         (ConfigError, "give a recall", ["--faiss", "ivf-flat", "--contexts", "-"]),
         (InputError, "no such file", ["--faiss", "ivf-flat", "--recall", "0.9", "--contexts", "nowhere.txt"]),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, UsageError
-from polyencoder.index import Candidate, FolderIndex
+from polyencoder.index import Candidate
 from tests.commands import command_fails, run_command
 
 pytestmark = pytest.mark.slow
@@ -186,15 +186,6 @@ def test_turns_of_the_context(run, sentences):
     kept = run(*said, "--keep-turns")
     assert sentences[2] in {hit["text"] for hit in json.loads(kept.stdout)["hits"]}
     assert "left out" not in kept.stderr
-
-
-@pytest.mark.parametrize(("exactness", "found"), [("exact", {"exact"}), ("certified", {"certified", "exact"})])
-def test_exactness(ask, folder, ranker, exactness, found):
-    pytest.importorskip("faiss")
-    FolderIndex.open(folder, ranker).build_faiss("ivf-flat", nlist=1)
-    (record,) = ask("--context", "hello", "--exactness", exactness, "--top-k", 4)
-    assert {hit["found"] for hit in record["hits"]} <= found
-    assert answers([record]) == [expected(ranker, "hello", folder, exactness="exact", top_k=4)]
 
 
 @pytest.mark.usefixtures("forked_commands")

@@ -163,8 +163,3 @@ def test_an_unknown_field_is_refused_by_name(shared, route):
     answer = shared.post(route, json={"query": QUERY, "documents": DOCUMENTS, "top_k": 2})
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "top_k")
     assert "top_n" in answer.json()["message"]
-
-
-def test_an_empty_document_is_named_by_its_place(shared):
-    answer = shared.post("/v1/rerank", json={"query": QUERY, "documents": [DOCUMENTS[0], " ", DOCUMENTS[1]]})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "documents.1")

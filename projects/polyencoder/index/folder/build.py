@@ -101,7 +101,7 @@ def build_index(
     given_records = checked_records(candidates)
     records, dim = with_vectors(given_records, ranker) if first else (given_records, None)
     if (dim is not None or isinstance(ranker, Fingerprints)) and (workers, share.processes) != (1, 1):
-        raise ConfigError("nothing is encoded where candidates bring their vectors: start one process")
+        raise ConfigError("nothing is encoded where candidates bring their vectors: start one process, with one worker")
     build = secrets.token_hex(8)
     tokens = None
     if options.store_tokens is not None:

@@ -20,18 +20,6 @@ FILES = f"vectors-{12 * '?'}-{16 * '?'}.npy"  # without what is beside them
 
 
 class TestChanging:
-    def test_added_is_found(self, index, ranker, candidates, folder, assert_finds):
-        new = [Candidate("x", "a new one", {"n": 1}), Candidate("y", candidates[0].text), Candidate("z", "a new one")]
-        index.add(new)
-        assert_finds(index, ranker, [*candidates, *new])
-        assert_finds(FolderIndex.open(folder, ranker), ranker, [*candidates, *new])
-        assert [p.name[:20] for p in sorted(folder.glob(FILES))] == [f"vectors-{n:012d}" for n in (0, 3, 6, 8)]
-
-    def test_adding_in_files(self, index, ranker, candidates, assert_finds):
-        new = [Candidate(f"new {i}", f"new text {i}") for i in range(8)]  # three to a file
-        index.add(iter(new))
-        assert_finds(index, ranker, [*candidates, *new])
-
     def test_only_new_texts_are_encoded(self, monkeypatch, index, candidates):
         encoded = []
         original = encoding_module.candidate_ids
@@ -111,18 +99,6 @@ class TestChanging:
         with pytest.raises(InputError, match="was changed after it was built"):
             build_index(folder, candidates, ranker, shard_size=3)
 
-    def test_others_search_meanwhile(self, index, folder, ranker, candidates, assert_finds):
-        """One that has been open all the while finds what there is, and may change it too."""
-        other = FolderIndex.open(folder, ranker)
-        index.add([new := Candidate("new", "new")])
-        assert_finds(other, ranker, [*candidates, new])
-        index.remove(["0", "twin 0"])
-        index.compact()
-        living = [c for c in candidates if c.id not in ("0", "twin 0")]
-        assert_finds(other, ranker, [*living, new])
-        other.remove(["1"])
-        assert_finds(index, ranker, [*(c for c in living if c.id != "1"), new])
-
     def test_one_process_at_a_time(self, monkeypatch, index, folder, ranker):
         monkeypatch.setattr("polyencoder.index.folder.files._BUSY_SECONDS", 0.01)
         other = FolderIndex.open(folder, ranker)
@@ -151,15 +127,6 @@ class TestChanging:
 
 
 class TestOneChange:
-    def test_is_seen_when_it_ends(self, index, ranker, candidates, assert_finds):
-        new = Candidate("3", "another text under an id that was free again")
-        with index.changing():
-            index.remove(["3", "4"])
-            index.add([new])
-            index.compact()
-            assert_finds(index, ranker, candidates)
-        assert_finds(index, ranker, [*(c for c in candidates if c.id not in "34"), new])
-
     def test_is_nothing_after_an_error(self, index, folder, ranker, candidates, assert_finds):
         before = {path.name for path in folder.iterdir()}
 
@@ -175,14 +142,6 @@ class TestOneChange:
         for opened in (index, FolderIndex.open(folder, ranker)):
             assert_finds(opened, ranker, candidates)
         assert {path.name for path in folder.iterdir()} == before
-
-    def test_an_error_that_is_caught_takes_its_step_alone(self, index, ranker, candidates, assert_finds):
-        with index.changing():
-            index.remove(["3"])
-            with pytest.raises(InputError, match="no candidate has the id 'nobody'"):
-                index.remove(["4", "nobody"])
-            index.add([new := Candidate("new", "new")])
-        assert_finds(index, ranker, [*(c for c in candidates if c.id != "3"), new])
 
     def test_with_faiss(self, index, folder, ranker, contexts):
         pytest.importorskip("faiss")
@@ -235,21 +194,6 @@ class TestOneChange:
 
 
 class TestCompacting:
-    def test_the_dead_are_gone(self, index, ranker, candidates, folder, assert_finds):
-        new = [Candidate(f"new {i}", f"new text {i}") for i in range(4)]
-        gone = ["0", "2", "twin 0", "new 0"]
-        index.add(new)
-        index.remove(gone)
-        living = [candidate for candidate in (*candidates, *new) if candidate.id not in gone]
-        index.compact()
-        assert len(index.vectors) == 9
-        assert_finds(index, ranker, living)
-        assert_finds(FolderIndex.open(folder, ranker), ranker, living)
-        assert [p.name for p in sorted(folder.parent.iterdir())] == ["index"]
-        later = Candidate("later", "later")
-        index.add([later])
-        assert_finds(index, ranker, [*living, later])
-
     @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
     def test_vectors_are_copied_to_the_bit(self, tmp_path, ranker, candidates, dtype):
         build_index(tmp_path / "i", candidates, ranker, shard_size=3, dtype=dtype)

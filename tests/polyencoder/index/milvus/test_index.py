@@ -51,10 +51,6 @@ class TestChanging:
         assert encoded == ["new", "newer"]
         assert len(index) == len(few) + 3
 
-    def test_records_without_id_are_one_entry_if_equal(self, index):
-        index.add([Candidate(None, "same", {"a": 1}), Candidate(None, "same", {"a": 1}), Candidate(None, "same")])
-        assert len(index) == 10
-
     def test_given_vectors_in_a_block(self, index, few):
         """Each change of a block finds what the one before it has made, as outside a block."""
         (stored,) = index.vectors_of([few[0].id]).values()
@@ -130,12 +126,6 @@ class TestChanging:
             getattr(index, change)([fine, argument])
         assert_best(index.search(contexts, top_k=8), ranker, contexts, few, k=8, found={"exact"})
 
-    def test_one_id_twice_in_one_step(self, index):
-        index.add([Candidate("x", "text"), Candidate("x", "text")])
-        with pytest.raises(InputError, match="line 2: the id 'y' .* has other text"):
-            index.add([Candidate("y", "text", where="line 1"), Candidate("y", "other", where="line 2")])
-        assert len(index) == 9
-
     def test_the_longest_that_fits(self, index, contexts):
         index.add([Candidate("x" * 65_535, "y" * 65_535)])
         assert len(index.search(contexts, top_k=9)[0]) == 9
@@ -210,13 +200,6 @@ class TestChanging:
                 index.remove(["outer"])
                 index.remove(["nobody"])
         assert len(index) == len(few) + 1
-
-    def test_put_of_true_over_1(self, index, contexts):
-        index.put([Candidate("x", "text", {"n": 1})])
-        for value in (True, 1, 1.5, True):
-            index.put([Candidate("x", "text", {"n": value})])
-            (row,) = index.collection.rows([key_of("x")], ("metadata",)).values()
-            assert repr(row["metadata"]["n"]) == repr(value)
 
     def test_of_two_with_one_id_the_last_is_put(self, index, few):
         index.put([few[0]._replace(text="new"), few[0]])

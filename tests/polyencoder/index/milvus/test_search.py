@@ -7,8 +7,6 @@ import pytest
 import torch
 
 import polyencoder.index.milvus.collection as collection_module
-from polyencoder.index.folder.build import build_index
-from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.index.rows import Entry
 from polyencoder.scoring import ContextEncoding
@@ -81,16 +79,6 @@ class TestSearching:
         for exactness in ("certified", "exact"):
             hits = shared.search(contexts, top_k=7, exactness=exactness)
             assert [[hit.id for hit in some] for some in hits] == [[hit.id for hit in some] for some in expected]
-
-    def test_as_in_a_folder(self, shared, ranker, contexts, many, tmp_path):
-        build_index(tmp_path / "folder", many, ranker)
-        for filter in (None, {"n": [1, 4], "even": True}, {"n": None}, {"name": '"1\\'}, {"n": 99}):
-            folder = FolderIndex.open(tmp_path / "folder", ranker).search(contexts, top_k=300, filter=filter)
-            milvus = shared.search(contexts, top_k=300, filter=filter)
-            for one, other in zip(folder, milvus, strict=True):
-                assert {hit.id: (hit.text, hit.metadata) for hit in one} == {
-                    hit.id: (hit.text, hit.metadata) for hit in other
-                }
 
     @pytest.mark.slow
     @pytest.mark.parametrize(

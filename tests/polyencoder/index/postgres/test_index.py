@@ -8,7 +8,6 @@ import random
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -18,7 +17,6 @@ import pytest
 import polyencoder.index.postgres.connection as connection_module
 import polyencoder.index.postgres.index as index_module
 import polyencoder.index.postgres.table as table_module
-import polyencoder.index.rows as encoding_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswerError, PolyencoderError
 from polyencoder.index import open_index
 from polyencoder.index.entries import Candidate
@@ -82,28 +80,6 @@ def test_changes_are_counted_and_texts_read_in_steps(index, monkeypatch):
     vectors = index.vectors_of(iter(["id 1", "gone", "newer", "id 2"]))
     expected = index._ranker.encode_candidates(["text 1", "b", "text 2"])
     np.testing.assert_allclose([vectors[id_] for id_ in ("id 1", "newer", "id 2")], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_only_new_texts_are_encoded(index, monkeypatch):
-    encoded = Counter()
-    original = encoding_module.candidate_ids
-    monkeypatch.setattr(
-        encoding_module,
-        "candidate_ids",
-        lambda text, texts, **settings: encoded.update(texts) or original(text, texts, **settings),
-    )
-    index.update([Candidate("id 0", "text 0", {"new": 1}), Candidate("id 1", "new"), Candidate("id 2", "new")])
-    assert encoded == {"new": 1}
-
-
-def test_it_finds_what_a_folder_finds(index, ranker, tmp_path):
-    folder = ranker.index(FEW, tmp_path / "folder")
-    contexts = ranker.encode_contexts([["hello"], ["text 3", "how are you ?"]])
-    for options in ({}, {"exactness": "certified"}, {"filter": {"n": [1, 3, None]}}):
-        ours, theirs = index.search(contexts, top_k=4, **options), folder.search(contexts, top_k=4, **options)
-        for our, their in zip(ours, theirs, strict=True):
-            assert [(hit.id, hit.text, hit.metadata) for hit in our] == [(h.id, h.text, h.metadata) for h in their]
-            assert [hit.score for hit in our] == pytest.approx([hit.score for hit in their], rel=1e-5)
 
 
 def test_nested_blocks_and_readers(index):

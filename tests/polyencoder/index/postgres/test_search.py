@@ -13,18 +13,6 @@ from polyencoder.scoring import ContextEncoding, score
 from tests.polyencoder.index.postgres.tables import drawn, ids, names, scanned, stored
 
 
-@pytest.mark.parametrize("exactness", ["exact", "certified"])
-@pytest.mark.parametrize("attention", ["basic", "sqrt"])
-def test_exact_and_certified_are_the_scan(where, exactness, attention):
-    vectors, contexts = drawn(400, 8, 24)
-    index = stored(where, vectors, attention=attention)
-    hits = index.search(contexts, top_k=7, exactness=exactness, list_length=30)
-    assert ids(hits) == scanned(contexts, vectors, k=7, attention=attention)
-    assert {hit.found for some in hits for hit in some} <= {"exact", "certified"}
-    expected = score(contexts, torch.from_numpy(vectors), attention=attention).topk(7).values
-    torch.testing.assert_close(torch.tensor([[hit.score for hit in some] for some in hits]), expected)
-
-
 def test_lists_of_a_flat_table_certify(where):
     vectors, contexts = drawn(400, 2, 24)
     (some,) = stored(where, vectors).search(contexts.select(slice(0, 1)), top_k=3, exactness="certified")

@@ -54,15 +54,3 @@ def test_each_row_keeps_its_own_vector(where):
     index.put([Candidate("c", "one", vector=unit[3])])
     assert [index.search(unit[i : i + 1], top_k=1)[0][0].score for i in (2, 3)] == [0, 1]
     index.close()
-
-
-def test_a_given_vector_is_not_that_of_an_equal_text(where, ranker):
-    """Not even where its candidate gets another text in the same change."""
-    given = np.arange(16, dtype=np.float32)
-    with PostgresIndex.make(where, iter([Candidate("y", "other")]), ranker) as index:
-        index.put([Candidate("x", "text", vector=given)])
-        index.put([Candidate("x", "other"), Candidate("y", "text"), Candidate("z", "text", vector=given)])
-        vectors = index.vectors_of(["x", "y", "z"])
-    encoded = torch.as_tensor(ranker.encode_candidates(["other", "text"])).numpy()
-    np.testing.assert_allclose([vectors["x"], vectors["y"]], encoded, atol=1e-5)
-    np.testing.assert_array_equal(vectors["z"], given)
