@@ -55,11 +55,7 @@ def checked_list(name: str, values: Any, *, of: str = "texts") -> list[Any]:
 
 
 def checked_texts(name: str, values: Any) -> list[str]:
-    """Converts a sequence of texts (see `checked_list`) to a list of `str`.
-
-    Raises:
-        InputError: it is something else, or one of them is no text or cannot be encoded.
-    """
+    """Converts a sequence of texts (see `checked_list`) to a list of `str`. InputError for other texts, or no texts."""
     one = name.removesuffix("s")
     return [checked_text(f"{one} {place}", value) for place, value in enumerate(checked_list(name, values))]
 

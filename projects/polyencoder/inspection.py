@@ -43,11 +43,7 @@ class Inspection:
 def inspect_ranking(
     ranker: Ranker, context: Dialogue, candidates: Sequence[str], *, top_k: int | None = None
 ) -> Inspection:
-    """Ranks candidates as `Ranker.rank` does, with the attention weights behind their scores.
-
-    Raises:
-        InputError: the context or a candidate is not a text, or no candidates.
-    """
+    """Ranks candidates, with the attention weights behind their scores. InputError as `Ranker.rank`."""
     model, turns = ranker.model, checked_context("context", context)
     ranked = ranker.rank(turns, candidates, top_k=top_k)
     if not model.has_vectors:

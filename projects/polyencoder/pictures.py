@@ -16,11 +16,7 @@ CURVE, RELIABILITY = "curve.svg", "reliability.svg"
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure of this size in inches, without a window and global state.
-
-    Raises:
-        ConfigError: the extra `plot` is not installed.
-    """
+    """A figure of this size in inches, without window or global state. ConfigError without the extra `plot`."""
     return require("matplotlib.figure", extra="plot").Figure(figsize=(width, height), dpi=120, layout="constrained")
 
 

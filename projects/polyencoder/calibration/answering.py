@@ -12,11 +12,7 @@ from polyencoder.settings.metadata import Parlai
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """Options that leave out answers, perhaps all; they need a calibrated model.
-
-    Raises:
-        ConfigError: both are given, or one is not between 0 and 1.
-    """
+    """Options that leave out answers, of a calibrated model. ConfigError for both, or one not between 0 and 1."""
 
     min_probability: Annotated[float | None, Parlai()] = None
     """Leave out results that are less likely than this to be right, from 0 to 1. See polyencoder calibrate."""

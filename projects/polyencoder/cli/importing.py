@@ -99,11 +99,7 @@ def _encoding(settings: ImportSettings) -> Encoding:
 
 
 def _is_fairseq(file: Path) -> bool:
-    """Whether fairseq trained the model, and not ParlAI, by its checkpoint's keys and the files beside it.
-
-    Raises:
-        CheckpointError: it is neither's.
-    """
+    """Whether fairseq trained it, and not ParlAI, by its keys and the files beside it. CheckpointError if neither."""
     from polyencoder.checkpoint import CONFIG_KEY
     from polyencoder.importing import is_parlai_model
     from polyencoder.importing.pickles import read_checkpoint

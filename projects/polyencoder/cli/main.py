@@ -136,12 +136,7 @@ def version() -> None:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
-    """Parses a command line: the command's function and its arguments.
-
-    Raises:
-        UsageError: there is no such command or flag, or one is missing.
-        ConfigError: a value is not of its type or within its limits, or is read only with another flag.
-    """
+    """A command's function and arguments. UsageError for unknown or missing flags, ConfigError for wrong values."""
     name = arguments[0] if arguments else "--help"
     if name not in (*COMMANDS, *app.help_flags, "--version"):  # cyclopts would import all commands to name one
         raise _no_command(name, [*COMMANDS])

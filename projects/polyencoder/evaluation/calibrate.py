@@ -58,15 +58,10 @@ def calibrate(
         ranker: with an encoder of candidates.
         examples: a file, or records, at least ten; for those without candidates some are drawn, as by `read_examples`.
         index: to calibrate searches of it; None for rankings of the examples' candidates.
-        risk: shares of wrong answers to promise, tested on half of the examples.
-        confidence: the probability that such a promise holds.
-        unanswerable: the expected share of contexts that no candidate answers.
-        seed: of drawn candidates, and of the half that is tested.
+        risk, confidence, unanswerable, seed: as in `fit`; the seed also draws candidates.
         data: the name of the data in the calibration's record.
         rerank: a cross-encoder that reranks what is found, and is calibrated instead.
-        rerank_k: the number of results that are reranked, see `Searcher`.
-        keep_turns: whether a candidate that is a turn of the context is found, see `Searcher`.
-        progress: see `progress_bar`.
+        rerank_k, keep_turns: see `Searcher`.
 
     Raises:
         InputError: there are too few examples, the model was trained on them, or it finds the right candidate in

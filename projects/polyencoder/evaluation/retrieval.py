@@ -111,8 +111,7 @@ def evaluate_retrieval(
         texts: without an index: of the corpus, or at least of the documents to rerank, by their ids.
         measures: names that ir_measures knows.
         depth: results of a query that are found, or reranked.
-        exactness: of the search, see `SearchOptions`.
-        effort: of the search, see `SearchOptions`.
+        exactness, effort: of the search, see `SearchOptions`.
         ignore_identical_ids: leave out documents that have their query's id, as BEIR's code does.
         compare: another run of the same queries.
         seed: of the intervals and the test.

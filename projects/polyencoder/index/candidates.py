@@ -77,11 +77,7 @@ def candidates_from(
 
 
 def check_beginnings(paths: Iterable[str], *, skip: bool, columns: CandidateColumns = CandidateColumns()) -> None:
-    """Reads the first candidates of files, all but pipes, before a model is loaded for them.
-
-    Raises:
-        InputError: as `candidates_from`; with `skip` only for a file that cannot be read.
-    """
+    """Reads the first candidates of files but pipes, before a model is loaded; errors as in `candidates_from`."""
     for path in filter(os.path.isfile, paths):
         bad = BadExamples(skip=skip, argument="skip_bad_candidates")
         for _ in islice(candidates_from([path], columns=columns, bad=bad), _CHECKED):

@@ -26,11 +26,7 @@ Kind = Literal["text", "number", "boolean", "object"]
 
 
 def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
-    """Checks a filter: field of the metadata -> allowed values, as metadata store them (dates as text).
-
-    Raises:
-        InputError: it is invalid, or has values that JSON lacks (nan, infinity).
-    """
+    """A filter, field -> allowed values, as metadata store them (dates as text). InputError if it is invalid."""
     if not isinstance(filter, (Mapping, type(None))):
         raise InputError(
             f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}", argument="filter"

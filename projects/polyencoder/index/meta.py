@@ -96,10 +96,7 @@ class Maker:
     def of(
         cls: type[M], ranker: TextRanker | Fingerprints, *, model_name: str, dim: int | None = None, **fields: Any
     ) -> M:
-        """Describes this ranker, or the encoder with these fingerprints, whose vectors are [dim].
-
-        Raises InputError for a cross-encoder.
-        """
+        """Describes a ranker, or an encoder by fingerprints, with vectors [dim]. InputError for a cross-encoder."""
         if isinstance(ranker, Fingerprints):
             fields |= {"architecture": "", "dim": dim}
         else:

@@ -65,10 +65,7 @@ def vectors_from(paths: Paths, *, bad: OnBad = raise_it) -> Iterator[Candidate]:
 
 
 def fingerprints_of(paths: Paths) -> Fingerprints | None:
-    """The fingerprints that Parquet files name for their vectors; None if no file names any.
-
-    Raises InputError if they differ.
-    """
+    """The fingerprints that Parquet files name for their vectors, if any. InputError if they differ."""
     known: tuple[str, Fingerprints] | None = None
     for path in expand(paths):
         if format_of(path) != "parquet":
@@ -116,10 +113,7 @@ def with_vectors(
 
 
 def checked_vector(candidate: Candidate, *, dim: int | None = None, length: float | None = None) -> Candidate:
-    """Returns the candidate with its vector as float32 [dim], whose norm must be about `length`, if not None.
-
-    Raises InputError for one that cannot be used.
-    """
+    """The candidate with its vector as float32 [dim], of about the norm `length`, if any. InputError for a bad one."""
     value: Any = candidate.vector
     if value is None:
         raise InputError(f"{_where(candidate)}has no vector; either all candidates bring theirs, or none does")

@@ -125,11 +125,7 @@ class ContextEncoding:
         return replace(self._mapped(converted), tokens=tokens)
 
     def select(self, rows: int | slice | Tensor | Sequence[int]) -> ContextEncoding:
-        """Selects contexts by slice, or by places as a tensor or sequence; an int gives a batch of one.
-
-        Raises:
-            InputError: an int is outside the batch.
-        """
+        """Selects contexts by slice or places; an int gives a batch of one. InputError for one outside the batch."""
         if isinstance(rows, int):
             if not -self.batch_size <= rows < self.batch_size:
                 raise InputError(f"context {rows} is outside the batch of {self.batch_size}")

@@ -60,11 +60,7 @@ class Limits(Settings):
 
 @settings()
 class ServerConfig(RankerSettings):
-    """The settings of `polyencoder serve`.
-
-    Raises:
-        ConfigError: contradictory settings, or an address that other machines can reach without a key.
-    """
+    """The settings of `polyencoder serve`. ConfigError for contradictory ones, or an open address without a key."""
 
     index: OneIndex | None = None
     """The index to search: a folder, or its address, milvus:... or postgres://... (default: none, it only reranks)."""

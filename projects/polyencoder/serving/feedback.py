@@ -45,12 +45,7 @@ class Feedback:
             ) from None
 
     def write(self, turns: Sequence[str], response: str, *, candidates: Sequence[str], good: bool) -> None:
-        """Appends the rating of a reply, a line that training and evaluation read.
-
-        Raises:
-            InputError: training would refuse it.
-            PolyencoderError: the disk is full.
-        """
+        """Appends a rating, a line to train on. InputError if training refuses it, PolyencoderError for no room."""
         texts = list(dict.fromkeys(text.strip() for text in (response, *candidates)))
         record: dict[str, Any] = {"context": list(turns), "response": texts[0]}
         if good and len(texts) > 1:  # with a single candidate there is no choice

@@ -98,11 +98,7 @@ class Forward:
 
 
 def load(config: ServerConfig) -> tuple[Forward, Index | None, Ranker | None]:
-    """Loads the ranker, opens the index, and loads the cross-encoder that reranks the results of searches.
-
-    Raises:
-        PolyencoderError: a model or the index is missing, damaged, or does not fit the others.
-    """
+    """Loads the ranker, the index and the cross-encoder that reranks. PolyencoderError if one does not fit."""
     if config.index is not None:
         open_index(config.index).close()  # an index that is missing is an error before a model is loaded
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -111,10 +111,7 @@ class ToolProxy:
         return Server("polyencoder-proxy", on_list_tools=list_tools, on_call_tool=call_tool)
 
     def find(self, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-        """Chooses tools for a query, and lists them from now on; returns their names and descriptions.
-
-        Raises InputError for a bad query or `top_k`.
-        """
+        """Chooses tools and lists them from now on; returns their names and texts. InputError for a bad query."""
         if unknown := arguments.keys() - {"query", "top_k"}:
             raise InputError(f"unknown argument {sorted(unknown)[0]!r:.60}; {FIND_TOOLS} takes query and top_k")
         options = [

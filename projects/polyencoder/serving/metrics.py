@@ -105,10 +105,7 @@ class Counted:
 
 
 def _reserve(folder: Path) -> None:
-    """Makes the files of this worker's counts, whole: they are mapped into memory, and a full disk would kill it.
-
-    Raises PolyencoderError if there is no room for them, ConfigError if there is no folder.
-    """
+    """Makes the files of a worker's counts whole, as a full disk would kill it: an error for no room, or no folder."""
     if not folder.is_dir():
         raise ConfigError(f"{SHARED} is {folder}, which is no folder: make it, or unset the variable")
     for kind in ("counter", "gauge_livesum", "histogram"):

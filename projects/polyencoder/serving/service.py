@@ -92,11 +92,7 @@ class Service:
     def of(
         cls, config: ServerConfig, forward: Forward, *, index: Index | None = None, reranker: Ranker | None = None
     ) -> Service:
-        """Creates a service from loaded models and an open index.
-
-        Raises:
-            PolyencoderError: the settings of searches do not fit the models or the index.
-        """
+        """Creates a service of models and an index. PolyencoderError if the settings of searches do not fit them."""
         metrics, seconds = Metrics(), config.limits.ready_seconds
         service = cls(
             config=config,
@@ -131,11 +127,7 @@ class Service:
         return self.config.answers.or_promised(calibration, index=self.index.address)
 
     def searcher(self, options: SearchOptions, *, keep_turns: bool = False) -> Searcher:
-        """A searcher of the newest state of the index.
-
-        Raises:
-            InputError, ConfigError: an option does not fit the index; there is no index.
-        """
+        """A searcher of the index's newest state. An error without an index, or for an option that does not fit it."""
         if self.index is None:
             raise no_index("search")
         reranks = self.reranker is not None or not options.words_only  # by words alone no model reranks its own

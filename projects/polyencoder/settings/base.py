@@ -143,11 +143,7 @@ class Settings:
 
     @classmethod
     def of(cls: type[T], values: Mapping[str, Any] | None = None, /, **given: Any) -> T:
-        """Makes settings of flat names, as flags have them, or nested mappings; `given` take precedence.
-
-        Raises:
-            ConfigError: a name is unknown, or a value is not of its type or within its limits.
-        """
+        """Makes settings of flat names, or nested mappings; `given` take precedence. ConfigError for wrong ones."""
         return cls(**(dict(values or {}) | given))
 
 

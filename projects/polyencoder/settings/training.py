@@ -191,10 +191,7 @@ class DistillationConfig(Settings):
 
 
 def parse_ranks(text: Any) -> Any:
-    """`10-100` -> (10, 100), `100` -> (1, 100), also of a list with one; other values are returned unchanged.
-
-    Raises ConfigError.
-    """
+    """`10-100` -> (10, 100), `100` -> (1, 100), also in a list of one; others unchanged. ConfigError for no ranks."""
     if isinstance(text, (list, tuple)) and len(text) == 1:
         text = text[0]
     if isinstance(text, int):  # of a YAML file

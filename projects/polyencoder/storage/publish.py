@@ -93,10 +93,7 @@ def is_published(folder: Path) -> bool:
 
 
 def finish_publication(folder: str | os.PathLike[str]) -> None:
-    """Moves published files to their places, if a kill or an error prevented it. Call it before files are read.
-
-    Raises CheckpointError if they cannot be moved, as in a folder that this user may not write.
-    """
+    """Moves published files to their places after a kill; call it before a read. CheckpointError if it cannot."""
     target = Path(folder)
     if not is_published(target):
         return

@@ -20,12 +20,7 @@ _BYTES = 32
 
 
 def sign_file(path: str | os.PathLike[str]) -> str:
-    """The signature of a file, which is read whole. Makes the key if there is none.
-
-    Raises:
-        ConfigError: the key cannot be read or made.
-        OSError: the file cannot be read.
-    """
+    """The signature of a file, by a key that is made if missing. ConfigError for a bad key, OSError for the file."""
     return _signature(path, _make_key())
 
 

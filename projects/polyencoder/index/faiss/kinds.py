@@ -28,11 +28,7 @@ _LEAST_PER_CENTROID = 39  # FAISS complains about fewer
 
 
 def parse_faiss(text: str) -> tuple[str, Parameters]:
-    """A kind and its parameters: `"hnsw,m=16"` is the kind "hnsw" and its parameters {"m": 16}.
-
-    Raises:
-        ConfigError: FAISS is not installed, or the text is invalid: errors are found before hours of encoding.
-    """
+    """A kind and its parameters: `"hnsw,m=16"` is "hnsw" and {"m": 16}. ConfigError for bad ones, or without FAISS."""
     from polyencoder.index.faiss.library import faiss_library  # here: a description needs no FAISS
 
     faiss_library()
@@ -52,11 +48,7 @@ def parse_faiss(text: str) -> tuple[str, Parameters]:
 
 
 def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: VectorDtype) -> tuple[str, Parameters]:
-    """The kind of index for `rows` vectors of `dtype`, and its parameters: as given, else by the number of rows.
-
-    Raises:
-        ConfigError: an unknown kind or parameter, or one that does not fit the vectors.
-    """
+    """The kind for `rows` vectors, with parameters as given or by their number. ConfigError for what does not fit."""
     check_parameters(kind, overrides, dim=dim)
     if kind == "auto":
         kind = "hnsw" if rows < _PQ_FROM else "ivf-pq"

@@ -238,10 +238,7 @@ def _awaited(folder: Path, plan: IndexMeta, *, ranker: TextRanker | Fingerprints
 
 
 def _wait_for(folder: Path, *names: str) -> None:
-    """Waits until the process of rank 0 has made one of these files.
-
-    Raises PolyencoderError if it ends without doing so (its lock of the folder is free), or does not begin.
-    """
+    """Waits for one of these files of rank 0. PolyencoderError if it ends (its lock is free), or does not begin."""
     begun, start = UNFINISHED not in names, time.monotonic()
     while not any((folder / name).exists() for name in names):
         free = True

@@ -247,10 +247,7 @@ class Catalogue:
         return 1 + removed
 
     def remove(self, id_: str, *, missing_ok: bool = False) -> int:
-        """Removes an entry; returns the change of the number of entries.
-
-        Raises InputError for an unknown id, unless one may be missing.
-        """
+        """Removes an entry; returns the change of their number. InputError for an unknown id, unless `missing_ok`."""
         if (entry := self._ask("SELECT row FROM entries WHERE id = ?", (id_,)).fetchone()) is None:
             if missing_ok:
                 return 0

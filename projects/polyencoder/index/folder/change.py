@@ -151,11 +151,7 @@ class Change:
         self._describe_faiss(replace(faiss, signature=sign_file(self.folder / faiss.file)))
 
     def tune_faiss(self, contexts: Sequence[Contexts], **settings: Any) -> Tuned:
-        """Tunes the FAISS index (`polyencoder.index.faiss.tuning.tune`) for the living rows.
-
-        Raises:
-            ConfigError: there is no FAISS index.
-        """
+        """Tunes the FAISS index (see `faiss.tuning.tune`) for the living rows. ConfigError without one."""
         if (faiss := self.meta.faiss) is None:
             raise ConfigError(f"{self.folder}: has no FAISS index to measure; build one with it", argument="faiss")
         vectors, allowed = self._vectors(), self.catalogue.allowed()

@@ -50,11 +50,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[Catalogue]:
-        """A snapshot of the last commit, which does not change until the block ends.
-
-        Raises:
-            CheckpointError: there is no finished index, or its database is damaged or not ours.
-        """
+        """A snapshot of the last commit, until the block ends. CheckpointError for no, or a damaged, index."""
         reader = self._reader()
         try:
             reader.connection.execute("BEGIN")

@@ -70,10 +70,7 @@ class NotWritten(InputError):
 
 @contextmanager
 def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
-    """Holds the exclusive lock to change or build an index until the block or the process ends.
-
-    Raises IndexBusy if another process holds it for `seconds`, half a minute by default.
-    """
+    """Holds the lock to change or build an index until the block or the process ends. IndexBusy after `seconds`."""
     import filelock  # here: readers need no lock
 
     lock = filelock.FileLock(folder / LOCK, timeout=_BUSY_SECONDS if seconds is None else seconds)

@@ -80,10 +80,7 @@ def encode_here(folder: Path, encoder: Encoder, plan: IndexMeta, shards: Sequenc
 def encode_in_processes(
     folder: Path, ranker: TextRanker, plan: IndexMeta, shards: Sequence[int], *, workers: int, advance: Advance
 ) -> None:
-    """Encodes shards in worker processes, which share this process's threads, or the machine's GPUs.
-
-    Raises PolyencoderError if one of them is killed; finished shards are kept.
-    """
+    """Encodes shards in workers that share the threads, or GPUs. PolyencoderError if one is killed; files stay."""
     # Spawned, not forked: a fork of a process with library threads may deadlock.
     spawn = multiprocessing.get_context("spawn")
     done, numbers = spawn.Value("q", 0), spawn.Value("i", 0)

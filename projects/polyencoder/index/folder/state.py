@@ -121,11 +121,7 @@ class State:
         *,
         attention: str,
     ) -> list[list[Hit]]:
-        """The best `top_k` entries by words for each context, with the scores of their vectors.
-
-        Raises:
-            CheckpointError: the index had words, but an index without them has replaced it.
-        """
+        """The best `top_k` entries by words for each context, scored by vectors. CheckpointError without words."""
         check_finite(contexts, dim=self.meta.dim)
         if catalogue.words is None:
             raise CheckpointError(f"{self.folder}: has no words any more; open it again")

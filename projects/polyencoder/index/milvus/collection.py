@@ -102,10 +102,7 @@ class MilvusCollection:
     # What it is
 
     def description(self) -> Description | None:
-        """The description from `create`; None if there is no such collection.
-
-        Raises CheckpointError if it was not made by `create`.
-        """
+        """The description from `create`; None without the collection. CheckpointError if it is not of `create`."""
         with self._explained():
             if not self._client.has_collection(self.name, timeout=self._timeout):
                 return None

@@ -61,8 +61,7 @@ class MilvusIndex(RowIndex):
                 with `#name` for another collection than `polyencoder`. For a login, put `user:password@` before
                 the host or, better, a token into the environment, MILVUS_TOKEN.
             kind: as `milvus` in `IndexOptions`; None for "auto", or the kind of the existing index.
-            model_name: where the model was loaded from, for messages about the index.
-            dim: the vectors' dimension, if candidates have vectors and `ranker` is their encoder's fingerprints.
+            model_name, dim: as in `Maker.of`.
 
         Raises:
             PolyencoderError: the server cannot be reached, or the file is not of Milvus Lite.
