@@ -177,10 +177,7 @@ def _may_be_bad(value: Any) -> bool:
 
 
 def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> None:
-    """Raises ConfigError for an invalid file or folder name; `name` is the argument.
-
-    `addresses` are the schemes, such as `milvus`, of addresses that are accepted, too.
-    """
+    """ConfigError for an invalid name of a file or folder; `addresses` are schemes that are accepted, too."""
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if text is None:
         raise ConfigError(f"{name} is {shown(value)}; it must be a text or a path", argument=name)

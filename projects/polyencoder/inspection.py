@@ -140,10 +140,7 @@ def _page(title: str, parts: Iterable[str]) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[str]) -> str:
-    """A table with the names of its columns, if any, which are escaped, and rows of cells, `<td>...</td>`.
-
-    It has a place in the order of the tab key, so that a wide one can be scrolled without a mouse.
-    """
+    """A table of cells, `<td>...</td>`, with escaped names of columns, which the tab key reaches to scroll it."""
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
     lines = "".join(f"<tr>{row}</tr>" for row in (*filter(None, [names]), *rows))
     return f'<table tabindex="0">{lines}</table>'

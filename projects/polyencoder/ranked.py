@@ -32,10 +32,7 @@ class Ranked(NamedTuple):
 def with_probabilities(
     ranked: Sequence[Ranked], calibration: Calibration | None, *, least: float | None, among: int
 ) -> list[Ranked]:
-    """Adds the probabilities of a calibrated model, and leaves out candidates below `least`.
-
-    `ranked` is best first; probabilities are normalized over `among`, the number of distinct candidates.
-    """
+    """Adds probabilities among `among` distinct candidates, and leaves out those below `least`; best first."""
     if calibration is None:
         return list(ranked)
     values = calibration.of_ranking([one.text for one in ranked], [one.score for one in ranked], among=among)

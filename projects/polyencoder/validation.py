@@ -53,10 +53,7 @@ _WORDS = {
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def validated(cls: type[T]) -> type[T]:
-    """Class decorator: makes a frozen dataclass whose values have exactly the declared types.
-
-    Making one with other values, or unknown names, raises ConfigError.
-    """
+    """Class decorator: a frozen dataclass of exactly the declared types and names, or else ConfigError."""
     made: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=_STRICT)
     return with_config_errors(made)
 
@@ -120,10 +117,7 @@ def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()
 
 
 def _walk(of: Any, place: Iterable[Any]) -> tuple[tuple[str, ...], Any]:
-    """The fields that lead to the place of an error, and the dataclass in the last of them, if any.
-
-    A place also has numbers, of the parts of lists, and the types of a union.
-    """
+    """The fields to the place of an error, which also has numbers and types, and the dataclass in the last."""
     path: list[str] = []
     for name in place:
         if name in _fields(of):

@@ -74,10 +74,7 @@ OTHER_NAMES = {
 
 
 def help_of(place: str) -> str:
-    """A command's docstring without its arguments, from the source: nothing is imported.
-
-    For an app it is the docstring of its default command, else that of the module.
-    """
+    """A command's docstring without its arguments, from the source; an app's is its default command's or module's."""
     module, name = place.split(":")
     source = ast.parse((Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8"))
     for node in source.body:
@@ -188,10 +185,7 @@ def main() -> None:
 
 
 def _without_hyphens(arguments: Sequence[str]) -> list[str]:
-    """The arguments without values that cyclopts takes for options.
-
-    `-c -` becomes `-c=-`, and a file behind `--` whose name begins like an option gets its folder's name, too.
-    """
+    """Arguments without values that look like options: `-c -` becomes `-c=-`, a file `-x` behind `--` `./-x`."""
     options, end, files = _at_their_end(arguments)
     joined: list[str] = []
     for word in options:

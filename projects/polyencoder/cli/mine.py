@@ -183,10 +183,7 @@ def _responses(files: list[str], settings: MineSettings, bad: OnBad) -> dict[str
 
 
 def _pairs(files: list[str], settings: MineSettings, bad: OnBad) -> Iterator[tuple[Example, dict[str, Any]]]:
-    """The pairs with their records, which JSON can hold.
-
-    InputError for labels that seem to be of the column which is written.
-    """
+    """The pairs with their records for JSON. InputError for labels that seem to be of the written column."""
     columns, name = settings.columns.columns, settings.candidates
     for file in files:
         for pair, record in pairs_and_records(file, columns=columns, add_response=True, bad=bad):

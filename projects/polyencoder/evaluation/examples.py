@@ -62,10 +62,7 @@ def tally_of(
     hits_at: Sequence[int] = HITS_AT,
     graded: bool | None = None,
 ) -> Tally:
-    """The metrics of examples from the scores of their candidates, as `example_scores` yields them.
-
-    Candidates with equal `keys` are one.
-    """
+    """The metrics of examples, by `example_scores` of their candidates; those with equal `keys` are one."""
     tally = Tally()
     graded = any(one.labels is not None for one in examples) if graded is None else graded
     for i, scores in scored:

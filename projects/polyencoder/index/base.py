@@ -150,10 +150,7 @@ class Index(ABC):
     def _search_both(
         self, contexts: Contexts, turns: Sequence[Sequence[str]], options: SearchOptions
     ) -> tuple[list[list[Hit]], list[list[Hit]]]:
-        """The best `top_k` by vectors (none with `words_only`), and the best by words, in one state of the index.
-
-        The latter have their `word_score`, and the ranker's score, too.
-        """
+        """The best `top_k` by vectors (none with `words_only`) and by words, with both scores, in one state."""
         raise NotImplementedError(f"{type(self).__name__} has no words")
 
     @abstractmethod
@@ -186,10 +183,7 @@ class Index(ABC):
     """Whether added candidates may have vectors."""
 
     def add(self, records: Iterable[Record]) -> int:
-        """Adds new candidates. One that exists already is unchanged; InputError if it differs.
-
-        Returns the number of changed candidates, as the methods below do.
-        """
+        """Adds new candidates; returns how many were changed, as the methods below do. InputError if one differs."""
         return self._enter(self._usable(records), "add")
 
     def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:

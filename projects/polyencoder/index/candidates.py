@@ -132,10 +132,7 @@ def candidate_of(record: dict[str, Any], *, where: str, columns: CandidateColumn
 
 
 def row_of_table(record: dict[str, Any], *, text: str = "text") -> dict[str, Any]:
-    """A row of a table without its empty cells: there is no other way to say that a candidate lacks a field.
-
-    Its metadata, a JSON object or a map, are a dict.
-    """
+    """A row of a table without its empty cells, which a candidate lacks; its metadata become a dict."""
     record = {name: cell for name, cell in record.items() if name == text or (cell is not None and cell != "")}
     if (metadata := record.pop("metadata", None)) is None:
         return record

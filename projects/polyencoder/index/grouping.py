@@ -79,10 +79,7 @@ def _suffice(hits: Sequence[Hit], count: int, texts: int) -> bool:
 
 
 def limited(hits: list[Hit], options: SearchOptions) -> list[Hit]:
-    """The hits, of which the first of each group: those with the same value in their metadata's field `group_by`.
-
-    A hit whose metadata lacks the field, or has null there, is in no group, and is kept.
-    """
+    """The first hits of each group, of one value in the metadata's `group_by`, and all that lack it or have null."""
     if (key := options.group_by) is None:
         return hits
     size = options.group_size or 1

@@ -113,10 +113,7 @@ class Searcher:
         return hits
 
     def find(self, encoded: Contexts, contexts: Sequence[Context]) -> list[list[Hit]]:
-        """Like `__call__`, for encoded contexts.
-
-        Their texts serve to drop repeated turns, and to re-rank.
-        """
+        """Like `__call__`, for encoded contexts. Their texts serve to drop repeated turns, and to re-rank."""
         top_k, texts, diversity = self.top_k, self._texts, self.options.diversity
         if top_k == 0:  # the index is empty
             self.improbable = [None] * len(contexts)

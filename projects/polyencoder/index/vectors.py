@@ -231,10 +231,7 @@ def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None 
 def write_vectors(
     folder: Path, row: int, stored: Array, small: Small, tokens: TokenRows | None = None, *, tag: str = ""
 ) -> Path:
-    """Writes the output of `quantize` as the rows from `row`; returns the path.
-
-    A kill leaves no partial file, an error none of the files.
-    """
+    """Writes the output of `quantize` as the rows from `row`; a kill leaves no partial file, an error none."""
     path = vectors_file(folder, row, tag=tag)
     paths = beside(path)
     arrays = {paths["bounds"]: small.bounds}

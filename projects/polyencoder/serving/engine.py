@@ -21,10 +21,7 @@ T = TypeVar("T")
 
 
 class Engine:
-    """One tokenizer thread and one model thread.
-
-    A coroutine that is cancelled while waiting drops the work that has not begun.
-    """
+    """A tokenizer thread and a model thread. A coroutine that is cancelled drops its work that has not begun."""
 
     def __init__(self, forward: Forward, *, limits: Limits, metrics: Metrics) -> None:
         self.forward = forward

@@ -73,10 +73,7 @@ def invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, s
 
 
 def _place(error: Mapping[str, Any], body: Any) -> list[str]:
-    """The position in the body of a value that pydantic rejects, such as `documents`, `0`.
-
-    pydantic's position also contains the types that it tried, as in `documents.0.str`.
-    """
+    """The position of a value that pydantic rejects, `documents`, `0`, without the types that it tried."""
     place = error["loc"]
     parts: list[str] = []
     value = body

@@ -181,10 +181,7 @@ def _value(groups: Mapping[str, Any], path: Sequence[str]) -> Any:
 def _flat(
     known: Mapping[str, Leaf], given: Mapping[str, Any], path: tuple[str, ...] = (), *, of_file: str | None = None
 ) -> dict[str, Any]:
-    """Flattens values, including mappings of nested settings.
-
-    ConfigError if a file has a setting by its flat and by its nested name.
-    """
+    """Flattens values, and mappings of nested settings. ConfigError for a file's setting by both names."""
     names = {leaf.path: name for name, leaf in known.items()}
     groups = {path[:end] for path in names for end in range(len(path))}
     flat: dict[str, Any] = {}

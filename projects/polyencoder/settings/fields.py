@@ -46,10 +46,7 @@ Hidden = Parameter(parse=False)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Leaf:
-    """A setting at any depth: the path of fields to it, its type with metadata, its field and class.
-
-    What is read from its type is kept: parsers of commands ask for it thousands of times.
-    """
+    """A setting at any depth: its path of fields, its type with metadata, its field and class."""
 
     path: tuple[str, ...]
     hint: Any
@@ -129,10 +126,7 @@ def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> It
 
 
 def set_flags(cls: type) -> None:
-    """Gives a plain dataclass of the library, which does not import cyclopts, its flags and their help.
-
-    The help is the docstring under a field, in one line, as cyclopts keeps line breaks.
-    """
+    """Gives a dataclass that does not import cyclopts its flags; docstrings, in one line, are their help."""
     for field in dataclasses.fields(cls):
         field.metadata = MappingProxyType({**field.metadata, "help": docstrings(cls).get(field.name, "")})
     for name, hint in get_type_hints(cls, include_extras=True).items():

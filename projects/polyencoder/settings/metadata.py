@@ -19,10 +19,7 @@ class Flag(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """Metadata: the setting is read only with another one, or only if that has one of these values.
-
-    or_with: a third one, with which it is read, too.
-    """
+    """Metadata: the setting is read only with another one, or its values, or with a third one, `or_with`."""
 
     other: str
     values: Any = ()

@@ -32,10 +32,7 @@ def file_digest(
     new: Callable[[], Any] = hashlib.sha256,
     progress: Callable[[int], object] | None = None,
 ) -> str:
-    """The digest of a file, by default its SHA-256 as `sha256sum` prints it.
-
-    `progress` is called with numbers of bytes that were read.
-    """
+    """A file's digest, by default its SHA-256 as `sha256sum` prints it; `progress` gets numbers of bytes."""
     digest = new()
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK):

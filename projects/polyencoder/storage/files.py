@@ -89,10 +89,7 @@ def written_meanwhile(path: str | os.PathLike[str]) -> FileExistsError:
 
 @contextmanager
 def alone_in(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Locks a folder while files that belong together are written into it.
-
-    Without effect on a file system without locks.
-    """
+    """Locks a folder while files that belong together are written into it, if its file system has locks."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):

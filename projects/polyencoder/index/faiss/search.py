@@ -241,10 +241,7 @@ class _Shortlists(ShortlistSearch):
 
 
 def _parameters(searcher: FaissSearch, effort: int | None, *, allowed: Array | None, all_lists: bool) -> Any:
-    """FAISS's search parameters, for all lists if requested.
-
-    Rows that are not allowed are visited too, so the effort grows if only a share is allowed.
-    """
+    """FAISS's search parameters. Rows that are not allowed are visited too, so the effort grows with them."""
     faiss, meta = faiss_library(), searcher.meta
     own: dict[str, Any] = {}
     if allowed is not None:

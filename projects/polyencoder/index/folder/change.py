@@ -105,10 +105,7 @@ class Change:
         return changed
 
     def compact(self) -> int:
-        """Removes the dead rows, and merges small files; drops the FAISS index of the old rows.
-
-        Files that would not change are kept. Returns the number of dead rows.
-        """
+        """Removes the dead rows, merges small files, and drops the FAISS index; returns the number of dead rows."""
         vectors = self._vectors()
         living, size = self._living(), self.meta.shard_size
         pieces = {i * size: rows for i, rows in enumerate(_pieces(living, size))}
@@ -195,10 +192,7 @@ class Change:
         self.closed = True
 
     def _remove_others(self) -> None:
-        """Removes the index's files that the database does not name.
-
-        Readers of an older state have its files open, so that these remain until they are closed.
-        """
+        """Removes files that the database does not name; readers of an older state have theirs open."""
         kept = {
             DATABASE,
             f"{DATABASE}-wal",

@@ -137,10 +137,7 @@ def connect(path: Path, how: str = "mode=rw") -> sqlite3.Connection:
 
 
 def connect_to_fill(path: Path, *, words: bool = False) -> sqlite3.Connection:
-    """Opens a new database in an empty file; a kill may damage it until `PRAGMA journal_mode = WAL`.
-
-    ConfigError if `words` are wanted and SQLite has no full-text tables.
-    """
+    """Opens a new database, unsafe until `PRAGMA journal_mode = WAL`. ConfigError for `words` without FTS5."""
     connection = connect(path)
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("PRAGMA synchronous = OFF")

@@ -246,10 +246,7 @@ class FolderIndex(Index):
         return self._each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
 
     def compact(self) -> int:
-        """Frees the space of dead rows, and merges small files. Nothing is encoded again.
-
-        Drops the FAISS index, which has the old rows. Returns the number of dead rows.
-        """
+        """Frees dead rows, merges small files, and drops the FAISS index; returns the number of dead rows."""
         with self._step() as change, explained(self.folder):
             return change.compact()
 

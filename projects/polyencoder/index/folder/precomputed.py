@@ -35,10 +35,7 @@ class PrecomputedShards:
                 path.unlink(missing_ok=True)
 
     def put(self, row: int, candidate: Candidate) -> None:
-        """Adds the vector of a candidate whose text has this row, new or existing.
-
-        Raises InputError if the text had another vector before, or if this one is too large for the dtype.
-        """
+        """Adds the vector of a candidate with this row's text. InputError if it had another one, or it is too large."""
         assert candidate.vector is not None
         shard, place = divmod(row, self._plan.shard_size)
         if (shard, place) == (len(self._files), len(self._shard)):

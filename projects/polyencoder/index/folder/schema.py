@@ -46,10 +46,7 @@ def create_tables(connection: sqlite3.Connection, *, words: bool = False) -> Non
 
 
 def check_tables(connection: sqlite3.Connection, folder: Path) -> None:
-    """Raises CheckpointError unless the database has exactly the tables of an index.
-
-    A view instead of a table could return anything, and a trigger could change anything.
-    """
+    """CheckpointError unless the tables are exactly an index's: a view could return anything, a trigger change it."""
     ask, words = connection.execute, Words(connection.execute)
     others = (
         "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') "

@@ -179,10 +179,7 @@ class MilvusCollection:
         return [{hit["key"]: float(hit["distance"]) for hit in hits} for hits in lists]
 
     def max_norm(self) -> float:
-        """A norm that no vector exceeds; inf if one is a thousand times longer than another.
-
-        Norms of one model are similar, so Milvus is first asked about twice that of any row.
-        """
+        """A norm that no vector exceeds, first about twice that of any row; inf if one is a thousand times longer."""
         with self._explained():
             (row,) = self._query(limit=1, output_fields=["norm"])
         norms = (factor * float(row["norm"]) for factor in (2, 16, 1024))

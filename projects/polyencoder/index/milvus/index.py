@@ -153,10 +153,7 @@ class MilvusIndex(RowIndex):
                 self._changes = outer
 
     def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
-        """Each step is one change; in a block of `changing` all steps are.
-
-        So the steps before an invalid record, or an unknown id, remain.
-        """
+        """Each step is one change, which stays if a later one fails; in a block of `changing` all steps are one."""
         with self._lock, nullcontext() if self._changes is None else self.changing():
             changed = 0
             for some in in_batches(items, ROWS_AT_ONCE):

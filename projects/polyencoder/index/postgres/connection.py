@@ -33,10 +33,7 @@ def is_postgres(where: object) -> bool:
 
 
 def _parsed(where: str) -> tuple[dict[str, Any], str, str]:
-    """libpq's parameters from the URL of an index, its table's name, and the address without a password, for messages.
-
-    Raises ConfigError for an invalid one, without quoting it, as it may hold a password.
-    """
+    """libpq's parameters of a URL, its table, and it without its password. ConfigError, without quoting it."""
     psycopg = require("psycopg", extra="postgres")
     conninfo = require("psycopg.conninfo", extra="postgres")
     url, _, name = where.rpartition("#") if re.search(r"#[^@/#]*$", where) else (where, "", "")
@@ -70,10 +67,7 @@ class PostgresSession:
         self._psycopg: Any = require("psycopg", extra="postgres")
 
     def ask(self, query: Any, values: Any = None, *, limited: bool = True) -> list[tuple[Any, ...]]:
-        """Executes a statement; returns its rows in PostgreSQL's binary formats.
-
-        A statement that is not limited may take hours, as long as the server answers other connections.
-        """
+        """Executes a statement; returns rows in binary formats. An unlimited one may last while the server answers."""
         with self._watched(limited=limited), self.connection.cursor(binary=True) as cursor:
             cursor.execute(query, values)
             return cursor.fetchall() if cursor.description else []
