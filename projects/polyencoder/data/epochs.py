@@ -105,11 +105,7 @@ def endless(source: Source[T], *, seed: int, reader: Reader = ALONE, seen: int =
 
 
 def estimated_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequence[str]) -> Counts:
-    """Estimates the number of items in files from the beginnings of some; exact for small files.
-
-    Of each kind of file, by its suffix: compressed ones hold more in a byte. `read` gives items as long as their
-    examples.
-    """
+    """Estimates the number of items in files, by the beginnings of some of each suffix; exact for small files."""
     kinds: dict[str, list[str]] = {}
     for path in files:
         kinds.setdefault(Path(path).suffix.lower(), []).append(path)
@@ -124,11 +120,7 @@ def estimated_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequenc
 
 
 def _estimated(read: Callable[[DataFile], Iterator[Sized]], path: str) -> tuple[float, float]:
-    """Estimates the number of items and examples in a file.
-
-    A reader reads ahead, a block at a time. Where the next block has been read, the items before it are those of the
-    blocks before.
-    """
+    """Estimates the number of items and examples in a file, whose reader reads ahead in blocks."""
     with open_bytes(path) as file:
         items = examples = 0
         at = file.fraction

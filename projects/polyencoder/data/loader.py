@@ -28,10 +28,7 @@ def batches_of(
     reader: Reader = ALONE,
     seen: int = 0,
 ) -> Iterator[list[Example]]:
-    """Yields batches of `batch_size` examples of a process without end, in a seeded order that differs in each epoch.
-
-    sampler: draws candidates for examples without. seen: examples of an earlier part of the run, which are left out.
-    """
+    """Yields a process's batches without end, each epoch in another seeded order, after the `seen` examples."""
     examples = endless(source, seed=seed, reader=reader, seen=seen)
     if sampler is not None:
         sampler.skip(seen, reader=reader)

@@ -65,11 +65,10 @@ class NegativeSampler:
     def candidates(
         self, labels: Sequence[str], *, own: Sequence[str] | None = None, key: str | None = None, positives: int = 1
     ) -> Sequence[str]:
-        """The first `positives` labels and negatives, which are none of `labels`, shuffled.
+        """The first `positives` labels and negatives, which are none of `labels`, shuffled; or the example's `own`.
 
-        Equal keys give equal candidates; without a key each call draws anew. An example that has candidates of its
-        `own` keeps them, and counts as a draw, so that draws are numbered like examples. InputError if there are fewer
-        than `count` usable labels in all of the training data.
+        Equal keys give equal candidates; without a key each call draws anew. InputError: fewer than `count` usable
+        labels.
         """
         draw = next(self._draws) if key is None else None
         if own is not None:

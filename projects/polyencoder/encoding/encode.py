@@ -29,9 +29,8 @@ def encode_candidates(
     remember: bool = True,
     progress: Callable[[int], object] | None = None,
 ) -> Tensor:
-    """Encodes candidates: [candidates, dim] on the model's device.
+    """Encodes candidates: [candidates, dim] on the model's device, in batches from long to short with little padding.
 
-    Batches of at most `batch_size` texts and `BATCH_TOKENS` tokens, from long to short, have almost no padding.
     `remember` caches the candidates' tokens; `progress` is called with the size of each finished batch.
     """
     ids = candidate_ids(text, candidates, remember=remember)

@@ -28,10 +28,7 @@ _IGNORED_OPTIONS = {"deterministic", "position_ids", "sliding_window"}
 
 
 def use_our_attention(model: PreTrainedModel) -> None:
-    """Switches `model` from transformers' `sdpa` to the implementation registered here.
-
-    Unchanged: models loaded with another implementation, and families that do not use `AttentionInterface`.
-    """
+    """Switches `model` from transformers' `sdpa`, if it uses that, to the implementation registered here."""
     if model.config._attn_implementation == "sdpa" and getattr(model, "_supports_attention_backend", False):
         model.set_attn_implementation(NAME)
 

@@ -40,10 +40,7 @@ def turn_means(outputs: Tensor, turn_of: Tensor, numbers: Tensor) -> Tensor:
 
 
 class TrainedCodes(nn.Module):
-    """m trained codes, each attending over all outputs: y_i = sum_j softmax_j(c_i . h_j) h_j (Section 4.4).
-
-    The attention `multihead` is ParlAI's: the codes are queries, projected like the outputs.
-    """
+    """m trained codes, each attending over all outputs: y_i = sum_j softmax_j(c_i . h_j) h_j (Section 4.4)."""
 
     def __init__(self, n_codes: int, dim: int, *, attention: Attention = "basic", heads: int = 1) -> None:
         super().__init__()

@@ -147,10 +147,7 @@ def freeze(model: TrainableModel, *, fine_tuned: str, freeze_candidates: bool = 
 
 
 def compile_encoders(model: TrainableModel, *, device: torch.device | str = "cpu") -> None:
-    """Compiles the transformers in `model` on their first run: in place, with dynamic shapes.
-
-    ConfigError if torch is too old, or triton or a C++ compiler is missing.
-    """
+    """Compiles the transformers in `model`, in place, on their first run. ConfigError: no compiler, or an old torch."""
     if not hasattr(torch.compiler, "is_exporting"):  # transformers calls it where it makes masks
         raise ConfigError(
             f"compiling needs torch 2.7 or later, this is {torch.__version__}: upgrade it, or do not compile",

@@ -122,11 +122,7 @@ def count_characters(texts: Iterable[str], settings: PieceSettings) -> Character
 
 
 def learn_pieces(texts: Iterable[str], characters: Characters, settings: PieceSettings) -> Tokenizer:
-    """Trains a vocabulary on texts, deterministically: special tokens, characters, frequent ones first, and merges.
-
-    texts: a stream, read once; its distinct words are held in memory. characters: of these texts, or of those they are
-    sampled from. ConfigError: no characters.
-    """
+    """Trains a vocabulary on a stream of texts, deterministically: special tokens, `characters`, and merges."""
     if not characters.counts:
         raise ConfigError("no characters to train a vocabulary on: the texts are empty")
     forms, room, join = characters.most_frequent(), settings.size - len(_SPECIAL), _MARKS[settings.type].join

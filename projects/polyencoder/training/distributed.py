@@ -1,7 +1,4 @@
-"""Distributed training: rank, world size and collectives.
-
-Every process of the default group must make the same calls in the same order. Without a group they are no-ops.
-"""
+"""Distributed training: rank, world size and collectives, which are no-ops without a group."""
 
 from __future__ import annotations
 

@@ -21,10 +21,7 @@ PIECE = 1 << 16  # weights updated at a time
 
 
 class Adadelta(torch.optim.Adadelta):
-    """`torch.optim.Adadelta`, with the same numbers and states (Zeiler, "ADADELTA", 2012, algorithm 1).
-
-    torch makes ten passes over a whole parameter; here all ten operations run on a piece of it, within the cache.
-    """
+    """`torch.optim.Adadelta` with its numbers and states (Zeiler, 2012), a piece within the cache at a time."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -147,17 +147,3 @@ def test_a_smaller_size_is_refused_before_anything_is_written(train, tmp_path):
 def test_it_is_none_of_a_convert(small):
     with pytest.raises(ConfigError, match="not ConveRT's subwords"):
         create_agent(Opt({"model": "convert", "dict_file": str(small), "datapath": "data"}))
-
-
-@pytest.mark.slow
-def test_the_published_dictionary_itself(make_agent, data_path, tmp_path):
-    numbers = json.loads((data_path / "bpe_54940" / "vocab.json").read_bytes())
-    merges = (data_path / "bpe_54940" / "merges.txt").read_text(encoding="utf-8")
-    path = write(tmp_path / "published", sorted(numbers, key=numbers.__getitem__), merges)
-    text = "Hello ! i've been to São Paulo, unbelievably; how are you ?"
-    for dict_file in (path, data_path / "bpe_54940"):
-        agent = make_agent("polyencoder", dict_file=str(dict_file), dict_maxtokens=-1, **BPE)
-        assert agent.dict.txt2vec(text) == parlais(path).txt2vec(text)
-        turns = agent.dict.text.context_ids(["hello !", "how are you"])
-        words = ["__start__", "hello", "!", "__newln__", "how", "are", "you", "__end__"]
-        assert turns == [numbers[word] for word in words]

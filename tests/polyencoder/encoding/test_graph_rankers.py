@@ -17,14 +17,13 @@ from polyencoder.calibration import Calibration
 from polyencoder.encoding.fingerprint import candidate_fingerprint, model_fingerprint
 from polyencoder.encoding.graphs import GraphEncoder
 from polyencoder.export.card import model_card
-from polyencoder.export.onnx import export_onnx, quantize_int8
+from polyencoder.export.onnx import quantize_int8
 from polyencoder.storage.names import CONFIG, CONTEXT
 from tests.forked import forgetting
 from tests.polyencoder.calibration.test_probability import promise
 
 pytestmark = pytest.mark.slow
 
-CONVERT_CONTEXTS = [["hello !", "do you like dogs ?"], "hi", ["what do you do for a living ? " * 30, "ok"], "漢字 ?"]
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
@@ -217,27 +216,6 @@ def test_an_index_of_torch_is_searched_with_graphs(exported, sentences, tmp_path
     found, expected = (r.search(["hi !"], tmp_path / "index", top_k=len(index)) for r in (graphs, ranker))
     assert [hit.text for hit in found] == [hit.text for hit in expected]
     assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-4)
-
-
-def check_the_same(ranker, found, contexts, candidates) -> None:
-    expected = ranker.score(contexts, candidates)
-    scores = found.score(contexts, candidates)
-    assert (scores.dtype, scores.shape) == (np.float32, expected.shape)
-    assert expected.std() > 1e-2  # or any score would do
-    np.testing.assert_allclose(scores, expected, **CLOSE)
-    twice = found.score(contexts, [*candidates, *candidates[::-1]])
-    assert np.array_equal(twice, twice[:, ::-1])
-    for context in contexts:
-        ranked, by_torch = found.rank(context, candidates), ranker.rank(context, candidates)
-        assert [(one.index, one.text) for one in ranked] == [(one.index, one.text) for one in by_torch]
-
-
-@pytest.mark.parametrize("extra_contexts", [0, 3])
-def test_a_convert(make_convert_ranker, sentences, tmp_path, extra_contexts):
-    ranker = make_convert_ranker(scale_batches=3, **({"extra_contexts": extra_contexts} if extra_contexts else {}))
-    ranker.model.scale.advance()
-    export_onnx(ranker, tmp_path)
-    check_the_same(ranker, Ranker.from_pretrained(tmp_path, backend="onnx"), CONVERT_CONTEXTS, sentences)
 
 
 def test_probabilities(exported, sentences, tmp_path):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
@@ -14,20 +12,6 @@ from polyencoder.data.example import Example
 from polyencoder.evaluation.worst import WorstError
 from polyencoder.export.card import model_card, updated_card, with_calibration
 from polyencoder.export.training_run import TrainingRun
-
-REPORT = {"R20@1": 0.8367, "R20@10": 0.99, "R20@5": 0.95, "hits@1": 0.83, "mrr": 0.9, "loss": 0.5, "exs": 7801}
-OVERRIDE = {"task": "selection:convai2", "learningrate": 5e-05, "backbone": "/home/someone/models/minilm"}
-OVERRIDE |= {"model_file": "/home/someone/model", "datapath": "/home/someone/data", "init_model": None}
-
-
-@pytest.fixture
-def model_file(tmp_path) -> Path:
-    return tmp_path / "model"
-
-
-def write(model_file: Path, suffix: str, values) -> None:
-    text = values if isinstance(values, str) else json.dumps(values)
-    Path(f"{model_file}{suffix}").write_text(text)
 
 
 def test_the_facts_of_a_sentence_encoder(make_ranker):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polyencoder.data.example import Example
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import export_folder, publishing_model
 from polyencoder.ranker import Ranker
 from tests.model_folders import files_in, files_of, weights_in
@@ -57,15 +57,6 @@ def test_graphs_are_of_the_rounded_weights(make_ranker, tmp_path, sentences):
 
     export_folder(make_ranker("poly", seed=1), tmp_path / "out")  # graphs of another model do not stay
     assert files_in(tmp_path / "out") == files_of(ranker.model, "README.md")
-
-
-def test_a_ranker_of_graphs_has_no_weights(make_ranker, tmp_path):
-    pytest.importorskip("onnxruntime")
-    export_folder(make_ranker("bi"), tmp_path / "out", onnx=True)
-    graphs = Ranker.from_pretrained(tmp_path / "out", backend="onnx", device="cpu")
-    with pytest.raises(InputError, match="ONNX graphs"):
-        export_folder(graphs, tmp_path / "again")
-    assert not (tmp_path / "again").exists()
 
 
 @pytest.mark.parametrize("fails_at", ["weights", "card"])

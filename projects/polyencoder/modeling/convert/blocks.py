@@ -43,10 +43,7 @@ def feed_forward(inputs: Tensor, inner: nn.Linear, outer: nn.Linear, *, activati
 
 
 class Embeddings(nn.Module):
-    """Subword embeddings and positions: [tokens] -> [tokens, dim].
-
-    Position i is row i mod 47 of one table plus row i mod 11 of the other: 517 distinct positions.
-    """
+    """Subword embeddings and 517 positions, i mod 47 of one table plus i mod 11 of the other: [tokens, dim]."""
 
     def __init__(self, config: ConvertConfig) -> None:
         super().__init__()

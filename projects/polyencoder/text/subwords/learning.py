@@ -70,10 +70,9 @@ def learn_subwords_of_size(
     least_count: int = 1,
     said: Callable[[int, int], object] | None = None,
 ) -> tuple[SubwordTokenizer, int]:
-    """Trains the vocabulary nearest to `size` subwords; returns it and its minimum count, found by bisection.
+    """Trains the vocabulary nearest to `size` subwords, by bisection; returns it and its minimum count.
 
-    The count is at least `least_count`, unless nothing occurs so often. `said` is called with each minimum
-    count that was tried, and the number of subwords that it gave.
+    `said` is called with each minimum count that was tried, and the number of subwords that it gave.
     """
     if size < 1:
         raise ConfigError(f"size is {size}; a vocabulary has at least 1 subword", argument="size")

@@ -34,10 +34,7 @@ def evaluate_together(ranker: TextRanker, examples: Sequence[Example], *, proces
 
 
 class Evaluation(Callback):
-    """Evaluates on the validation examples every `every` training examples, and at the end of the run.
-
-    The examples, with candidates, are shared among the processes. InputError if `every` is no whole number above 0.
-    """
+    """Evaluates every `every` training examples, and at the end of the run; the processes share the examples."""
 
     name = "evaluation"
     kept = ("_done", "_at", "report")

@@ -52,21 +52,6 @@ def test_every_line_is_a_turn_of_its_own(context_of):
     assert lines_of(ids, agent) == LINES
 
 
-@pytest.mark.parametrize("length", range(3, 80, 7))
-def test_the_latest_lines_are_kept_whole(length, context_of):
-    ids, agent = context_of(text_truncate=length)
-    assert len(ids) <= length
-    whole = lines_of(context_of()[0], agent)
-    kept = lines_of(ids, agent)
-    persona, said = ([line for line in kept if (line in LINES[:2]) == told] for told in (True, False))
-    assert kept == [*persona, *said]
-    if len(said) > 1:
-        assert said == whole[-len(said) :]
-        assert persona == LINES[:2] or length < 45  # both fit before any earlier turn does
-    else:
-        assert whole[-1].endswith(said[0])
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 5, -1])
 def test_history_size_counts_utterances(size, context_of):
     """Persona lines are none, and stay: also when the message that they came with is forgotten."""
@@ -204,12 +189,6 @@ def test_a_pretrained_encoder_gets_it_in_the_library_as_in_training(how, backbon
 def test_a_delimiter_and_a_separator_exclude_each_other(make_agent):
     with pytest.raises(ConfigError, match="--delimiter and --turn-separator both set the separator of turns"):
         make_agent("biencoder", delimiter=" || ", turn_separator="newline")
-
-
-def test_candidates_begin_and_end_as_contexts_do(make_agent):
-    words = make_agent("biencoder").dict
-    (ids,) = words.text.candidate_ids(["my owl"])
-    assert ids == [words[words.start_token], *words.txt2vec("my owl"), words[words.end_token]]
 
 
 def test_a_temporary_history_belongs_to_the_last_turn(make_agent):

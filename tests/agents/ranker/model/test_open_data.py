@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -190,23 +189,6 @@ def test_the_number_of_updates(options, updates, make_agent):
 def test_several_processes_share_an_epoch(make_agent, in_processes):
     results = in_processes(lambda rank: make_agent("biencoder", num_epochs=4.0, batchsize=8)._run.planned_updates)
     assert results == [4 * EXAMPLES // 16] * 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_a_schedule_ends_with_the_last_epoch(schedule, train, tmp_path):
-    path = tmp_path / "model"
-    options = {"lr_scheduler": schedule, "warmup_updates": 0, "learningrate": 1e-3, "log_every_n_steps": 1}
-    options |= {"validation_every_n_epochs": 1.0, "update_freq": 2, "batchsize": 4}
-    train("biencoder", path, num_epochs=3.0, **options)
-    reports = json.loads(Path(f"{path}.trainstats").read_text())["train_reports"]
-    rates = {int(report["total_train_updates"]): report["lr"] for report in reports}
-    last = 3 * EXAMPLES // 8
-    assert max(rates) == last
-    for update in (last // 2, last - 1, last):  # the rate after it
-        done = update / last
-        expected = 1 - done if schedule == "linear" else (1 + math.cos(done * math.pi)) / 2
-        assert rates[update] == pytest.approx(1e-3 * expected, rel=1e-6)
 
 
 def test_a_schedule_of_a_run_whose_length_nobody_knows(make_agent, train, tmp_path):

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from polyencoder.importing import import_parlai
 from polyencoder.ranker import Ranker
 from tests.agents.ranker.parlai_models.conftest import (
     DEFAULTS,
@@ -107,23 +106,6 @@ def test_padding_tokens_in_texts(model, options, both, respond):
     )
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
     assert found["a cat"] == pytest.approx(found["a __null__ cat"])
-
-
-def test_reduction_max_where_parlai_pads_nothing(both, respond):
-    candidates = ["cat", "dog", "cow"]
-    words = episode("cat", candidates=candidates)
-    agents = both("biencoder", {"reduction_type": "max", "dict_tokenizer": "re"})
-    expected, found = (scores(respond(agent, words))[0] for agent in agents)
-    assert found == pytest.approx(expected, rel=1e-4)
-
-
-def test_a_user_of_the_library_gets_the_same_ranks(theirs, both, respond, labels):
-    path = theirs("polyencoder")
-    ranker = Ranker(*import_parlai(path), device="cpu")
-    reply = respond(both("polyencoder", {})[0], episode("where is the owl ?", candidates=labels))[0]
-    expected = scores([reply])[0]
-    found = ranker.rank(["where is the owl ?"], labels, top_k=len(labels))
-    assert {match[1]: match[2] for match in found} == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(("model", "options"), [("biencoder", DEFAULTS), ("ranker", DEFAULTS), ("polyencoder", GPT2)])

@@ -114,22 +114,6 @@ def test_a_token_of_outliers_makes_no_other_one_coarse(opset, outputs, tmp_path)
     assert not found[1, 2].any()
 
 
-def test_beside_the_float_graphs(make_ranker, sentences, tmp_path):
-    ranker = make_ranker("bi")
-    export_onnx(ranker, tmp_path)
-    quantize_int8(tmp_path)
-    exact = Ranker.from_pretrained(tmp_path, backend="onnx", device="cpu")
-    torch.testing.assert_close(
-        torch.as_tensor(exact.score(["hi"], sentences)),
-        torch.as_tensor(ranker.score(["hi"], sentences)),
-        rtol=1e-4,
-        atol=1e-4,
-    )
-    int8 = Ranker.from_pretrained(tmp_path, backend="onnx-int8", device="cpu")
-    assert int8.model.candidate_fingerprint != exact.model.candidate_fingerprint
-    assert not list(tmp_path.glob(".*"))  # nothing temporary is left
-
-
 def test_an_index_belongs_to_a_precision(quantized, sentences, tmp_path):
     ranker, folder = quantized("bi")
     int8 = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
