@@ -1,4 +1,4 @@
-"""What ParlAI's commands show: the library's errors and wrong flags in one line, and the library's log."""
+"""Shows the library's errors and wrong flags in one line, and its log, in ParlAI's commands."""
 
 from __future__ import annotations
 

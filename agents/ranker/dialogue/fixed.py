@@ -160,7 +160,7 @@ class FixedSource(ListedSource):
         self._all_vectors = None
 
     def _read(self, ranker: Ranker, texts: Sequence[str]) -> list[TokenVectors]:
-        """What a late-interaction encoder compares of texts, cached; empty if too large, and for other models."""
+        """Vectors of texts' tokens for a late-interaction encoder, cached; empty if too large, and for other models."""
         if ranker.model.token_dim is None:
             return []
         ids = candidate_ids(ranker.text, texts, remember=True)

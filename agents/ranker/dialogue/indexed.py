@@ -34,7 +34,7 @@ class IndexSource(Source):
         super().__init__(name, opt)
         self.blocks_repeats = bool(opt.get("repeat_blocking_heuristic"))
         self._searchers: tuple[Searcher, Searcher] | None = None
-        """Of exams, which rank a label, and of answers."""
+        """The searches of exams, which rank a label, and of answers."""
 
     def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
         self._ranker, opt, model = ranker, self.opt, ranker()

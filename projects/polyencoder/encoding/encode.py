@@ -43,7 +43,7 @@ def encode_candidates(
 def read_candidates(
     model: RankerModel, text: TextEncoder, ids: Sequence[Sequence[int]], *, max_tokens: int | None = None
 ) -> Iterator[tuple[list[int], list[TokenVectors]]]:
-    """What `RankerModel.rescore` compares of candidates, with their places; `max_tokens` of a batch, with padding."""
+    """Candidates as `RankerModel.rescore` takes them, with their places; `max_tokens` of a batch, with padding."""
     for batch, tokens in _batches(ids, text, model, batch_size=256, max_tokens=max_tokens):
         yield batch, model.read_candidates(tokens)
 

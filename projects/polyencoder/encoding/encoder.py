@@ -61,7 +61,7 @@ class Encoder(ABC):
     def read_candidates(
         self, ids: Sequence[Ids], *, max_tokens: int | None = None, progress: Progress | None = None
     ) -> list[TokenVectors]:
-        """What `rescore` compares of candidates: their vectors and, of a late-interaction encoder, those of tokens."""
+        """Candidates as `rescore` takes them: their vectors and, of a late-interaction encoder, those of tokens."""
 
     @abstractmethod
     def score_pairs(

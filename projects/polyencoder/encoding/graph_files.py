@@ -74,13 +74,13 @@ class Description:
     graphs: dict[str, str]
     """The SHA-256 of each graph's file, by its name."""
     has_one_vector: bool
-    """As `RankerModel.has_one_vector`."""
+    """See `RankerModel.has_one_vector`."""
     score: dict[str, list[float]] | None = None
     """`RankerModel.export_weights` of a late-interaction encoder; None of other models."""
     tokens: str | None = None
     """`RankerModel.token_fingerprint`."""
     quantization: int = QUANTIZATION
-    """That of its int8 graphs, if any."""
+    """The version that quantized its int8 graphs, if any."""
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:

@@ -52,15 +52,15 @@ class GraphModel:
     """By the names of the float32 files."""
     precision: Precision
     weights_fingerprints: Mapping[str, str]
-    """Those of the exported torch weights, and of their quantization."""
+    """Fingerprints of the exported torch weights, and of their quantization."""
     candidate_fingerprint: str | None
-    """That of an index's vectors; an int8 ranker's are others. None for a cross-encoder."""
+    """The fingerprint of an index's vectors; an int8 ranker's are others. None for a cross-encoder."""
     term_weights: Mapping[str, Sequence[float]] | None = None
     """`RankerModel.export_weights`; None of models whose scores need none."""
     token_fingerprint: str | None = None
     """An int8 ranker's are others."""
     context_vector: str | None = None
-    """Of a multi-context ConveRT: which of its vectors ranks, as of `RankerModel`."""
+    """The vector of a multi-context ConveRT that ranks, see `RankerModel`."""
 
     has_foreign_candidates = False
 

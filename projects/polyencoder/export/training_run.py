@@ -1,4 +1,4 @@
-"""What is known of a model's training: by its run, or by ParlAI's files beside a model file."""
+"""Facts of a model's training: by its run, or by ParlAI's files beside a model file."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class TrainingRun:
     flags: Mapping[str, Any] = field(default_factory=dict)
     """The options that shaped it, `learningrate` -> 5e-05."""
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Of each part of the data, `valid` or `test`, or of who else ranked it: R20@1 -> 0.83."""
+    """R20@1 -> 0.83, for each part of the data, `valid` or `test`, or for another ranker of it."""
 
     command: str = "parlai train_model"
     """The command whose flags the options are."""
     updates: int | None = None
-    """Of the model that was kept, like `examples`."""
+    """Updates of the best model, like `examples`."""
     examples: int | None = None
     pairs: int | None = None
-    """Of the training data."""
+    """The number of training pairs."""
     seed: int | None = None
     base_model: str | None = None
     """The hub id of the encoder or ranker that it started from, if that has one."""

@@ -1,4 +1,4 @@
-"""What each architecture can do, and the configurations that it therefore supports: known without torch."""
+"""Capabilities of each architecture, and the configurations that it supports, without torch."""
 
 from __future__ import annotations
 
@@ -96,15 +96,11 @@ class Capabilities:
 
 
 class BiCapabilities(Capabilities):
-    """Those of a bi-encoder."""
-
     title = "bi-encoder"
     shortens = True
 
 
 class PolyCapabilities(Capabilities):
-    """Those of a poly-encoder."""
-
     title = "poly-encoder"
     has_new_parts = True
     shortens = True
@@ -112,8 +108,6 @@ class PolyCapabilities(Capabilities):
 
 
 class CrossCapabilities(Capabilities):
-    """Those of a cross-encoder."""
-
     title = "cross-encoder"
     has_vectors = False
     reads_pairs = True
@@ -121,8 +115,6 @@ class CrossCapabilities(Capabilities):
 
 
 class LateCapabilities(BiCapabilities):
-    """Those of a late-interaction encoder."""
-
     title = "late-interaction encoder"
     has_new_parts = True
     shortens = False
@@ -130,8 +122,6 @@ class LateCapabilities(BiCapabilities):
 
 
 class ConvertCapabilities(Capabilities):
-    """Those of ConveRT."""
-
     title = "ConveRT"
     is_all_weights = True
 

@@ -1,4 +1,4 @@
-"""What a poly-encoder's m context vectors are made of: the paper's four kinds (Section 4.4, Appendix C), and turns."""
+"""A poly-encoder's m context vectors: the paper's four kinds (Section 4.4, Appendix C), and turns."""
 
 from __future__ import annotations
 

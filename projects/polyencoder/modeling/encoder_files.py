@@ -45,7 +45,7 @@ def json_of(name: str | os.PathLike[str], file: str, kind: type) -> Any:
 
 
 ADAPTERS = "adapter_config.json"
-"""What PEFT writes beside the weights of adapters: of which encoder they are, and how they change it."""
+"""PEFT's file beside the weights of adapters: their encoder, and how they change it."""
 
 LONGEST = 512
 """Tokens of an input where neither the tokenizer nor the encoder has a maximum."""

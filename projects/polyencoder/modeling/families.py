@@ -58,7 +58,7 @@ class Family:
     """An architecture's entry in the registry."""
 
     can: type[Capabilities]
-    """What its models can do: a base of their class, which needs no torch; or the class."""
+    """The capabilities of its models: a base of their class, which needs no torch; or the class."""
     place: str = ""
     """The class as MODULE:NAME, if `can` is a base of it."""
     has_backbone: bool = True

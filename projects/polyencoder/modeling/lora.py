@@ -83,7 +83,7 @@ def merged(model: M) -> M:
 
 
 def adapted_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What merging changes: adapters, and the weights that these are beside."""
+    """The tensors that merging changes: adapters, and the weights beside them."""
     return {name: tensor for name, tensor in model.state_dict().items() if _ADAPTED in name or _MATRICES in name}
 
 

@@ -108,7 +108,7 @@ def sentence_encoder(name: str | os.PathLike[str]) -> SentenceEncoder | None:
 
 
 def _of_transformer(name: str | os.PathLike[str], config: dict[str, Any], subfolder: str) -> dict[str, Any]:
-    """What a transformer's file says, as fields of a `SentenceEncoder`."""
+    """A transformer's file as fields of a `SentenceEncoder`."""
     lengths = {key: config.pop(key) for key in _LENGTHS if config.get(key)}
     lower_case = bool(config.pop("do_lower_case", False))
     config.pop("unpad_inputs", None)  # changes no vector

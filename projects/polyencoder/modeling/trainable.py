@@ -30,7 +30,7 @@ class TrainableModel(nn.Module):
 
     @property
     def new_parameters(self) -> list[nn.Parameter]:
-        """What a ranker adds to its encoder, from random or default numbers: trained at a learning rate of its own."""
+        """The parts that a ranker adds to its encoder, random or default first, with a learning rate of their own."""
         return []
 
     @property

@@ -24,9 +24,9 @@ class AttentionOptions(NamedTuple):
     """Options of attention."""
 
     dropout: float = 0.0
-    """Of the attention weights."""
+    """The dropout rate of the attention weights."""
     scale: float | None = None
-    """Of the products of queries and keys; None for 1 / sqrt(dim)."""
+    """The scale of products of queries and keys; None for 1 / sqrt(dim)."""
     window: int | None = None
     """Tokens attend to those less than this many positions away; None for the whole sequence."""
     bias: Tensor | None = None

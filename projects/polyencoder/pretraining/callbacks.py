@@ -143,7 +143,7 @@ class PretrainingLog(Log):
         super().__init__(every_seconds=every_seconds)
         self._peak = peak
         self.tokens = 0
-        """Of this process, padding not counted; of those that ran before too."""
+        """Tokens of this process and of those that ran before, without padding."""
 
     def clear(self) -> None:
         super().clear()

@@ -54,7 +54,7 @@ class PretrainingReport:
     updates: int
     seconds: float
     tokens: int
-    """Of all processes, padding not counted."""
+    """Tokens of all processes, without padding."""
     resumed: bool
     ranker_flags: str
     """Flags of `polyencoder train` for a ranker from this encoder, as on its card."""

@@ -11,7 +11,7 @@ from polyencoder.checks import checked_list, checked_text, is_blank, shown
 from polyencoder.errors import InputError
 
 SystemMessages = Literal["leave-out", "persona"]
-"""What becomes of a chat's system messages. A prompt says how to answer, not what was said: it is no turn."""
+"""The use of a chat's system messages. A prompt says how to answer, not what was said: it is no turn."""
 PERSONA = "your persona: "
 SYSTEM, SPEAKERS = ("system", "developer"), ("user", "assistant")
 TOOLS = ("tool", "function")

@@ -223,7 +223,7 @@ class TextEncoder:
 
     @property
     def pair_start(self) -> PairStart:
-        """What the second text of a pair begins with in the tokenizer's own pairs, as a `RankerConfig.pair_start`."""
+        """The beginning of the second text in the tokenizer's pairs, as a `RankerConfig.pair_start`."""
         first, second = ([self.start_id, *ids, self.end_id] for ids in self._encode(["a", "b"]))
         pair = self._pair
         starts: tuple[PairStart, ...] = (False, "end", True)

@@ -19,7 +19,7 @@ class Option:
     """An option with the text that a ranker reads."""
 
     given: Any
-    """As it was passed."""
+    """The option that was passed."""
     name: str | None
     """A tool's name; None for a text."""
     text: str

@@ -58,7 +58,7 @@ class RunData:
     sampler: NegativeSampler | None
     bad: BadExamples
     digest: str
-    """Of the training and validation data; for a stream, of the sizes, beginnings and ends of its files."""
+    """The digest of the training and validation data; for a stream, of its files' sizes, beginnings and ends."""
 
 
 def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, valid: Rows | None = None) -> RunData:

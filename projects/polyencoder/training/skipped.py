@@ -1,4 +1,4 @@
-"""What training skips, up to a limit in a row: batches without negatives, and updates that are not finite."""
+"""Skips, up to a limit in a row: batches without negatives, and updates that are not finite."""
 
 from __future__ import annotations
 

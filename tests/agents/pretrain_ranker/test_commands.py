@@ -130,15 +130,6 @@ def test_the_command_at_its_end_makes_a_ranker_of_it(make, vocabulary, train, tm
     assert config.output_scaling == pytest.approx(SIZES["embedding_size"] ** -0.25, rel=1e-3)
 
 
-def test_rankers_begin_with_the_folder(fitted, train, tmp_path):
-    folder = str(fitted[0].with_name("model.encoder"))
-    lengths = {"text_truncate": 30, "label_truncate": 16, "reduction_type": "first", "num_epochs": 1.1}
-    report = train("polyencoder", tmp_path / "poly", backbone=folder, validation_every_n_epochs=1.0, **lengths)
-    assert 0 < report["hits@1"] <= 1
-    cross = Ranker.from_backbone(folder, "cross", device="cpu", text={"text_truncate": 30, "label_truncate": 16})
-    assert cross.model.linear.weight.equal(load_file(f"{folder}/heads.safetensors")["next_utterance.weight"])
-
-
 def test_rankers_begin_with_the_model_file_too(fitted, make, task):
     """But not with the lengths of pre-training, in which context and response share the positions."""
     path = str(fitted[0])

@@ -20,7 +20,7 @@ csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))
 
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", r"\t": "\t"}
-"""What may separate columns, by the names that a shell needs not quote."""
+"""Delimiters of columns, by the names that a shell needs not quote."""
 
 
 def rows(

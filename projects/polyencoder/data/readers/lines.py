@@ -17,7 +17,7 @@ LOOKS_LIKE = {
     b"PK\3\4": "the file looks like an Excel workbook or a zip archive: save the table as CSV in UTF-8",
     b"\x1f\x8b": "the file looks compressed: let its name end in .gz",
 }
-"""What to do with files of other kinds, by their first bytes."""
+"""Remedies for files of other kinds, by their first bytes."""
 
 
 def lines(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[int, str]]:

@@ -13,7 +13,7 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
 CONTEXT_VECTORS: tuple[ContextVector, ...] = get_args(ContextVector)
-"""Of both, of the last utterance, of those before it: h_xz, h_x and h_z of Figure 2."""
+"""The vectors of both, the last utterance and those before it: h_xz, h_x and h_z of Figure 2."""
 
 
 def by_vector(encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:

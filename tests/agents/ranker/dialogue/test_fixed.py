@@ -83,15 +83,6 @@ def test_two_models_in_one_folder_do_not_share_vectors(copy_of, trained, train, 
 # ---- the index of vectors
 
 
-def test_vectors_are_encoded_once_and_then_read(copy_of, evaluate, candidates_file, encoded):
-    path = copy_of("polyencoder")
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
-    first = evaluate(path, **options)
-    assert len(encoded) == 1
-    assert same(evaluate(path, **options), first)
-    assert len(encoded) == 1
-
-
 def test_vectors_in_a_folder_of_ones_own(copy_of, train, evaluate, candidates_file, tmp_path, encoded):
     path, vectors = copy_of("biencoder"), tmp_path / "elsewhere" / "vectors"
     options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}

@@ -84,17 +84,6 @@ def test_half_precision_is_single_on_a_cpu(model, make_agent, learn):
     assert {parameter.dtype for parameter in agent.model.parameters()} == {torch.float32}
 
 
-def test_gradients_are_accumulated(make_agent, respond):
-    agent = make_agent("biencoder", update_freq=2, warmup_updates=-1)
-    before = [parameter.detach().clone() for parameter in agent.model.parameters()]
-    turns = [{**turn, "labels": [f"{turn['text']} too"]} for turn in TURNS]
-    respond(agent, *turns)
-    assert all(torch.equal(old, new) for old, new in zip(before, agent.model.parameters(), strict=True))
-    respond(agent, *turns)
-    assert not all(torch.equal(old, new) for old, new in zip(before, agent.model.parameters(), strict=True))
-    assert agent._number_training_updates == 1
-
-
 # ---- a pre-trained encoder
 
 
