@@ -22,13 +22,7 @@ def choose_context_vector(model: Any, vector: str) -> None:
 
 
 def reads_earlier_turns(ranker: TextRanker, context: Context) -> bool:
-    """Whether a multi-context ConveRT reads turns before the last one in this context.
-
-    If not, its vector `extra` is 0, and so are the scores of all candidates by it, which rank nothing.
-
-    Raises:
-        ConfigError: it is another kind of ranker.
-    """
+    """Whether a multi-context ConveRT reads earlier turns here; else `extra` ranks nothing. ConfigError for others."""
     _multi_context(ranker.model)
     return not set(ranker.text.separator_ids).isdisjoint(ranker.text.context_ids(context))
 

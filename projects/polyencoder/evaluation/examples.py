@@ -87,11 +87,7 @@ def recall_at_1(ranker: TextRanker, examples: Sequence[Example]) -> float:
 
 
 def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:
-    """Yields (example's position, scores of its candidates), in the fastest order.
-
-    Candidates with the same tokens have the same score. Models with vectors encode them once, and batch contexts by
-    length.
-    """
+    """Yields (example's position, scores of its candidates), fastest first; equal tokens have equal scores."""
     if ranker.model.reads_pairs:
         yield from _pair_scores(ranker, examples)
         return

@@ -37,10 +37,7 @@ def pool_ranks(scores: Tensor, pool: CandidatePool) -> Tensor:
 
 
 def merge_twins(scores: Tensor, pool: CandidatePool, keys: Sequence[Hashable]) -> tuple[Tensor, CandidatePool]:
-    """Masked scores [batch, n] and their pool with texts of equal keys merged, as training merges equal tokens.
-
-    The number of candidates, the N of R{N}@k, is still that of the texts.
-    """
+    """Masked scores [batch, n], and their pool, with texts of equal keys merged; the N of R{N}@k is that of texts."""
     merged = without_twins(pool, keys)
     if merged is pool:
         return scores, pool
@@ -104,10 +101,7 @@ def of_search(rank: int | None, n: int, *, top_k: int, hits_at: Sequence[int] = 
 def of_pool(
     scores: Tensor, pool: CandidatePool, *, has_n: bool = True, hits_at: Sequence[int] = HITS_AT
 ) -> list[dict[str, float]]:
-    """The metrics of each example of a batch, from its masked scores [batch, n].
-
-    `has_n` is False if the number of candidates depends on the batch: then there is no R{n}@k.
-    """
+    """The metrics of each example from its masked scores [batch, n]; without `has_n`, as n varies, no R{n}@k."""
     counts = pool.counts(len(scores)) if has_n else [None] * len(scores)
     return of_scores(scores, pool, counts, hits_at=hits_at, graded=pool.relevance is not None)
 

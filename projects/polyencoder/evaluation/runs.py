@@ -92,10 +92,7 @@ def rerank_run(
 
 
 def _joined(read: Sequence[tuple[str, float]], others: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Concatenates two lists of results, each best first; the second's scores become lower than the first's.
-
-    Each lower score of the second is a step of 1: measures compare float32, which may not tell close scores apart.
-    """
+    """Joins two lists of results, best first; scores of the second, a step of 1 each, are below those of the first."""
     if not read:
         return dict(others)
     places = {score: place for place, score in enumerate(dict.fromkeys(score for _, score in others), 1)}

@@ -80,13 +80,7 @@ class Tfidf:
 def evaluate_tfidf(
     responses: Iterable[str], examples: Sequence[Example], *, hits_at: Sequence[int] = HITS_AT
 ) -> dict[str, float]:
-    """Evaluates the baseline, fitted to the responses of the training data, on the last turn of each context.
-
-    It has no loss. `hits_at` are the k of recalls.
-
-    Raises:
-        InputError: there is no word in the responses, or an example cannot be evaluated, as in `evaluate`.
-    """
+    """Evaluates the baseline, fitted to training responses, on last turns; no loss. Errors as in `evaluate`."""
     check_examples(examples)
     tfidf = Tfidf(responses)
     cosines = (tfidf.cosines([example.turns[-1]], list(example.choices))[0] for example in examples)

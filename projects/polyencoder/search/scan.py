@@ -208,10 +208,7 @@ def _kth(of: Array, values: Array, *, k: int, contexts: int) -> Array:
 def _blocks(
     rows: Rows, size: int, *, first: int, k: int, allowed: Array | None
 ) -> Iterator[tuple[Block, Array | None]]:
-    """Blocks of rows in order, of at most `size` rows: `first` until k that are allowed were read, then more and more.
-
-    Each with which of its rows are allowed; None for all.
-    """
+    """Blocks in order, with their allowed rows (None: all): `first` rows until k were read, then up to `size`."""
     n_read = 0
     for chunk in rows.chunks(size):
         stop = 0

@@ -19,12 +19,7 @@ _LOGITS = 1 << 21  # of contexts that are scored at once; a few arrays of this s
 
 
 def score(contexts: Contexts, candidates: Array, *, attention: str = "basic") -> Array:
-    """Scores candidates [n, dim] for each context: [contexts, n], float32, or float64 if a side is.
-
-    Raises:
-        ConfigError: the attention type is unknown.
-        InputError: it does not fit the contexts.
-    """
+    """Scores candidates [n, dim] for contexts: [contexts, n], float32, or float64 if a side is. See `scale_of`."""
     scale = scale_of(contexts, attention)
     at_once = max(1, _LOGITS // max(1, contexts.n_codes * len(candidates)))
     if at_once >= len(contexts):
@@ -56,14 +51,7 @@ def attention_weights(logits: Array, mask: Array | None, *, scale: float = 1.0) 
 
 
 def scale_of(contexts: Any, attention: str) -> float:
-    """The factor of the logits inside the softmax, for an attention type.
-
-    The contexts are `Contexts`, or torch's `ContextEncoding`.
-
-    Raises:
-        ConfigError: the type is unknown.
-        InputError: it is `multihead` for contexts without keys, or the reverse.
-    """
+    """The logits' factor in the softmax, also of torch's contexts. ConfigError for no type, InputError for no keys."""
     check_choice("attention", attention, get_args(Attention))
     if contexts.batch_size and (attention == "multihead") != (contexts.keys is not None):
         has = "no keys" if contexts.keys is None else "keys"

@@ -64,10 +64,7 @@ def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True) -> Ite
 
 
 def _place(temporary: Path, target: Path) -> None:
-    """Gives a finished file its name. FileExistsError if another file has it.
-
-    On a file system without hard links an empty file reserves the name first, which a kill in between leaves.
-    """
+    """Gives a finished file its name, or FileExistsError; without hard links an empty file reserves it first."""
     try:
         try:
             os.link(temporary, target)
