@@ -69,6 +69,13 @@ def largest_risk(wrong: int | Array, answers: int | Array, *, confidence: float)
     return np.where(wrong >= answers, 1.0, bound)
 
 
+def chance_of(wrong: int, answers: int, *, risk: float) -> float:
+    """The probability of so many wrong answers, or more, if the share of wrong ones is `risk` (an exact test)."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(wrong, answers, risk, alternative="greater").pvalue)
+
+
 def fewest_answers(risk: float, *, confidence: float) -> int:
     """The number of answers, all of them right, that prove a risk."""
     return math.ceil(math.log(1 - confidence) / math.log(1 - risk))

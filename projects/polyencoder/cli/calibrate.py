@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from polyencoder.calibration import Calibration, calibration_file
-from polyencoder.calibration.risk import CONFIDENCE
+from polyencoder.calibration.risk import CONFIDENCE, chance_of, largest_risk
 from polyencoder.cli.shared.loading import check_index, check_reads_candidates, left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
 from polyencoder.data.pairs import read_examples
 from polyencoder.data.readers import BadExamples
-from polyencoder.errors import ConfigError
+from polyencoder.data.readers.lines import lines
+from polyencoder.data.readers.sources import open_bytes
+from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.hub.resolve import exists
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
@@ -32,9 +34,12 @@ class CalibrateSettings(Settings):
     """Settings of a calibration: the model and the examples."""
 
     model: RankerSettings
-    data: Annotated[Files, Parameter(alias="-d")]
+    data: Annotated[Files | None, Parameter(alias="-d"), Without("feedback")] = None
     """FILE of examples that the model was not trained on (JSON lines, CSV, TSV or Parquet): `context`, the right
     `response` and perhaps `candidates`; for an example without these they are drawn, as polyencoder evaluate does."""
+    feedback: str | None = None
+    """FILE of polyencoder serve --feedback: instead of a fit, test the promises of the calibration by how many replies
+    were rejected."""
     columns: ColumnSettings = field(default_factory=ColumnSettings)
     index: OneIndex | None = None
     """Calibrate for searching this index instead of ranking each example's candidates."""
@@ -72,6 +77,11 @@ def calibrate(settings: CalibrateSettings) -> None:
     from polyencoder.export.metadata import without_folder
 
     data, index = settings.data, settings.index
+    if settings.feedback is not None:
+        _test_promises(settings.feedback, load(settings.model).calibration, model=settings.model.model)
+        return
+    if data is None:
+        raise UsageError("calibrate requires --data, examples to fit, or --feedback, ratings that test the promises")
     calibrated = settings.rerank or settings.model.model
     if not exists(calibrated):
         raise ConfigError(f"{calibrated:.200}: no such folder or file; export a hub's model to a folder first")
@@ -119,6 +129,36 @@ def calibrate(settings: CalibrateSettings) -> None:
     for beside in filter(None, (whole, whole.index)):
         if beside.fitted_on != own.fitted_on:
             say(f"the one for {_use(beside)} is kept beside it")
+
+
+def _test_promises(path: str, calibration: Calibration | None, *, model: str) -> None:
+    """Compares the share of rejected replies with the promised risks. Raises InputError without either."""
+    promises = [] if calibration is None else [*calibration.promises, *(calibration.index or calibration).promises]
+    if not promises:
+        raise InputError(f"{model}: its calibration promises no risk; calibrate it with `polyencoder calibrate --risk`")
+    good, wrong = _count_lines(path), _count_lines(f"{path}.rejected.jsonl") if exists(f"{path}.rejected.jsonl") else 0
+    if not (rated := good + wrong):
+        raise InputError(f"{path}: has no ratings")
+    share = float(largest_risk(wrong, rated, confidence=CONFIDENCE))
+    say(
+        f"{rated:,} rated replies, {wrong:,} of them rejected: {wrong / rated:.1%}, at most {share:.1%} of all "
+        f"({CONFIDENCE:.0%} confidence)"
+    )
+    for promise in dict.fromkeys(promises):
+        chance = chance_of(wrong, rated, risk=promise.risk)
+        if chance < 1 - CONFIDENCE:
+            say(
+                f"A risk of {promise.risk:g} is not held: chance gives so many rejections with a probability of "
+                f"{chance:.2g}. Calibrate again, with examples as they are now.",
+                err=True,
+            )
+        else:
+            say(f"Nothing speaks against a risk of {promise.risk:g} (p = {chance:.2g}).")
+
+
+def _count_lines(path: str) -> int:
+    with open_bytes(path) as file:
+        return sum(1 for _, line in lines(file) if line.strip())
 
 
 def _show_on_card(folder: Path, fitted: Fit, own: Calibration) -> None:

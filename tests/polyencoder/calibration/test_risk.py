@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from polyencoder.calibration.risk import Answers, fewest_answers, largest_risk, least_risk, promised, prove
+from polyencoder.calibration.risk import Answers, chance_of, fewest_answers, largest_risk, least_risk, promised, prove
 
 
 def draw(n: int, rng: np.random.Generator, *, slope: float = 2.5) -> Answers:
@@ -22,6 +24,12 @@ def test_the_bound_is_that_of_clopper_and_pearson(counts, confidence):
     wrong, answers = counts
     interval = binomtest(wrong, answers).proportion_ci(confidence_level=2 * confidence - 1, method="exact")
     assert float(largest_risk(wrong, answers, confidence=confidence)) == pytest.approx(interval.high, abs=1e-9)
+
+
+def test_the_chance_of_wrong_answers_is_exact():
+    for wrong in range(6):
+        at_least = sum(math.comb(5, k) * 0.3**k * 0.7 ** (5 - k) for k in range(wrong, 6))
+        assert chance_of(wrong, 5, risk=0.3) == pytest.approx(at_least)
 
 
 @given(st.floats(0.005, 0.5), st.floats(0.5, 0.999))

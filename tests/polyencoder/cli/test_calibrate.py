@@ -15,6 +15,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import export_folder
 from polyencoder.index.searcher import Searcher
 from tests.commands import run_command
+from tests.polyencoder.calibration.test_probability import calibrated, promise
 
 
 @pytest.fixture
@@ -250,6 +251,31 @@ def test_pairs_without_candidates_get_drawn_ones(ranker, write, texts, tmp_path)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ConfigError, match="num_negatives: every example has candidates of its own"):
         call("calibrate", "--model", tmp_path / "model", "--data", path, "--num-negatives", 3)
+
+
+@pytest.mark.parametrize(("rejected", "is_held"), [(0, True), (3, True), (12, False), (None, True)])
+def test_ratings_test_the_promises(make_ranker, tmp_path, capsys, rejected, is_held):
+    """With 40 rated replies and a risk of 0.1: 3 rejections are few, 12 are not."""
+    calibrated(make_ranker("bi"), promises=(promise(threshold=0.2),)).save_pretrained(tmp_path / "model")
+    ratings = tmp_path / "said.jsonl"
+    ratings.write_text('{"context": ["a"], "response": "b"}\n' * (40 - (rejected or 0)))
+    if rejected is not None:
+        (tmp_path / "said.jsonl.rejected.jsonl").write_text('{"context": ["a"], "rejected": "b"}\n' * rejected)
+    done = run_command("calibrate", "--model", tmp_path / "model", "--feedback", ratings)
+    assert f"40 rated replies, {rejected or 0} of them rejected" in done.stdout
+    assert ("is not held" in done.stderr) is not is_held
+
+
+def test_ratings_that_test_nothing(make_ranker, tmp_path):
+    calibrated(make_ranker("bi")).save_pretrained(tmp_path / "model")
+    (tmp_path / "said.jsonl").write_text("")
+    with pytest.raises(InputError, match="promises no risk"):
+        call("calibrate", "--model", tmp_path / "model", "--feedback", tmp_path / "said.jsonl")
+    calibrated(make_ranker("bi"), promises=(promise(threshold=0.2),)).save_pretrained(
+        tmp_path / "model", overwrite=True
+    )
+    with pytest.raises(InputError, match="said.jsonl: has no ratings"):
+        call(*command)
 
 
 @pytest.mark.parametrize(
