@@ -275,7 +275,7 @@ def test_ratings_that_test_nothing(make_ranker, tmp_path):
         tmp_path / "model", overwrite=True
     )
     with pytest.raises(InputError, match="said.jsonl: has no ratings"):
-        call(*command)
+        call("calibrate", "--model", tmp_path / "promising", "--feedback", tmp_path / "said.jsonl")
 
 
 @pytest.mark.parametrize(
