@@ -267,15 +267,14 @@ def test_ratings_test_the_promises(make_ranker, tmp_path, capsys, rejected, is_h
 
 
 def test_ratings_that_test_nothing(make_ranker, tmp_path):
-    calibrated(make_ranker("bi")).save_pretrained(tmp_path / "model")
     (tmp_path / "said.jsonl").write_text("")
-    with pytest.raises(InputError, match="promises no risk"):
-        call("calibrate", "--model", tmp_path / "model", "--feedback", tmp_path / "said.jsonl")
-    calibrated(make_ranker("bi"), promises=(promise(threshold=0.2),)).save_pretrained(
-        tmp_path / "model", overwrite=True
-    )
-    with pytest.raises(InputError, match="said.jsonl: has no ratings"):
-        call("calibrate", "--model", tmp_path / "promising", "--feedback", tmp_path / "said.jsonl")
+    for folder, promises, message in (
+        ("a", (), "promises no risk"),
+        ("b", (promise(threshold=0.2),), "has no ratings"),
+    ):
+        calibrated(make_ranker("bi"), promises=promises).save_pretrained(tmp_path / folder)
+        with pytest.raises(InputError, match=message):
+            call("calibrate", "--model", tmp_path / folder, "--feedback", tmp_path / "said.jsonl")
 
 
 @pytest.mark.parametrize(
