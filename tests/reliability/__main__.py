@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NoReturn
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")  # forked processes
 
@@ -29,8 +30,15 @@ PARTS = {  # the share of the time, and the trials of a whole run
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong with a command."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.reliability", description=__doc__.splitlines()[0])
+    parser = Parser(prog="python -m tests.reliability", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=180.0, help="for all parts together")
     parser.add_argument("--seed", type=int, help="of what is drawn; a new one by default, which is printed")
     parser.add_argument("--only", nargs="+", choices=[*PARTS], default=[*PARTS], metavar="NAME", help=", ".join(PARTS))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.stats import binom
 
 from polyencoder.calibration.fitting import Observations, fit
 from polyencoder.calibration.probability import DEPTH
@@ -18,6 +19,7 @@ from tests.reliability.world import Budget, Counts
 
 CONFIDENCE = 0.9
 UNANSWERABLE = 0.5
+CHANCE = 1e-5  # of so many broken promises, where they are held as often as they say
 
 
 def made_up(n: int, rng: np.random.Generator) -> Answers:
@@ -73,7 +75,6 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     for kind in ("index", "made up"):
         broken = counts.of.get(f"{kind}: broken", 0)
         made = broken + counts.of.get(f"{kind}: held", 0)
-        most = (1 - CONFIDENCE) * made + 3 * (CONFIDENCE * (1 - CONFIDENCE) * made) ** 0.5
-        if broken > most:
-            counts.fail("wrong", f"{kind}: {broken} of {made} promises are broken, more than {most:.1f}")
+        if made and binom.sf(broken - 1, made, 1 - CONFIDENCE) < CHANCE:
+            counts.fail("wrong", f"{kind}: {broken} of {made} promises are broken")
     return counts

@@ -25,8 +25,8 @@ from unittest import mock
 
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.folder.build import build_index
-from tests.reliability.nth_call import OLD, Operation, Saving, operations, records
-from tests.reliability.world import Budget, Counts, World, in_child
+from tests.reliability.nth_call import OLD, Operation, Saving, operations
+from tests.reliability.world import Budget, Counts, World, in_child, records
 
 SECTOR = 512
 UNCERTAIN = ("-shm",)  # SQLite makes its index of the log anew

@@ -1,7 +1,7 @@
 """Damaged and hostile files are refused in one line: every kind of file that the library reads, changed at random.
 
-Each is opened and used in a forked child with 1 GB more memory and 5 s. None may die by a signal or touch a file
-elsewhere, and what is opened as whole must have the results of what was written.
+Each is opened and used in a forked child with 1 GB more memory and 5 s of a processor. None may die by a signal or
+touch a file elsewhere, and what is opened as whole must have the results of what was written.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from polyencoder.index.folder.build import build_index
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder, read_tokenizer
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
-from tests.reliability.kill9 import records
-from tests.reliability.world import CONTEXTS, TEXTS, Budget, Counts, World, entries, in_child
+from tests.reliability.world import CONTEXTS, TEXTS, Budget, Counts, World, entries, in_child, records
 
 MEMORY, SECONDS = 1 << 30, 5
 NUMBERS = [0, 1, 0x7F, 0xFF, 0x7FFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF, 1 << 40]
@@ -159,7 +158,7 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
         how, content = mutated(contents[path], contents[draw.choice([*contents])], draw)
         (here / path.relative_to(kind.folder)).write_bytes(content)
         counts.count(name)
-        ended = in_child(partial(_limited, kind, here), seconds=SECONDS)
+        ended = in_child(partial(_limited, kind, here), seconds=20 * SECONDS)
         where = f"trial {number}, {name}: {path.name}: {how}"
         if ended.signal:
             counts.fail("signals", f"{where}: signal {ended.signal}")
@@ -176,6 +175,7 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
 def _limited(kind: Kind, here: Path) -> str:
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))  # the machine may be busy
     try:
         if problem := kind.use(here):
             raise AssertionError(problem)

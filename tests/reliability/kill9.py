@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from polyencoder.errors import PolyencoderError
-from polyencoder.index import Candidate, FolderIndex
+from polyencoder.index import FolderIndex
 from polyencoder.index.folder.build import build_index
-from tests.reliability.world import TEXTS, Budget, Counts, World, begin, entries
+from tests.reliability.world import TEXTS, Budget, Counts, World, begin, entries, records
 
 LEAST, MOST = 6, 40  # candidates of the index
 
@@ -60,7 +60,8 @@ def step(draw: random.Random, name: str, texts: dict[str, str], number: int) -> 
         case "words":
             return Step(name, lambda index: index.add_words(), texts)
         case "FAISS":
-            return Step(name, lambda index: index.build_faiss("ivf-flat", nlist=1, storage="float32"), texts)
+            faiss = draw.choice([{"kind": "ivf-flat", "nlist": 1, "storage": "float32"}, {"kind": "hnsw"}])
+            return Step(name, lambda index: index.build_faiss(**faiss), texts)
 
     def several(index: FolderIndex) -> None:
         with index.changing():
@@ -69,10 +70,6 @@ def step(draw: random.Random, name: str, texts: dict[str, str], number: int) -> 
             index.compact()
 
     return Step(name, several, {id_: text for id_, text in texts.items() if id_ not in gone} | added)
-
-
-def records(texts: dict[str, str]) -> list[Candidate]:
-    return [Candidate(id_, text) for id_, text in texts.items()]
 
 
 def run(*, seed: int, budget: Budget, folder: Path) -> Counts:

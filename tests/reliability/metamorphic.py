@@ -24,8 +24,7 @@ from polyencoder.index.open import open_index
 from polyencoder.ranker import Ranker
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 from tests.postgres import binaries, postgres_server
-from tests.reliability.kill9 import records
-from tests.reliability.world import TEXTS, WORDS, Budget, Counts, entries, tiny_ranker
+from tests.reliability.world import TEXTS, WORDS, Budget, Counts, entries, records, tiny_ranker
 
 TOLERANCE = {"torch": 1e-4, "onnx": 1e-4, "bfloat16": 0.05, "onnx-int8": 0.25}
 """The largest difference from torch's float32, as a share of the largest score's absolute value."""

@@ -33,7 +33,7 @@ from polyencoder.export.folder import export_folder
 from polyencoder.index import Candidate, FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.storage.files import reporting_write_errors
-from tests.reliability.world import TEXTS, Budget, Counts, World, entries, in_child, tiny_ranker
+from tests.reliability.world import TEXTS, Budget, Counts, World, entries, in_child, records, tiny_ranker
 
 OLD = entries(TEXTS[:9])
 ADDED = entries(TEXTS[20:23], start=20)
@@ -213,10 +213,6 @@ def operations(world: World) -> dict[str, Operation]:
 def write_checkpoint(folder: Path, n: int) -> None:
     with reporting_write_errors(folder):
         write_states(folder / "checkpoint.pt", {"model": {"n": torch.full((9, 9), n)}})
-
-
-def records(texts: dict[str, str]) -> list[Candidate]:
-    return [Candidate(id_, text) for id_, text in texts.items()]
 
 
 def run(*, seed: int, budget: Budget, folder: Path) -> Counts:

@@ -24,8 +24,7 @@ from polyencoder.serving.app import create_app
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.forward import Forward
 from polyencoder.serving.service import Service
-from tests.reliability.kill9 import records
-from tests.reliability.world import TEXTS, Budget, Counts, entries, tiny_ranker
+from tests.reliability.world import TEXTS, Budget, Counts, entries, records, tiny_ranker
 
 AT_ONCE = 8
 WARM = 10_000  # requests before memory is looked at

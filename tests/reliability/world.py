@@ -17,7 +17,7 @@ import torch
 
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.errors import PolyencoderError
-from polyencoder.index import FolderIndex, verify
+from polyencoder.index import Candidate, FolderIndex, verify
 from polyencoder.index.folder.files import is_ours
 from polyencoder.index.meta import Fingerprints
 from polyencoder.modeling.build import build_model
@@ -113,7 +113,7 @@ class World:
         Another process may change it meanwhile, unless `at_once`: then each result is that of a state of its own.
         """
         if not at_once:
-            (hits, _) = index.search(self.contexts, top_k=1000)
+            (hits, _) = index.search(self.contexts, top_k=1000, exactness=random.choice(["exact", "certified"]))
             texts = {hit.id: hit.text for hit in hits}
             if texts not in states:
                 return "a search beside the writer gives the candidates of no state"
@@ -201,6 +201,10 @@ def in_child(work: Callable[[], object], *, seconds: int = 0) -> Ended:
         return work()
 
     return end(*begin(limited))
+
+
+def records(texts: Mapping[str, str]) -> list[Candidate]:
+    return [Candidate(id_, text) for id_, text in texts.items()]
 
 
 def entries(texts: Iterable[str], *, start: int = 0) -> dict[str, str]:
