@@ -47,7 +47,7 @@ def searched(folder: Path, rng: np.random.Generator, *, examples: int, rows: int
 
 def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     counts, rng = Counts(), np.random.default_rng(seed)
-    pool = searched(folder / "index", rng, examples=6_000)
+    pool = searched(folder / "index", rng, examples=4_000)
     answerable = torch.as_tensor(rng.random(len(pool)) >= UNANSWERABLE)
     asked = pool.where(answerable)
     for number in budget(counts):

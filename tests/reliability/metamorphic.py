@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ TOLERANCE = {"torch": 1e-4, "onnx": 1e-4, "bfloat16": 0.05, "onnx-int8": 0.25}
 """The largest difference from torch's float32, as a share of the largest score's absolute value."""
 CONVERT = {"hidden_size": 16, "attention_limits": (2, 8), "attention_size": 8, "intermediate_size": 32,
            "reduction_size": 8, "head_sizes": (24, 24), "output_size": 16, "scale_batches": 0}  # fmt: skip
+ARCHITECTURES = ["bi", "poly", "cross", "late", "convert"]
 LONG = " ".join(WORDS[:30])
 
 
@@ -60,12 +61,12 @@ def padded(ranker: Any, contexts: list[Any], texts: list[str], draw: random.Rand
 CHANGES: list[Callable[..., np.ndarray]] = [reordered, repeated, alone, contexts_alone, padded]
 
 
-def rankers(folder: Path, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def rankers(folder: Path, seed: int, names: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each architecture, with the same model by each backend."""
     (folder / "vocabulary").mkdir(parents=True)
     subwords = learn_subwords(count_words(TEXTS), SubwordSettings(min_count=2, buckets=9))
     (folder / "vocabulary" / "tokenizer.json").write_text(subwords.to_str(), encoding="utf-8")
-    for name in ("bi", "poly", "cross", "late", "convert"):
+    for name in names:
         if name == "convert":
             ranker = Ranker.from_vocabulary(folder / "vocabulary", device="cpu", **CONVERT)
         else:
@@ -97,15 +98,15 @@ def differ(scores: np.ndarray, expected: np.ndarray, *, share: float) -> str | N
 
 
 @contextlib.contextmanager
-def databases(folder: Path, ranker: Ranker) -> Iterator[dict[str, Any]]:
+def databases(folder: Path, ranker: Ranker, *, servers: bool) -> Iterator[dict[str, Any]]:
     """Indexes of the same candidates by each engine that is installed."""
     with contextlib.ExitStack() as stack:
         addresses = {"folder": str(folder / "scan")}
         if find_spec("faiss"):
             addresses["FAISS"] = str(folder / "faiss")
-        if find_spec("psycopg") and (programs := binaries()) is not None:
+        if servers and find_spec("psycopg") and (programs := binaries()) is not None:
             addresses["PostgreSQL"] = f"{stack.enter_context(postgres_server(programs)).address}#candidates"
-        if find_spec("milvus_lite"):
+        if servers and find_spec("milvus_lite"):
             addresses["Milvus"] = f"milvus:{folder / 'milvus.db'}#candidates"
         indexes = {}
         for name, address in addresses.items():
@@ -117,9 +118,10 @@ def databases(folder: Path, ranker: Ranker) -> Iterator[dict[str, Any]]:
 
 def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     counts, draw = Counts(), random.Random(seed)
-    made = dict(rankers(folder / "models", seed))
-    separable = made["poly"]["torch"]
-    with databases(folder, separable) as indexes:
+    whole = budget.trials > 100  # else not worth the time that exports and servers take
+    made = dict(rankers(folder / "models", seed, ARCHITECTURES if whole else [draw.choice(ARCHITECTURES)]))
+    separable = tiny_ranker("poly", seed=seed)
+    with databases(folder, separable, servers=whole) as indexes:
         for number in budget(counts):
             contexts = [draw.sample(TEXTS, draw.randint(1, 3)) for _ in range(draw.randint(1, 4))]
             texts = draw.sample(TEXTS, draw.randint(2, 12))
