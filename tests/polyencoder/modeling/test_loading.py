@@ -10,6 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.torch
+import sentence_transformers
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -22,6 +23,7 @@ from polyencoder.pretraining.start import starting_model
 from polyencoder.ranker import Ranker
 from polyencoder.settings.pretrain import PretrainingSettings
 from tests.encoders import ENCODERS
+from tests.polyencoder.modeling.test_oracle import CANDIDATES, CONTEXTS, PROMPTS, assert_same_vectors, tokenizer_of
 
 
 @pytest.fixture
@@ -181,16 +183,6 @@ def test_a_pickle_in_the_folder_never_runs(copied, malicious_pickle, name, proto
 def test_a_model_type_that_transformers_does_not_know():
     with pytest.raises(ConfigError, match="knows no model type 'bort'"):
         build_backbone({"model_type": "bort"})
-
-
-sentence_transformers = pytest.importorskip("sentence_transformers")
-from tests.polyencoder.modeling.test_oracle import (  # noqa: E402  (skipped without sentence-transformers)
-    CANDIDATES,
-    CONTEXTS,
-    PROMPTS,
-    assert_same_vectors,
-    tokenizer_of,
-)
 
 
 @pytest.fixture

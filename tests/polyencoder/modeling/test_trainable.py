@@ -165,8 +165,6 @@ class TestFrozenCandidates:
             freeze(make_model("cross"), fine_tuned="all", freeze_candidates=True)
 
 
-pytestmark = pytest.mark.slow
-
 COMPILER = os.environ.get("CXX") or "g++"
 
 
@@ -205,6 +203,7 @@ def test_a_compiled_encoder_is_the_same_encoder():
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
 
 
+@pytest.mark.slow
 def test_torch_before_2_7_is_named(backbone_folder, monkeypatch):
     model = holding(load_pretrained(backbone_folder("bert")))
     monkeypatch.delattr("torch.compiler.is_exporting", raising=False)
@@ -212,6 +211,7 @@ def test_torch_before_2_7_is_named(backbone_folder, monkeypatch):
         compile_encoders(model)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not NEW_ENOUGH, reason="torch 2.6 is refused first")
 def test_without_a_compiler_the_error_says_what_to_do(backbone_folder, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
@@ -219,6 +219,7 @@ def test_without_a_compiler_the_error_says_what_to_do(backbone_folder, monkeypat
         compile_encoders(holding(load_pretrained(backbone_folder("bert"))))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not NEW_ENOUGH, reason="torch 2.6 is refused first")
 def test_a_gpu_needs_triton(backbone_folder, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -59,8 +59,6 @@ def test_a_rate_below_one_is_not_zero():
     assert shown == ["1,184 examples/s", "2 examples/s", "0.3 examples/s", "0.004 examples/s"]
 
 
-pytestmark = pytest.mark.usefixtures("forked_commands")
-
 CODE = """
 import logging
 from polyencoder.training.callbacks.log import logged_by_default
@@ -70,6 +68,7 @@ with logged_by_default(show=True):
 """
 
 
+@pytest.mark.usefixtures("forked_commands")
 @pytest.mark.parametrize(
     ("begin", "shown"), [("", True), ("logging.getLogger().addHandler(logging.NullHandler())", False)]
 )
