@@ -178,19 +178,23 @@ def image(moment: Moment, disk: Disk, folder: Path, draw: random.Random) -> str:
         if content != certain and draw.random() >= share:
             torn = draw.choice(("old", "cut", "zeros", "holes"))
             told.append(f"{name} {torn}")
-            cut = SECTOR * draw.randint(0, len(content) // SECTOR)
-            if torn == "old":
-                content = certain
-            elif torn == "cut":
-                content = content[:cut]
-            elif torn == "zeros":
-                content = content[:cut] + bytes(len(content) - cut)
-            else:  # each sector is the new one, or what was there
-                old = certain[: len(content)].ljust(len(content), b"\0")
-                sectors = range(0, len(content), SECTOR)
-                content = b"".join((old, content)[draw.random() < 0.5][at : at + SECTOR] for at in sectors)
+            content = certain if torn == "old" else torn_content(content, certain, torn, draw)
         (paths[parent] / name).write_bytes(content)
     return ", ".join(told) or "nothing lost"
+
+
+def torn_content(new: bytes, old: bytes, how: str, draw: random.Random) -> bytes:
+    """Each sector is the new one, or what was there: up to a place, or anywhere. What was not written stays."""
+    length = max(len(new), len(old))
+    cut, sectors = SECTOR * draw.randint(0, length // SECTOR), []
+    for at in range(0, length, SECTOR):
+        after, before = new[at : at + SECTOR], old[at : at + SECTOR]
+        is_new = draw.random() < 0.5 if how == "holes" else at < cut
+        lost = bytes(len(after)) if how == "zeros" and before != after else before
+        sectors.append(after if is_new else lost)
+        if len(sectors[-1]) < SECTOR and how == "holes":
+            sectors[-1] = sectors[-1].ljust(len(after), b"\0")
+    return b"".join(sectors)
 
 
 def run(*, seed: int, budget: Budget, folder: Path) -> Counts:

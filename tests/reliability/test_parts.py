@@ -18,9 +18,9 @@ SHORT = {
     "kill9": 10,
     "foreign": 40,
     "oracle": 120,
-    "calibration": 20,
-    "soak": 300,
-    "metamorphic": 60,
+    "calibration": 10,
+    "soak": 150,
+    "metamorphic": 40,
 }
 
 
