@@ -46,10 +46,10 @@ def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True) -> Ite
     _discard(target, older_than=ABANDONED)
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     temporary = target.with_name(f"{_part_prefix(target)}{secrets.token_hex(4)}.part")
-    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else mode | 0o600)
-    mode = stat.S_IMODE(os.fstat(handle).st_mode) if mode is None else mode  # without those that umask withholds
-    os.close(handle)
     try:
+        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else mode | 0o600)
+        mode = stat.S_IMODE(os.fstat(handle).st_mode) if mode is None else mode  # without those that umask withholds
+        os.close(handle)
         yield temporary
         fsync(temporary)
         temporary.chmod(mode)  # a library may have put a private file of its own in its place

@@ -63,7 +63,7 @@ class Change:
             self.meta = IndexMeta.parsed(self.catalogue.description(), folder)
             """The description, written when it is published."""
         except BaseException:
-            self._connection.close()
+            self._release()
             raise
         self._before, self._compacted = self.meta, False
         self.closed = False
@@ -183,11 +183,19 @@ class Change:
 
     def close(self, *, keep: bool = False) -> None:
         """Ends the change and undoes what was not committed. `keep` its files, for a change that repeats it."""
-        with suppress(sqlite3.Error, OSError):
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            if not keep:
-                self._remove_others()
+        try:
+            with suppress(sqlite3.Error, OSError):
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                if not keep:
+                    self._remove_others()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        """Closes the connection, and ends its transaction first: the lock would outlive it while a cursor is alive."""
+        with suppress(sqlite3.Error):
+            self._connection.rollback()
         self._connection.close()
         self.closed = True
 

@@ -58,7 +58,7 @@ class Database:
             yield Catalogue(reader.connection, self._folder)
             if reader.content is not None and reader.content != _content(self._path):
                 raise CheckpointError(f"{self._path}: was changed during a read")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # of a damaged text
             raise _unreadable(self._path, error) from error
         finally:
             self._give_back(reader)
@@ -154,7 +154,7 @@ def _open_to_read(path: Path, stamp: tuple[int, ...]) -> _Reader:
             if immutable or not _is_at_rest(path):
                 raise
             return _connected(path, stamp, immutable=True)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # of a damaged text
         raise _unreadable(path, error) from error
 
 
@@ -177,7 +177,7 @@ def _is_at_rest(path: Path) -> bool:
         return True
 
 
-def _unreadable(path: Path, error: sqlite3.Error) -> CheckpointError:
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
     if isinstance(error, sqlite3.OperationalError):  # the disk, or another process; the index may be whole
         why = "cannot be read"
         todo = "if its disk is full or read-only, make room or copy the folder elsewhere; else build the index again"

@@ -323,6 +323,15 @@ class TestVerify:
         with pytest.raises(CheckpointError, match="index.sqlite: damaged .text . was altered"):
             verify(folder)
 
+    def test_a_schema_that_is_no_text(self, folder):
+        with closing(sqlite3.connect(folder / DATABASE)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        data = (folder / DATABASE).read_bytes()
+        assert b"tabledeaddead" in data
+        (folder / DATABASE).write_bytes(data.replace(b"tabledeaddead", b"tabl\xb3deaddead"))
+        with pytest.raises(CheckpointError, match=r"index.sqlite: .*\(.*utf-8"):
+            verify(folder)
+
     def test_damaged_pages(self, folder):
         """What SQLite says of them has several lines."""
         with closing(sqlite3.connect(folder / DATABASE)) as connection:
