@@ -103,9 +103,9 @@ def main(
     ranker = Ranker.load(folder / "model")
     measure(ranker, Path(data))
     try:
-        ranker.calibrate(folder / "dev.jsonl", risk=0.1)
-        print(*ranker.calibration.promises)
-    except InputError as error:  # so few examples, or so many wrong choices, cannot promise it
+        fitted = ranker.calibrate(folder / "dev.jsonl", risk=0.25)
+        print(*fitted.calibration.promises, f"The smallest risk that could be promised is {fitted.least_risk:.2f}.")
+    except InputError as error:  # so few examples cannot promise it
         print(error)
         ranker.calibrate(folder / "dev.jsonl")
     ranker.calibration.save(folder / "model")
