@@ -8,10 +8,13 @@ order, so that the beginning of a prompt stays the same, until newer ones need t
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from itertools import chain
+from itertools import count as numbers
 from typing import Any, NamedTuple
 
 import anyio
@@ -58,23 +61,39 @@ class ToolProxy:
 
     Args:
         max_tools: the most tools to list beside `find_tools`.
-        answers: `min_probability` or `max_risk`, to leave out tools.
+        min_probability: leave out less probable tools, see `Selector.select`; `max_risk` likewise.
     """
 
-    def __init__(self, selector: Selector, *, max_tools: int = 8, **answers: float | None) -> None:
-        self._selector, self._max, self._answers = selector, max_tools, answers
+    def __init__(
+        self,
+        selector: Selector,
+        *,
+        max_tools: int = 8,
+        min_probability: float | None = None,
+        max_risk: float | None = None,
+    ) -> None:
+        self._selector, self._max = selector, max_tools
+        self._least, self._risk = min_probability, max_risk
         self._tools: dict[str, _Remote] = {}
+        self._latest: list[str] = []  # the listed ones, those that were found last at the end
         self.listed: list[str] = []
 
     async def connect(self, clients: Sequence[tuple[str, Client]]) -> None:
         """Reads the tools of servers, by the servers' names, which precede the names that two tools have.
 
-        Raises InputError if there are no tools.
+        Of two servers with one name, the second one's tools have a number, too.
+
+        Raises:
+            ConfigError: a server does not list its tools.
+            InputError: there are no tools.
         """
-        remotes = [(server, client, tool) for server, client in clients for tool in await _all_tools(client)]
+        remotes = [(server, client, tool) for server, client in clients for tool in await _all_tools(server, client)]
         count = Counter(tool.name for _, _, tool in remotes)
         for server, client, tool in remotes:
-            name = f"{server}_{tool.name}" if count[tool.name] > 1 or tool.name == FIND_TOOLS else tool.name
+            prefix = re.sub(r"[^A-Za-z0-9_-]+", "_", server)  # language models take no others
+            name = f"{prefix}_{tool.name}" if count[tool.name] > 1 or tool.name == FIND_TOOLS else tool.name
+            numbered = chain([name], (f"{name}_{number}" for number in numbers(2)))
+            name = next(new for new in numbered if new not in self._tools)
             described = tool.description or tool.title or tool.name  # MCP requires no description, a ranker does
             self._tools[name] = _Remote(
                 tool.model_copy(update={"name": name, "description": described}), client, tool.name
@@ -85,6 +104,8 @@ class ToolProxy:
     def server(self) -> Server[Any]:
         """The MCP server that lists and calls the tools."""
 
+        one_search = anyio.Lock()  # calls may come at once
+
         async def list_tools(*_: Any) -> ListToolsResult:
             return ListToolsResult(tools=[_FINDER, *(self._tools[name].tool for name in self.listed)], ttl_ms=0)
 
@@ -92,11 +113,13 @@ class ToolProxy:
             arguments = params.arguments or {}
             if params.name == FIND_TOOLS:
                 try:
-                    before = [*self.listed]
-                    found = await anyio.to_thread.run_sync(self.find, arguments)
+                    async with one_search:
+                        before = self.listed
+                        found = await anyio.to_thread.run_sync(self.find, arguments)
+                        has_changed = self.listed != before
                 except PolyencoderError as error:
                     return failed(str(error))
-                if self.listed != before:
+                if has_changed:
                     await context.session.send_tool_list_changed()
                 text = TextContent(type="text", text=json.dumps(found, ensure_ascii=False))
                 return CallToolResult(content=[text], structured_content={"tools": found})
@@ -118,21 +141,28 @@ class ToolProxy:
             {"name": name, "description": tool.description, "inputSchema": tool.input_schema}
             for name, (tool, _, _) in self._tools.items()
         ]
-        top_k = arguments.get("top_k", 3)
-        chosen = self._selector.select(arguments.get("query", ""), options, top_k=top_k, **self._answers).chosen
+        chosen = self._selector.select(
+            arguments.get("query", ""),
+            options,
+            top_k=arguments.get("top_k", 3),
+            min_probability=self._least,
+            max_risk=self._risk,
+        ).chosen
         names = [choice.option["name"] for choice in chosen][: self._max]
-        old = [name for name in self.listed if name not in names]
-        room = self._max - len(names)
-        stay = {*old[len(old) - room :]} if room < len(old) else {*old}
-        self.listed = [name for name in self.listed if name in stay or name in names]
-        self.listed += [name for name in names if name not in self.listed]
+        earlier = [name for name in self._latest if name not in names]
+        self._latest = [*earlier, *reversed(names)][-self._max :]
+        stay = [name for name in self.listed if name in self._latest]
+        self.listed = [*stay, *(name for name in names if name not in stay)]
         return [{"name": name, "description": self._tools[name].tool.description} for name in names]
 
 
-async def _all_tools(client: Client) -> list[Tool]:
+async def _all_tools(server: str, client: Client) -> list[Tool]:
     tools, cursor = [], None
     while True:
-        page = await client.list_tools(cursor=cursor)
+        try:
+            page = await client.list_tools(cursor=cursor)
+        except MCPError as error:  # such as a server that has none
+            raise ConfigError(f"the server {server!r} lists no tools: {one_line(error)}", argument="server") from None
         tools += page.tools
         if (cursor := page.next_cursor) is None:
             return tools
@@ -142,7 +172,7 @@ def run_proxy(proxy: ToolProxy, commands: Sequence[str]) -> None:
     """Starts the servers, and answers one client on standard input and output until it closes them.
 
     Raises:
-        ConfigError: a server does not start; it names the command.
+        ConfigError: a server does not start, or does not list its tools; it is named.
         InputError: the servers have no tools.
     """
 
@@ -163,9 +193,9 @@ def run_proxy(proxy: ToolProxy, commands: Sequence[str]) -> None:
 
 
 async def _started(command: str, stack: AsyncExitStack) -> tuple[str, Client]:
-    program, *arguments = shlex.split(command) or [""]
     try:
+        program, *arguments = shlex.split(command) or [""]
         client = await stack.enter_async_context(Client(StdioServerParameters(command=program, args=arguments)))
-    except Exception as error:  # of the program, or of the protocol
+    except Exception as error:  # of the quotes, of the program, or of the protocol
         raise ConfigError(f"the server {command!r} does not start: {one_line(error)}", argument="server") from None
-    return client.server_info.name, client
+    return (program if client.server_info is None else client.server_info.name), client

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import anyio
+import numpy as np
 import pytest
 
 from polyencoder import ConfigError, InputError, Selector
@@ -31,6 +33,18 @@ def same(text: str) -> str:
     return {name!r}
 
 server.run()
+"""
+PROMPTS = """
+import anyio
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+async def main():
+    server = Server("prompts")
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+anyio.run(main)
 """
 PETS = SERVER.format(name="zoo", tool="pets", description="do you have any pets ?")
 SKI = SERVER.format(name="sport", tool="ski", description="i like to ski in the mountains .")
@@ -84,15 +98,16 @@ def test_tools_are_found_listed_and_called(model):
     assert "top_n" in bad.content[0].text
 
 
-def connected(make_ranker, tools, **settings):
+def connected(make_ranker, *servers, **settings):
     from polyencoder.serving.mcp_proxy import ToolProxy
 
-    async def list_tools(*, cursor):  # in pages of one tool
+    async def list_tools(tools, *, cursor):  # in pages of one tool
         at = int(cursor or 0)
         return SimpleNamespace(tools=tools[at : at + 1], next_cursor=str(at + 1) if at + 1 < len(tools) else None)
 
     proxy = ToolProxy(Selector(calibrated(make_ranker("bi"))), **settings)
-    anyio.run(proxy.connect, [("server", SimpleNamespace(list_tools=list_tools))])
+    clients = [SimpleNamespace(list_tools=partial(list_tools, tools)) for tools in servers]
+    anyio.run(proxy.connect, [("a server", client) for client in clients])
     return proxy
 
 
@@ -111,6 +126,22 @@ def test_listed_tools_keep_their_order_and_the_oldest_make_room(make_ranker):
         assert [tool for tool in proxy.listed if tool in before] == [tool for tool in before if tool in proxy.listed]
     assert len(proxy.find({"query": "pets", "top_k": 5})) == 3
     assert len(proxy.listed) == 3
+
+
+def test_the_tool_that_was_not_found_for_longest_leaves(make_ranker):
+    proxy = connected(make_ranker, named("pets", "dogs", "cats"), max_tools=2)
+    listed = []
+    for name in ("pets", "dogs", "pets", "cats"):
+        proxy._selector.ranker.score = lambda _, texts, name=name: np.array([[float(name in text) for text in texts]])
+        proxy.find({"query": "hi", "top_k": 1})
+        listed.append(proxy.listed)
+    assert listed == [["pets"], ["pets", "dogs"], ["pets", "dogs"], ["pets", "cats"]]
+
+
+def test_equal_tools_of_servers_with_one_name(make_ranker):
+    proxy = connected(make_ranker, named("pets"), named("pets", "dogs"), named("pets"))
+    found = proxy.find({"query": "pets", "top_k": 9})
+    assert {tool["name"] for tool in found} == {"a_server_pets", "a_server_pets_2", "a_server_pets_3", "dogs"}
 
 
 def test_improbable_tools_are_left_out(make_ranker):
@@ -135,7 +166,12 @@ def test_servers_without_tools(make_ranker):
         connected(make_ranker, [])
 
 
-@pytest.mark.parametrize("server", ["no-such-program-here", command("raise SystemExit(3)")])
+@pytest.mark.parametrize("server", ["no-such-program-here", "python 'x", command("raise SystemExit(3)")])
 def test_a_server_that_does_not_start_is_named(model, server):
     with pytest.raises(ConfigError, match="does not start"):
         run(["mcp-proxy", "--model", str(model), "--server", server])
+
+
+def test_a_server_that_lists_no_tools_is_named(model):
+    with pytest.raises(ConfigError, match="'prompts' lists no tools"):
+        run(["mcp-proxy", "--model", str(model), "--server", command(PROMPTS)])
