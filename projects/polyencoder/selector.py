@@ -11,7 +11,7 @@ import numpy as np
 
 from polyencoder.calibration import AnswerOptions, CalibratedRanker, Calibration
 from polyencoder.calibration.probability import best_first
-from polyencoder.checks import checked_count
+from polyencoder.checks import checked_count, checked_iterable, checked_text
 from polyencoder.encoding.protocol import Dialogue
 from polyencoder.errors import ConfigError
 from polyencoder.ranked import Ranked, with_probabilities
@@ -41,11 +41,11 @@ class Selection:
     """The chosen options, and how likely it is that none is right."""
 
     chosen: list[Selected]
-    """Best first, after those that were kept; empty if no option is probable enough."""
+    """Best first, after those that were kept; empty if none was kept and no option is probable enough."""
     none_probability: float | None
     """The probability that none of all options is right; None if the model is not calibrated."""
     best_left_out: Selected | None = None
-    """The best option, if no option is probable enough."""
+    """The best option, if no option is probable enough and it was not kept."""
 
 
 class Selector:
@@ -95,6 +95,7 @@ class Selector:
         read = read_options(options)
         (turns,) = checked_contexts([conversation], name="conversation")
         top_k = None if top_k is None else checked_count("top_k", top_k)
+        keep = [checked_text("keep", key) for key in checked_iterable("keep", keep, of="names or texts")]
         calibration = self.ranker.calibration
         answers = AnswerOptions(min_probability=min_probability, max_risk=max_risk)
         least = answers.least(calibration, of=self.ranker)
@@ -128,9 +129,9 @@ def selection(
         Selected(options[one.index].given, one.index, options[one.index].name, one.score, one.probability, one.risk)
         for one in ranked
     ]
-    by_key = {options[one.index].name or options[one.index].text: one for one in found}
+    by_key = {options[one.index].name or options[one.index].text: one for one in reversed(found)}  # of equal texts one
     kept = [by_key[key] for key in dict.fromkeys(keep) if key in by_key]
-    others = [one for one in found if least is None or (one.probability is not None and one.probability >= least)]
-    others = [one for one in others if one not in kept]
+    probable = [one for one in found if least is None or (one.probability is not None and one.probability >= least)]
+    others = [one for one in probable if one not in kept]
     chosen = kept + (others if top_k is None else others[: max(0, top_k - len(kept))])
-    return Selection(chosen, none, None if chosen else found[0])
+    return Selection(chosen, none, None if probable or found[0] in kept else found[0])

@@ -84,6 +84,25 @@ def test_what_was_chosen_stays(make_ranker):
     kept()
 
 
+def test_the_best_option_is_left_out_unless_it_was_kept(make_ranker):
+    selector = Selector(calibrated(make_ranker("bi")))
+    best, *_, worst = selector.select(CHAT, TOOLS).chosen
+    for keep, left_out in ((worst, best), (best, None)):
+        found = selector.select(CHAT, TOOLS, keep=[keep.name or keep.option], min_probability=1)
+        assert (found.chosen, found.best_left_out) == ([keep], left_out)
+    assert selector.select(CHAT, TOOLS, keep=[worst.name or worst.option], top_k=1).best_left_out is None
+
+
+def test_the_first_of_equal_texts_is_kept(make_ranker):
+    assert Selector(make_ranker("bi")).select("hi", ["hello", "you", "you"], keep=["you"]).chosen[0].index == 1
+
+
+@pytest.mark.parametrize("keep", ["pets", [3], None])
+def test_kept_options_that_are_no_names(make_ranker, keep):
+    with pytest.raises(InputError, match="keep"):
+        Selector(make_ranker("bi")).select(CHAT, TOOLS, keep=keep)
+
+
 def test_equal_texts_are_one_option(make_ranker):
     selector = Selector(calibrated(make_ranker("bi")))
     once, twice = selector.select("hi", ["hello", "you"]), selector.select("hi", ["hello", "you", "hello"])
