@@ -28,20 +28,22 @@ from polyencoder.validation import Count
 if TYPE_CHECKING:
     from polyencoder.calibration.fitting import Fit
 
+_OF_FIT = Without("feedback")
+
 
 @settings()
 class CalibrateSettings(Settings):
     """Settings of a calibration: the model and the examples."""
 
     model: RankerSettings
-    data: Annotated[Files | None, Parameter(alias="-d"), Without("feedback")] = None
+    data: Annotated[Files | None, Parameter(alias="-d"), _OF_FIT] = None
     """FILE of examples that the model was not trained on (JSON lines, CSV, TSV or Parquet): `context`, the right
     `response` and perhaps `candidates`; for an example without these they are drawn, as polyencoder evaluate does."""
     feedback: str | None = None
     """FILE of polyencoder serve --feedback: instead of a fit, test the promises of the calibration by how many replies
     were rejected."""
-    columns: ColumnSettings = field(default_factory=ColumnSettings)
-    index: OneIndex | None = None
+    columns: Annotated[ColumnSettings, _OF_FIT] = field(default_factory=ColumnSettings)
+    index: Annotated[OneIndex | None, _OF_FIT] = None
     """Calibrate for searching this index instead of ranking each example's candidates."""
     rerank: Annotated[str | None, Needs("index")] = None
     """With --index: calibrate this cross-encoder, which reranks what --model finds."""
@@ -49,17 +51,17 @@ class CalibrateSettings(Settings):
     """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder itself)."""
     keep_turns: Annotated[bool, Needs("index")] = False
     """Also return candidates that repeat a turn of their context (ignoring case and spacing)."""
-    skip_bad_examples: bool = False
+    skip_bad_examples: Annotated[bool, _OF_FIT] = False
     """Skip and count records that cannot be used, instead of stopping at them."""
-    num_negatives: Annotated[Count | None, Without("index")] = None
+    num_negatives: Annotated[Count | None, Without("index"), _OF_FIT] = None
     """Candidates to sample for an example that has none (default: 19)."""
-    negatives: Annotated[Files | None, Without("index")] = None
+    negatives: Annotated[Files | None, Without("index"), _OF_FIT] = None
     """FILE to sample them from (default: the responses of --data)."""
-    seed: int = 0
+    seed: Annotated[int, _OF_FIT] = 0
     """Seed of sampled candidates, and of the half of the examples that tests a risk."""
-    unanswerable: float = 0.5
+    unanswerable: Annotated[float, _OF_FIT] = 0.5
     """Expected share of contexts that no candidate answers."""
-    risk: Shares = ()
+    risk: Annotated[Shares, _OF_FIT] = ()
     """Promise that at most this share of the answers is wrong, for --max-risk, such as 0.05; several with commas. Half
     of the examples test the promise."""
     confidence: Annotated[float, Needs("risk")] = CONFIDENCE
@@ -134,7 +136,8 @@ def calibrate(settings: CalibrateSettings) -> None:
 def _test_promises(path: str, calibration: Calibration | None, *, model: str) -> None:
     """Compares the share of rejected replies with the promised risks. Raises InputError without either."""
     promises = [] if calibration is None else [*calibration.promises, *(calibration.index or calibration).promises]
-    if not promises:
+    risks = dict.fromkeys(promise.risk for promise in promises)  # of rankings and of searches
+    if not risks:
         raise InputError(f"{model}: its calibration promises no risk; calibrate it with `polyencoder calibrate --risk`")
     good, wrong = _count_lines(path), _count_lines(f"{path}.rejected.jsonl") if exists(f"{path}.rejected.jsonl") else 0
     if not (rated := good + wrong):
@@ -144,16 +147,16 @@ def _test_promises(path: str, calibration: Calibration | None, *, model: str) ->
         f"{rated:,} rated replies, {wrong:,} of them rejected: {wrong / rated:.1%}, at most {share:.1%} of all "
         f"({CONFIDENCE:.0%} confidence)"
     )
-    for promise in dict.fromkeys(promises):
-        chance = chance_of(wrong, rated, risk=promise.risk)
+    for risk in risks:
+        chance = chance_of(wrong, rated, risk=risk)
         if chance < 1 - CONFIDENCE:
             say(
-                f"A risk of {promise.risk:g} is not held: chance gives so many rejections with a probability of "
+                f"A risk of {risk:g} is not held: chance gives so many rejections with a probability of "
                 f"{chance:.2g}. Calibrate again, with examples as they are now.",
                 err=True,
             )
         else:
-            say(f"Nothing speaks against a risk of {promise.risk:g} (p = {chance:.2g}).")
+            say(f"Nothing speaks against a risk of {risk:g} (p = {chance:.2g}).")
 
 
 def _count_lines(path: str) -> int:

@@ -6,6 +6,7 @@ import csv
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -256,7 +257,10 @@ def test_pairs_without_candidates_get_drawn_ones(ranker, write, texts, tmp_path)
 @pytest.mark.parametrize(("rejected", "is_held"), [(0, True), (3, True), (12, False), (None, True)])
 def test_ratings_test_the_promises(make_ranker, tmp_path, capsys, rejected, is_held):
     """With 40 rated replies and a risk of 0.1: 3 rejections are few, 12 are not."""
-    calibrated(make_ranker("bi"), promises=(promise(threshold=0.2),)).save_pretrained(tmp_path / "model")
+    ranker = calibrated(make_ranker("bi"), promises=(promise(threshold=0.2),))
+    of_searches = replace(ranker.calibration, promises=(promise(threshold=0.3),))
+    ranker.calibration = replace(ranker.calibration, index=of_searches)
+    ranker.save_pretrained(tmp_path / "model")
     ratings = tmp_path / "said.jsonl"
     ratings.write_text('{"context": ["a"], "response": "b"}\n' * (40 - (rejected or 0)))
     if rejected is not None:
@@ -264,6 +268,7 @@ def test_ratings_test_the_promises(make_ranker, tmp_path, capsys, rejected, is_h
     done = run_command("calibrate", "--model", tmp_path / "model", "--feedback", ratings)
     assert f"40 rated replies, {rejected or 0} of them rejected" in done.stdout
     assert ("is not held" in done.stderr) is not is_held
+    assert (done.stdout + done.stderr).count("a risk of 0.1") + done.stderr.count("A risk of 0.1") == 1
 
 
 def test_ratings_that_test_nothing(make_ranker, tmp_path):
@@ -288,3 +293,11 @@ def test_ratings_that_test_nothing(make_ranker, tmp_path):
 def test_flags_that_would_do_nothing_are_errors(ranker, tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
         call("calibrate", "--model", tmp_path / "model", "--data", "x.jsonl", *options)
+
+
+@pytest.mark.parametrize(
+    "options", [("--data", "x.jsonl"), ("--risk", "0.1"), ("--index", "index"), ("--seed", "1"), ("--delimiter", "tab")]
+)
+def test_flags_of_a_fit_beside_ratings(tmp_path, options):
+    with pytest.raises(ConfigError, match=f"{options[0][2:]} is not read with feedback"):
+        call("calibrate", "--model", tmp_path / "model", "--feedback", "said.jsonl", *options)
