@@ -21,7 +21,7 @@ _BYTES = 32
 
 def sign_file(path: str | os.PathLike[str]) -> str:
     """The signature of a file, by a key that is made if missing. ConfigError for a bad key, OSError for the file."""
-    return _signature(path, _make_key())
+    return _signature(path, make_key())
 
 
 def is_signed(path: str | os.PathLike[str], signature: str) -> bool:
@@ -37,7 +37,12 @@ def _signature(path: str | os.PathLike[str], key: bytes) -> str:
 def _key_file() -> Path:
     if path := os.environ.get("POLYENCODER_KEY"):
         return Path(path)
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "polyencoder" / "key"
+    try:
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "polyencoder" / "key"
+    except RuntimeError as error:  # a user without a home
+        raise ConfigError(
+            f"the key that signs files has no folder ({error}); name a file in the environment variable POLYENCODER_KEY"
+        ) from None
 
 
 def _read_key() -> bytes | None:
@@ -53,7 +58,8 @@ def _read_key() -> bytes | None:
     return key
 
 
-def _make_key() -> bytes:
+def make_key() -> bytes:
+    """The key, which is made if missing. ConfigError if it cannot be."""
     path = _key_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

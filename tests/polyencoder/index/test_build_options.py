@@ -37,6 +37,13 @@ def test_what_it_lacks(engine, changes, message):
     assert caught.value.argument in changes
 
 
+@pytest.mark.parametrize("changes", [{"workers": 0}, {"shard_size": 1 << 32}, {"dtype": "float64"}, {"faiss": True}])
+def test_values_that_cannot_be(changes):
+    with pytest.raises(ConfigError) as caught:
+        IndexOptions(**changes)
+    assert caught.value.argument in changes
+
+
 def test_the_address_is_shown_without_its_password():
     with pytest.raises(ConfigError, match=r"^postgres://me@db/chat#replies: dtype is only"):
         IndexOptions(dtype="int8").check_engine("postgres", "postgres://me:secret@db/chat#replies")

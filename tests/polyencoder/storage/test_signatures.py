@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from unittest.mock import Mock
 
 import pytest
 
@@ -68,6 +69,15 @@ def test_a_key_that_is_none(key, file, kind):
         key.mkdir()
     for call in (sign_file, lambda path: is_signed(path, "")):
         with pytest.raises(ConfigError, match=str(key)):
+            call(file)
+
+
+def test_a_user_without_a_home(file, monkeypatch):
+    for name in ("POLYENCODER_KEY", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pathlib.Path.home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
+    for call in (sign_file, lambda path: is_signed(path, "")):
+        with pytest.raises(ConfigError, match="POLYENCODER_KEY"):
             call(file)
 
 

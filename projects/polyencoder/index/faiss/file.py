@@ -15,7 +15,7 @@ from polyencoder.index.faiss.kinds import KINDS, Parameters, check_parameters, c
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.vectors import Vectors
 from polyencoder.storage.files import atomic_write
-from polyencoder.storage.signatures import sign_file
+from polyencoder.storage.signatures import make_key, sign_file
 from polyencoder.validation import validated
 
 
@@ -115,7 +115,8 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
             float32 themselves). Certified results need "float32".
 
     Raises:
-        ConfigError: faiss is not installed, or an unknown kind or override, or one that does not fit.
+        ConfigError: faiss is not installed, or an unknown kind or override, or one that does not fit; or there is no
+            key to sign the file with.
         InputError: there are no vectors.
         PolyencoderError: FAISS could not build or write it.
     """
@@ -123,6 +124,7 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
     if rows == 0:
         raise InputError(f"{folder}: there are no vectors to index")
     kind, parameters = choose(kind, overrides, rows=rows, dim=vectors.dim, dtype=vectors.dtype)
+    make_key()  # before the work
     try:
         index = faiss.index_factory(vectors.dim, recipe(kind, parameters), faiss.METRIC_INNER_PRODUCT)
         if kind == "hnsw":

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyencoder.errors import CheckpointError, first_line
+from polyencoder.errors import CheckpointError, PolyencoderError, first_line
 from polyencoder.guesses import changed
 from polyencoder.index.certificate import Shortlist, ShortlistSearch, search_shortlists
 from polyencoder.index.faiss.file import FaissFile
@@ -89,6 +89,8 @@ class FaissSearch:
                     "sign it with `polyencoder update --trust-faiss`"
                 )
             index = faiss.read_index(str(self._file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+        except PolyencoderError:
+            raise
         except (RuntimeError, OSError) as error:
             raise CheckpointError(
                 f"{self._file} cannot be read ({first_line(error)}): build it again with build_faiss"

@@ -361,12 +361,21 @@ def test_only_files_of_this_installation_are_read(make_search, monkeypatch, tmp_
     monkeypatch.setattr(faiss, "read_index", lambda *_: pytest.fail("read"))
     content = file.read_bytes()
     file.write_bytes(content[:100] + b"!" + content[101:])
-    with pytest.raises(CheckpointError, match=f"{file.name}.*trust"):
+    with pytest.raises(CheckpointError, match=f"{file.name}: .*trust") as error:
         FaissSearch(searcher.meta, searcher.vectors)
+    assert str(error.value).count(file.name) == 1
     file.write_bytes(content)
     monkeypatch.setenv("POLYENCODER_KEY", str(tmp_path / "key"))
     with pytest.raises(CheckpointError, match=f"{file.name}.*trust"):
         FaissSearch(searcher.meta, searcher.vectors)
+
+
+def test_a_key_is_made_before_the_work(make_search, monkeypatch):
+    vectors = make_search(torch.randn(50, 8)).vectors
+    monkeypatch.setenv("POLYENCODER_KEY", "/proc/key")
+    monkeypatch.setattr(faiss, "index_factory", lambda *_: pytest.fail("built"))
+    with pytest.raises(ConfigError, match="POLYENCODER_KEY"):
+        build_faiss(vectors)
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf-flat"])
