@@ -97,7 +97,11 @@ class Scorer:
         return scores if len(texts) == len(candidates) else scores[:, [place[text] for text in candidates]]
 
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
-        """Encodes contexts, all in memory: [contexts, codes, dim] with their mask. Not for cross-encoders."""
+        """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders.
+
+        Those of a late-interaction encoder also keep a vector of each token, all in memory: for many contexts `encode`
+        with the kind "context" gives their vectors alone.
+        """
         self.model.check_has_vectors()
         return self.encoder.encode_contexts(context_ids(self.text, checked_contexts(contexts)))
 
