@@ -5,10 +5,11 @@
 A closed loop over the loopback interface: each of `--clients` sends its next request as soon as it is answered, until
 `--requests` were sent or `--seconds` are over; `requests` of a row is their number. Clients, our server (`--threads`
 for the model) and the peer's run in separate processes. `rerank` orders 50 documents that are new to the server for a
-query; `search` finds the ten best of `--candidates` for one. Ours is a poly-encoder of 64 codes around `--backbone`,
-the peer a bi-encoder of the same weights, both in float32; `in process` calls `Ranker` or `Searcher` instead of the
-server. At each number of clients all systems take turns, `--rounds` times; rows are printed to stderr as they come,
-with the load of the machine before them.
+query; `search` finds the ten best of `--candidates` for one. Ours is a poly-encoder of 64 codes around `--backbone`, or
+of another `--architecture` (a late-interaction encoder's index has its tokens in int8). The peer is a bi-encoder of the
+same weights, both in float32; `in process` calls `Ranker` or `Searcher` instead of the server. At each number of
+clients all systems take turns, `--rounds` times; rows are printed to stderr as they come, with the load of the machine
+before them.
 
 With `--out FILE` each point, a case with a number of clients, is saved when it is done, and existing points are not
 measured again: after an interruption repeat the command. `--only rerank:64` measures this point again.
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--datapath", type=Path, help="ParlAI's data folder (default: made texts)")
     parser.add_argument("--backbone", help=f"folder of the pre-trained encoder (default: the package {BACKBONE})")
+    parser.add_argument("--architecture", default="poly", choices=["bi", "poly", "late"], help="of ours")
     parser.add_argument("--cases", nargs="+", default=list(PATHS), choices=list(PATHS))
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 8, MANY, 200])
     parser.add_argument("--requests", type=int, default=1_000, help="of a point, at most (--quick: 64)")
@@ -76,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "texts": MADE if flags.datapath is None else "responses of ConvAI2, Ubuntu and DailyDialog",
             "words": round(sum(len(text.split()) for text in texts[:1_000]) / len(texts[:1_000]), 1),
             "documents": DOCUMENTS,
-            **{name: getattr(flags, name) for name in ("requests", "seconds", "rounds", "candidates")},
+            **{name: getattr(flags, name) for name in ("architecture", "requests", "seconds", "rounds", "candidates")},
         },
         "rows": [],
     }
@@ -154,12 +156,13 @@ def _prepare(flags: argparse.Namespace, folder: Path, texts: list[str]) -> None:
     """The model and its index in the folder, unless they are there."""
     if not (folder / "model").exists():
         torch.manual_seed(0)
-        made = Ranker.from_backbone(
-            flags.backbone or minilm_folder(), "poly", device="cpu", reduction="mean", n_codes=CODES
-        )
+        codes = {"n_codes": CODES} if flags.architecture == "poly" else {}
+        backbone = flags.backbone or minilm_folder()
+        made = Ranker.from_backbone(backbone, flags.architecture, device="cpu", reduction="mean", **codes)
         made.save_pretrained(folder / "model")
     ranker = Ranker.from_pretrained(folder / "model", device="cpu")
-    ranker.index(texts[: flags.candidates], folder / "index")
+    tokens = "int8" if flags.architecture == "late" else None
+    ranker.index(texts[: flags.candidates], folder / "index", store_tokens=tokens)
 
 
 if __name__ == "__main__":
