@@ -29,7 +29,8 @@ LAST = 5  # messages
 
 def read(data: Path, split: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The turns of a split, and its tools by name."""
-    turns = [json.loads(line) for line in (data / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = (data / f"{split}.jsonl").read_text(encoding="utf-8").split("\n")
+    turns = [json.loads(line) for line in lines if line]
     tools = json.loads((data / f"{split}.json").read_text(encoding="utf-8"))
     return turns, {tool.get("function", tool)["name"]: tool for tool in tools}
 
