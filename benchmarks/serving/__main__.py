@@ -156,7 +156,7 @@ def _prepare(flags: argparse.Namespace, folder: Path, texts: list[str]) -> None:
     """The model and its index in the folder, unless they are there."""
     if not (folder / "model").exists():
         torch.manual_seed(0)
-        codes = {"n_codes": CODES} if flags.architecture == "poly" else {}
+        codes: dict[str, Any] = {"n_codes": CODES} if flags.architecture == "poly" else {}
         backbone = flags.backbone or minilm_folder()
         made = Ranker.from_backbone(backbone, flags.architecture, device="cpu", reduction="mean", **codes)
         made.save_pretrained(folder / "model")
