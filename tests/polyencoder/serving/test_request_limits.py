@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import socket
 import threading
@@ -243,7 +244,9 @@ def longest(monkeypatch):
     run, tokenized = asyncio.events.Handle._run, Engine.tokenized
     monkeypatch.setattr(asyncio.events.Handle, "_run", lambda self: timed("loop", lambda: run(self)))
     monkeypatch.setattr(Engine, "tokenized", lambda self, call: tokenized(self, lambda: timed("tokenizer", call)))
-    return taken
+    gc.freeze()  # or a step may pay for a collection of what all tests before have left
+    yield taken
+    gc.unfreeze()
 
 
 def tools(count: int, parameters: int) -> list[dict]:
