@@ -28,9 +28,7 @@ WORDS = "the cat sat on the mat and the other cats did not ; hahaha , naïve _wo
 CHARACTERS = "aabcehst\u03a3\u03a3\u0391\u03c3\u03c2'\u2019."
 CHARACTERS += "·_-\u0301\u0903\u200d\u00ad²½\u3007٣ⅷ漢İßǅ😀 \n\r\t\x1c\x85\xa0\u2028\u3000@<>/w\\"
 TEXTS = st.one_of(
-    st.text(
-        st.characters(exclude_categories=["Cs", "Cn"])
-    ),  # not letters newer than this Python, as others may know them
+    st.text(st.characters(exclude_categories=["Cs", "Cn"])),  # no letters newer than this Python
     st.text(alphabet=CHARACTERS, max_size=30),
     st.lists(st.sampled_from([*WORDS.split(), *CHARACTERS, "__newln__", "__start__", "at@@", "t</w>", "hah"])).map(
         "".join
