@@ -94,7 +94,7 @@ class ToolProxy:
             name = f"{prefix}_{tool.name}" if count[tool.name] > 1 or tool.name == FIND_TOOLS else tool.name
             numbered = chain([name], (f"{name}_{number}" for number in numbers(2)))
             name = next(new for new in numbered if new not in self._tools)
-            described = tool.description or tool.title or tool.name  # MCP requires no description, a ranker does
+            described = (tool.description or "").strip() or tool.title or tool.name  # MCP requires none, a ranker does
             self._tools[name] = _Remote(
                 tool.model_copy(update={"name": name, "description": described}), client, tool.name
             )

@@ -150,8 +150,9 @@ def test_improbable_tools_are_left_out(make_ranker):
     assert proxy.listed == []
 
 
-def test_a_tool_without_a_description(make_ranker):
-    proxy = connected(make_ranker, [mcp.Tool(name="pets", input_schema={})])
+@pytest.mark.parametrize("description", [None, "", " \n"])
+def test_a_tool_without_a_description(make_ranker, description):
+    proxy = connected(make_ranker, [mcp.Tool(name="pets", description=description, input_schema={})])
     assert proxy.find({"query": "pets"}) == [{"name": "pets", "description": "pets"}]
 
 
