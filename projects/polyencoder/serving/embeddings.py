@@ -117,9 +117,9 @@ async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tupl
     if is_query:
         for place, one in enumerate(texts):
             engine.turns([one], name=f"input.{place}")
-        ids = await engine.tokenized(lambda: [ranker.text.context_ids([one]) for one in texts])
+        ids = await engine.query_ids(texts)
     else:
-        ids = await engine.tokenized(lambda: ranker.text.candidate_ids(texts, remember=False))
+        ids = await engine.candidate_ids(texts)
 
     def vectors(jobs: Sequence[Job]) -> list[Array]:
         return [engine.forward.embeddings(CONTEXT if is_query else CANDIDATE, job.results) for job in jobs]

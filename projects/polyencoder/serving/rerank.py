@@ -14,7 +14,7 @@ from polyencoder.search.contexts import Array
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import candidate, context, pair
 from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, answer_fields
-from polyencoder.serving.model_thread import Job, WorkItem
+from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving
 
 router = APIRouter(tags=["rerank"])
@@ -107,7 +107,12 @@ async def score(engine: Engine, turns: Sequence[str], documents: Sequence[str], 
         InputError: there are too many tokens; it names the field `name`.
     """
     texts = list(dict.fromkeys(documents))
-    items = await engine.tokenized(lambda: _items(engine, turns, texts))
+    context_ids = await engine.tokenized(lambda: engine.ranker.text.context_ids(turns))
+    candidates = await engine.candidate_ids(texts)
+    if engine.ranker.model.reads_pairs:
+        items = [pair(context_ids, ids) for ids in candidates]
+    else:
+        items = [*map(candidate, candidates), context(context_ids)]
     tokens = engine.tokens(items, name=name, numbered=len(texts) if len(texts) == len(documents) else 0)
 
     def finish(jobs: Sequence[Job]) -> list[Array]:
@@ -122,12 +127,3 @@ def _scores(engine: Engine, results: Sequence[Any]) -> Array:
         return np.array(results, dtype=np.float32)
     *vectors, encoded = results
     return engine.forward.score(encoded, vectors)
-
-
-def _items(engine: Engine, turns: Sequence[str], documents: Sequence[str]) -> list[WorkItem]:
-    ranker = engine.ranker
-    ids = ranker.text.context_ids(turns)
-    candidates = ranker.text.candidate_ids(documents, remember=False)
-    if ranker.model.reads_pairs:
-        return [pair(ids, one) for one in candidates]
-    return [*map(candidate, candidates), context(ids)]

@@ -11,17 +11,16 @@ import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import httpx
 import pytest
-import uvicorn
 
 from polyencoder.cli.main import main
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.run import bound, in_its_loop, uvicorn_config
+from polyencoder.serving.run import bound
 from polyencoder.storage.files import write_text
 from tests.commands import command_fails, run_command
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, started
@@ -187,36 +186,46 @@ def test_what_is_under_way_is_finished_when_a_server_is_told_to_end(place):
         assert process.wait(SECONDS) in (0, -signal.SIGTERM)
 
 
-def test_what_came_before_a_signal_is_answered_too(monkeypatch):
+SIGNALLED = """
+import sys, signal
+from functools import partial
+import uvicorn
+from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.run import bound, in_its_loop, uvicorn_config
+
+async def app(scope, receive, send):
+    assert scope["type"] == "http"
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+    await send({"type": "http.response.body", "body": b"done"})
+
+on_tick = uvicorn.Server.on_tick
+
+async def tick(server, counter):
+    if counter == 0:
+        print(listener.getsockname()[1], flush=True)
+        sys.stdin.readline()
+    return await on_tick(server, counter)
+
+uvicorn.Server.on_tick = tick
+signal.signal(signal.SIGTERM, lambda number, frame: print("the program's handler", flush=True))
+config = ServerConfig(model="model", port=0)
+with bound(config) as listener:
+    uvicorn.Server(uvicorn_config(config, partial(in_its_loop, app))).run(sockets=[listener])
+"""
+
+
+def test_what_came_before_a_signal_is_answered_too():
     """Both come while the process has no processor: after the server has looked at its socket for the last time."""
-    clients: list[socket.socket] = []
-    on_tick = uvicorn.Server.on_tick
-
-    async def tick(server: uvicorn.Server, counter: int) -> bool:
-        if not clients:
-            clients.append(socket.create_connection(listener.getsockname(), timeout=SECONDS))
-            clients[0].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            signal.raise_signal(signal.SIGTERM)
-        return await on_tick(server, counter)
-
-    async def app(scope, receive, send) -> None:
-        assert scope["type"] == "http"
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
-        await send({"type": "http.response.body", "body": b"done"})
-
-    monkeypatch.setattr(uvicorn.Server, "on_tick", tick)
-    raised: list[int] = []
-    before = signal.signal(signal.SIGTERM, own := lambda number, frame: raised.append(number))
-    try:
-        with bound(config := ServerConfig(model="model", port=0)) as listener:
-            told = uvicorn_config(config, partial(in_its_loop, app))
-            uvicorn.Server(told).run(sockets=[listener])
-        assert signal.getsignal(signal.SIGTERM) is own  # of the program that runs the server
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert raised == [signal.SIGTERM]  # again, by uvicorn
-    with clients[0] as client:
-        assert client.recv(1000).startswith(b"HTTP/1.1 200")
+    command = [sys.executable, "-c", SIGNALLED]
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
+        port = int(process.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            process.send_signal(signal.SIGTERM)
+            rest, _ = process.communicate("\n", timeout=SECONDS)
+            assert client.recv(1000).startswith(b"HTTP/1.1 200")
+    assert rest.splitlines() == ["the program's handler"]  # uvicorn raises the signal again
+    assert process.returncode == 0
 
 
 def test_what_takes_too_long_is_given_up_when_a_server_is_told_to_end(place):
