@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from polyencoder.errors import ConfigError, PolyencoderError, did_you_mean
 
-AGENTS = ("biencoder", "polyencoder", "crossencoder", "lateencoder", "convert", "pretrain_ranker")
+AGENTS = ("biencoder", "polyencoder", "crossencoder", "lateencoder", "convert")
 NO_MODEL = "WARNING: Model file does not exist, check to make sure it is correct: "  # ParlAI's message
 
 

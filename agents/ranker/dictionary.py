@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.flags import check_existing_vocabulary, check_init_model, given_flags, stored_options
+from parlai.agents.ranker.flags import check_existing_vocabulary, check_init_model, given_flags
 from parlai.agents.ranker.model.family import LENGTHS, Fields, ModelFamily, given_lengths
-from parlai.agents.ranker.model.source import CheckpointSource
 from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent, escape
 from parlai.core.opt import Opt
@@ -226,7 +225,7 @@ def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fi
             return tokenizer, merge_fields(tokenizer) or family.trained_fields
         config = read_ranker_config(weights).text
         fields = dict(family.kept_fields(config))
-        if _keeps_lengths(weights, opt):
+        if weights != opt.get("model_file") or os.path.isdir(weights):  # else the options are the model's
             fields |= {name: getattr(config, name) for name in {*LENGTHS} - given_lengths(opt)}
         return read_tokenizer(path), fields
     if not weights and _has_merges(dict_file, opt):
@@ -241,13 +240,6 @@ def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fi
             "another agent; give a new --model-file (or --dict-file)"
         )
     return None
-
-
-def _keeps_lengths(weights: str, opt: Opt) -> bool:
-    """Whether other lengths than given ones are those of the loaded model (not of pre-training), not the defaults."""
-    if weights == opt.get("model_file"):
-        return os.path.isdir(weights)
-    return (stored_options(CheckpointSource(weights, is_finetune=True)) or {}).get("model") != "pretrain_ranker"
 
 
 def _has_merges(dict_file: str, opt: Opt) -> bool:

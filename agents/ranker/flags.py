@@ -206,13 +206,11 @@ def stored_options(origin: CheckpointSource) -> dict[str, Any] | None:
     return read_options(path) if os.path.exists(path) else None
 
 
-def check_encoder(
-    opt: Opt, backbone: dict[str, Any], *, origin: str, names: Collection[str] = tuple(OF_THE_ENCODER)
-) -> None:
-    """Raises CheckpointError for a size, one of `names`, that differs from the encoder's configuration `backbone`."""
+def check_encoder(opt: Opt, backbone: dict[str, Any], *, origin: str) -> None:
+    """Raises CheckpointError for a size that differs from the encoder's configuration `backbone`."""
     given = given_flags(opt)
-    for name in names:
-        keys, value = OF_THE_ENCODER[name], given.get(name)
+    for name, keys in OF_THE_ENCODER.items():
+        value = given.get(name)
         own = next((backbone[key] for key in keys if key in backbone), None)
         own = max_length(backbone) if name == "n_positions" else own  # some architectures have more rows than positions
         if value is not None and value != own and not (name == "n_encoder_layers" and value <= 0):

@@ -47,6 +47,7 @@ INSTEAD = {"--nproc-per-node": "2"}
 SERVE = ("polyencoder", "serve")
 PORT = ":8000"  # of the server in documents; here it has one that is free
 
+CONVERTS = "convert_to_json"  # runs a model that repeats the labels
 REPORTS = ".reports.json"
 TYPED = "hi !\nwhat do you do in winter ?\n"  # in conversations
 
@@ -89,10 +90,8 @@ class Runner:
         if trained and (self.folder / trained).exists():
             raise Failure(f"{command}\ntrains {trained}, which is there already: it would go on with another run")
         shown = self.prepare(_limited(command))
-        problem = _problem(
-            [*self._reports(trained), *_printed(command, shown)],
-            learns=trained is not None,
-        )
+        reports = [] if CONVERTS in command.arguments else [*self._reports(trained), *_printed(command, shown)]
+        problem = _problem(reports, learns=trained is not None)
         if problem:
             raise Failure(f"{command}\n{problem}\n{shown[-SHOWN:]}")
         return shown

@@ -129,16 +129,12 @@ class RankerModelAgent(TorchRankerAgent):
         if not shared:
             check_precision(self.opt, use_cuda=self.use_cuda)
         if not shared and self._should_initialize_optimizer():
-            self.trainer = self.build_trainer(self._restored)
+            self.trainer = build_trainer(self, self._training, run=self._run, restored=self._restored)
             self._number_training_updates = self.updates.count
 
     def settle_candidates(self, opt: Opt) -> Source | None:
         """Sets the candidates' sources in the options; returns that of evaluations, None without candidates."""
         return None
-
-    def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
-        """Builds the trainer; `restored` is the run's state from a checkpoint, if any."""
-        return build_trainer(self, self._training, run=self._run, restored=restored)
 
     @property
     def ranker(self) -> RankerModel:
@@ -340,11 +336,7 @@ class RankerModelAgent(TorchRankerAgent):
         if self.trainer is not None:
             self.trainer.evaluated(report)
         if is_primary_worker():
-            logging.info(f"validation after {updates:,} updates: {self.summary(report)}")
-
-    def summary(self, report: dict[str, Any]) -> str:
-        """Formats a validation in one line."""
-        return summary(main_measures(report))
+            logging.info(f"validation after {updates:,} updates: {summary(main_measures(report))}")
 
     # ---- updates
 
@@ -360,15 +352,14 @@ class RankerModelAgent(TorchRankerAgent):
             self.ranker.add_adapters(**self._training.lora.options)
         if self._restored is not None:
             restore_adapters(self.ranker, self._training.lora, self._restored, path=str(self.opt.get("model_file")))
-        # not the ranker's: a model in pre-training has heads beside it
-        model, goal = getattr(self.model, "module", self.model), goal_of(self.opt, epoch=None)
+        goal = goal_of(self.opt, epoch=None)
         schedule, total = self._training.schedule, self._run.planned_updates or goal.updates
         if is_for_show(self.opt):
             total = 1  # never made
         elif schedule.name not in UNTIL_THE_END and schedule.warmup_updates is not None:
             total = None  # such a warm-up may be longer than the run
         self.updates = updates_of(
-            model, self._training, precision=self.precision, total=total, by_time=goal.seconds is not None
+            self.ranker, self._training, precision=self.precision, total=total, by_time=goal.seconds is not None
         )
         self.optimizer = self.updates.optimizer
         if self._restored is None:

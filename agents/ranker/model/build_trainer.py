@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,11 @@ from parlai.core.opt import Opt
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 from parlai.utils.distributed import is_primary_worker
 
-from polyencoder.encoding.protocol import Learner
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import pool_ranks
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.callbacks import Callback, LearningCurve, MeasuredScaling, ProgressLine, Record, Run
-from polyencoder.training.objective import Objective, Outcome
+from polyencoder.training.objective import Outcome
 from polyencoder.training.trainer import Trainer
 
 NOT_SHOWN = ("override", "load_from_checkpoint")  # internal options of ParlAI's scripts
@@ -58,7 +57,7 @@ def training_config(opt: Opt) -> TrainingConfig:
 def build_trainer(
     agent: TorchRankerAgent, config: TrainingConfig, *, run: TrainLoopState, restored: Mapping[str, Any] | None
 ) -> Trainer:
-    """Builds an agent's trainer, and resumes a `restored` state."""
+    """Builds and starts an agent's trainer for ParlAI's loop, and resumes a `restored` state."""
     model = agent.ranker
     callbacks: list[Callback] = [Report(agent)]
     if agent.output_scaling_pending:
@@ -73,25 +72,10 @@ def build_trainer(
         for reason in reasons:
             if reason and is_primary_worker():
                 logging.warning(reason)
-    return trainer_of(agent, agent.library_ranker(), callbacks, config=config, run=run, restored=restored)
-
-
-def trainer_of(
-    agent: TorchRankerAgent,
-    learner: Learner,
-    callbacks: Sequence[Callback],
-    *,
-    config: TrainingConfig,
-    objective: Objective | None = None,
-    run: TrainLoopState,
-    restored: Mapping[str, Any] | None,
-    curve: type[LearningCurve] = LearningCurve,
-) -> Trainer:
-    """Builds and starts a trainer for ParlAI's loop, and resumes a `restored` state."""
-    opt = agent.opt
-    watched = _watched(opt, curve) if run.is_in_loop and is_primary_worker() else []
-    trainer = Trainer(learner, config, callbacks=[*callbacks, *watched], objective=objective, updates=agent.updates)
-    trainer.goal = goal_of(opt, epoch=None)
+    if run.is_in_loop and is_primary_worker():
+        callbacks += _watched(agent.opt)
+    trainer = Trainer(agent.library_ranker(), config, callbacks=callbacks, updates=agent.updates)
+    trainer.goal = goal_of(agent.opt, epoch=None)
     if restored is not None:
         trainer.load_run_state(restored)
     if run.is_in_loop:
@@ -99,14 +83,14 @@ def trainer_of(
     return trainer
 
 
-def _watched(opt: Opt, curve: type[LearningCurve]) -> list[Callback]:
+def _watched(opt: Opt) -> list[Callback]:
     """Callbacks of the first process in ParlAI's loop: progress line, curve, record."""
     parts: list[Callback] = []
     if ProgressLine.is_wanted():
         parts.append(ProgressLine(handlers=[logging.logger.streamHandler]))
     if path := opt.get("model_file"):
         name = "/".join(Path(path).parts[-2:])
-        parts.append(curve(f"{path}.png", title=f"{name}: {opt['model']} on {opt['task']}"))
+        parts.append(LearningCurve(f"{path}.png", title=f"{name}: {opt['model']} on {opt['task']}"))
         parts.append(Record(f"{path}.run.json", {name: value for name, value in opt.items() if name not in NOT_SHOWN}))
     return parts
 

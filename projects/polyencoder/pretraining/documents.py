@@ -52,7 +52,8 @@ class CorpusDocument:
 def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[CorpusDocument]:
     r"""Yields the documents of a file. The columns of a record decide its kind:
 
-    - `turns`, a list of texts, or `messages`, those of a chat: a conversation;
+    - `turns`, a list of texts, `messages`, those of a chat, or `dialog`, as `parlai convert_to_json` writes it: a
+      conversation;
     - `context`, a text, a list of turns or messages, and `response`: a pair; before `context` may be `context/0`, the
       turn before it, `context/1`, ... as in PolyAI's datasets;
     - `sentences`, a list of texts, or `text`, an article that is cut into sentences;
@@ -83,6 +84,8 @@ def _document(record: dict[str, Any], where: str) -> CorpusDocument | None:
     """A record's document; None for an Ubuntu row with a wrong or empty response."""
     if "turns" in record:
         return CorpusDocument(_units(record, "turns", where), where, "conversation")
+    if "dialog" in record:
+        return CorpusDocument(_cleaned(_dialog_lines(record["dialog"]), "dialog", where), where, "conversation")
     if are_messages(parse_list(record.get("messages"), where=where)):
         return CorpusDocument(_units(record, "messages", where), where, "conversation")
     if "context" in record and "response" in record:
@@ -102,9 +105,17 @@ def _document(record: dict[str, Any], where: str) -> CorpusDocument | None:
         turns = ubuntu_turns(record, where)
         return CorpusDocument(_cleaned(turns, CONTEXT, where), where, "pair") if turns and turns[-1] else None
     raise InputError(
-        f"{where}: has neither 'turns' nor 'context' and 'response' nor 'sentences' nor 'text'; it has "
+        f"{where}: has neither 'turns' nor 'dialog' nor 'context' and 'response' nor 'sentences' nor 'text'; it has "
         f"{', '.join(map(repr, record)) or 'nothing'}"
     )
+
+
+def _dialog_lines(exchanges: Any) -> Any:
+    """The lines of ParlAI's exchanges, each a list of messages with a `text`; other values as they are."""
+    try:
+        return [line for exchange in exchanges for message in exchange for line in message["text"].split("\n")]
+    except (KeyError, TypeError, AttributeError):
+        return exchanges
 
 
 def _dstc7_turns(record: dict[str, Any], where: str) -> list[str]:

@@ -1,1 +1,0 @@
-"""`-m pretrain_ranker`: pre-trains an encoder for rankers on any ParlAI task."""
