@@ -51,6 +51,7 @@ from tests.faster import (  # noqa: F401 - fixtures
     cheap_seeds,
     drawn_curves,
     known_groups,
+    templates_compiled_once,
     traced_graphs,
     undrawn_curves,
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+import jinja2
 import pytest
 import torch
 from cyclopts.argument import _collection
@@ -26,6 +27,14 @@ def certificates_read_once() -> Iterator[None]:
     """httpx reads all authorities' certificates for each client, and so for each `httpx.get`, in 50 ms."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def templates_compiled_once() -> Iterator[None]:
+    """sentence-transformers compiles the template of a model's card for each model that it saves, in 200 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jinja2.Environment, "compile", cache(jinja2.Environment.compile))
         yield
 
 

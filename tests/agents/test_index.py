@@ -18,6 +18,7 @@ from polyencoder.evaluation import of_search
 from polyencoder.index import Candidate, Hit
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.open import open_index
+from tests.parameters import mostly_long
 
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
 CONVERSATION = "\n[DONE]\nwhere is the owl ?\nis it really the owl ?\n[DONE]\nwhere is the cat ?\n"
@@ -95,7 +96,14 @@ def test_data_without_candidates_needs_none(part, trained, index_of, tmp_path):
         EvalModel.main(**options, num_negatives=3)
 
 
-@pytest.mark.parametrize("faiss", [None, "ivf-flat"])
+@mostly_long(
+    "faiss",
+    [
+        "ivf-flat",
+        None,
+    ],
+    quick=1,
+)
 @pytest.mark.parametrize("model", MODELS)
 def test_eval_model(model, faiss, trained, index_of, evaluate, copy_of, candidates_file):
     if faiss:

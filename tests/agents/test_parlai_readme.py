@@ -17,6 +17,7 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import InputError
+from tests.parameters import mostly_long
 from tests.task_files import dialogue, make_datapath, write
 
 pytestmark = pytest.mark.slow
@@ -92,7 +93,7 @@ def fine_tune(pretrained, datapath, tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("model", "task"),
     [
         *((model, "convai2") for model in MODELS),
@@ -100,6 +101,7 @@ def fine_tune(pretrained, datapath, tmp_path):
         ("biencoder", "ubuntu"),
         ("crossencoder", "ubuntu"),
     ],
+    quick=3,
 )
 def test_fine_tuning(model, task, fine_tune, tmp_path):
     if (model, task) == ("crossencoder", "ubuntu"):

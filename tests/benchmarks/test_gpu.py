@@ -13,13 +13,14 @@ import torch
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.fixtures import Unavailable, check
 from tests.forked import forgetting
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
 CPU = ["--device", "cpu", "--quick", "--here"]
 
 
-@pytest.mark.parametrize("part", command.PARTS)
+@mostly_long("part", command.PARTS, quick=4)
 def test_a_part(part, tmp_path, forked):
     out = tmp_path / "gpu.json"
     assert command.main(["--out", str(out), "--only", part, *CPU]) == 0

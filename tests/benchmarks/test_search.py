@@ -289,6 +289,7 @@ def test_flags_that_do_not_go_together(monkeypatch, capsys, flags, error):
     assert error in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_engines_find_what_the_scan_finds(postgres, tmp_path):
     vectors = store(tmp_path / "float32", drawn(400, dim=16))
     contexts = draw_contexts(vectors, 4, codes=3)

@@ -18,6 +18,7 @@ from polyencoder.ranker import Ranker
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 
+@pytest.mark.long
 def test_report(backbone_folder, tmp_path, capsys):
     for package in ("fastapi", "uvicorn", "prometheus_client", "sentence_transformers"):
         pytest.importorskip(package)

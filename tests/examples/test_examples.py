@@ -78,6 +78,7 @@ def test_tools_for_a_journey(shown):
     assert set(names[:2]) == {"get_weather", "book_train"}
 
 
+@pytest.mark.long
 def test_a_tool_ranker(shown, tmp_path):
     """Trained on two tools, measured on two others: what matters is that it runs on data of its form."""
     tools = {"train": ("weather", "train"), "dev": ("weather", "train"), "test": ("weather", "music")}
@@ -129,6 +130,7 @@ def test_training_on_own_pairs(shown, tiny, tmp_path):
     assert lines[-1].startswith("Ranker(bi")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_trials_of_optuna(shown, tiny, tmp_path):
     *_, best = shown("tune", str(tmp_path / "study"), encoder=tiny, trials=2, max_updates=2)
@@ -136,6 +138,7 @@ def test_trials_of_optuna(shown, tiny, tmp_path):
     assert all((tmp_path / "study" / f"trial-{n}" / "polyencoder.safetensors").is_file() for n in (0, 1))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_cross_encoder_teaches_a_bi_encoder(shown, tiny, tmp_path):
     lines = shown("distill", str(tmp_path / "out"), encoder=tiny, max_updates=2)
@@ -143,6 +146,7 @@ def test_a_cross_encoder_teaches_a_bi_encoder(shown, tiny, tmp_path):
     assert (tmp_path / "out" / "student" / "polyencoder.safetensors").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_convert_learns_from_nothing(shown, tmp_path):
     first, *hits = shown("convert_from_scratch", str(tmp_path / "out"))

@@ -26,6 +26,7 @@ from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.ranker import Ranker
 from polyencoder.storage.names import CONFIG, MODULE_CONFIG, TOKENIZER, WEIGHTS
 from tests.model_folders import files_in, files_of
+from tests.parameters import mostly_long
 
 NAMES = [CONFIG, WEIGHTS, TOKENIZER]
 
@@ -132,7 +133,19 @@ def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch
     assert torch.equal(torch.as_tensor(again.score([sentences[:1]], sentences)), before)
 
 
-@pytest.mark.parametrize("renames", [0, 1, 2, 3, 6, 12, 18])
+@mostly_long(
+    "renames",
+    [
+        0,
+        2,
+        6,
+        1,
+        3,
+        12,
+        18,
+    ],
+    quick=3,
+)
 def test_a_kill_between_the_renames_leaves_the_old_model_or_the_new_one(
     folder, make_ranker, sentences, renames, killed_after
 ):

@@ -8,6 +8,7 @@ import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranked, Ranker
 from polyencoder.ranker import DEFAULT_ENCODER
+from tests.parameters import mostly_long
 
 ARCHITECTURES = [
     ("bi", {}),
@@ -203,7 +204,7 @@ SCALED = {"reduction": "mean", "normalize": True, "output_scaling": 4.0}
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
-@pytest.mark.parametrize("other", ["bi", "poly", "cross", "late"])
+@mostly_long("other", ["bi", "poly", "cross", "late"], quick=2)
 def test_a_ranker_around_anothers_encoder(make_ranker, no_network, sentences, tmp_path, architecture, other):
     make_ranker(other, **SCALED).save_pretrained(tmp_path / "other")
     ranker = Ranker.from_backbone(tmp_path / "other", architecture, device="cpu", n_codes=1, text={"text_truncate": 11})

@@ -129,6 +129,7 @@ def test_the_same_answers_where_there_is_nothing_else(unpacked, exported, senten
     served(unpacked, folder, work, expected, index.address, expected_hits)
 
 
+@pytest.mark.long
 def test_commands(unpacked, exported, sentences, tmp_path):
     """Those that graphs can do run; others say what they need."""
     ranker, folder = exported("poly-first_n_last")

@@ -301,6 +301,7 @@ def test_real_train(make_teacher, messages, data_path):
     assert not any("label_candidates" in message for message in seen)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_real_both_sides(make_teacher, messages, data_path):
     """The texts and labels are those of the file without personas, which has both sides."""

@@ -12,6 +12,7 @@ from parlai.tasks.dstc7.agents import DSTC7Teacher
 from parlai.tasks.selection import dstc7
 
 from polyencoder.errors import ConfigError, InputError
+from tests.parameters import mostly_long
 
 
 @pytest.fixture(autouse=True)
@@ -207,9 +208,10 @@ def test_equal_to_parlais_own(make_teacher, messages, datapath):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@mostly_long(
     ("datatype", "variant", "count"),
     [("valid", "", 1000), ("test", "", 1000), ("train:ordered", "", 39_190), ("train:ordered", ":plain", 3000)],
+    quick=1,
 )
 def test_real_counts(make_teacher, messages, real_path, datatype, variant, count):
     datapath = str(real_path("dstc7").parent)

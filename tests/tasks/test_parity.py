@@ -16,6 +16,7 @@ from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwor
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.trainer import Trainer
 from tests.commands import run_command
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -80,19 +81,20 @@ def losses(monkeypatch):
     return record
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("architecture", "candidates", "stream"),  # each with each of both others
     [
         ("bi", "batch", False),
+        ("poly", "inline", False),
+        ("cross", "inline", True),
         ("bi", "inline", True),
         ("bi", "batch-all-cands", False),
         ("poly", "batch", True),
-        ("poly", "inline", False),
         ("poly", "batch-all-cands", True),
         ("cross", "batch", False),
-        ("cross", "inline", True),
         ("cross", "batch-all-cands", False),
     ],
+    quick=3,
 )
 def test_both_commands_learn_the_same(folder, start, losses, tmp_path, architecture, candidates, stream):
     init = start(architecture)
@@ -141,14 +143,15 @@ def convert(tmp_path_factory, folder):
     return make
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("extra_contexts", "candidates", "flags"),  # each with each of both others
     [
+        (10, "batch", QUANTIZED),
         (0, "batch", {}),
         (0, "inline", QUANTIZED),
-        (10, "batch", QUANTIZED),
         (10, "inline", {}),
     ],
+    quick=1,
 )
 def test_convert_learns_the_same(folder, convert, losses, tmp_path, extra_contexts, candidates, flags):
     """By what suits it: ADADELTA, a cosine, clipped embeddings, dropout, smoothed labels, several objectives."""
@@ -178,6 +181,7 @@ def test_convert_learns_the_same(folder, convert, losses, tmp_path, extra_contex
         torch.testing.assert_close(tensor, last[name], msg=name)
 
 
+@pytest.mark.long
 def test_convert_begins_with_the_same_weights(folder, convert, losses, tmp_path):
     """A new model over a vocabulary, by the flags and the paper's numbers."""
     vocabulary, updates = convert(0), 4

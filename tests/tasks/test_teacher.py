@@ -40,6 +40,7 @@ def test_a_stream_begins_at_once(make_teacher, pairs, monkeypatch):
     assert max(read) == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_stream_holds_a_buffer_and_no_more(make_teacher, write, tmp_path, texts):
     """30 MB are read twice with less than 3 MB of memory."""

@@ -16,6 +16,8 @@ from parlai.scripts.build_dict import BuildDict
 from parlai.scripts.train_model import TrainModel
 from parlai.utils import logging
 
+from tests.parameters import mostly_long
+
 pytestmark = pytest.mark.slow
 
 TINY = {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "poly_n_codes": 2, "n_positions": 64}
@@ -99,7 +101,7 @@ def test_an_epoch_of_batches(options, trained_on, tmp_path, datatype):
     assert seen[:EXAMPLES] != seen[EXAMPLES:]
 
 
-@pytest.mark.parametrize("datatype", ["train", "train:stream"])
+@mostly_long("datatype", ["train", "train:stream"], quick=1)
 def test_dynamic_batches(options, trained_on, tmp_path, datatype):
     """ParlAI puts 1,021 examples aside and takes those of one length together: what comes first is not known."""
     options = options | {"dynamic_batching": "full", "eval_dynamic_batching": "off"}
@@ -117,8 +119,15 @@ def test_dynamic_batches_of_an_evaluation(options):
     assert world.get_total_exs() == EXAMPLES
 
 
-@pytest.mark.parametrize(
-    ("datatype", "workers"), [("train", 2), ("train:stream", 1), ("train:stream", 2), ("train:stream", 3)]
+@mostly_long(
+    ("datatype", "workers"),
+    [
+        ("train", 2),
+        ("train:stream", 2),
+        ("train:stream", 1),
+        ("train:stream", 3),
+    ],
+    quick=2,
 )
 def test_background_workers(options, datatype, workers):
     """What each worker gives in one epoch of its own, taken together, is every example once."""
@@ -170,7 +179,7 @@ class _Listener:
 
 
 @pytest.mark.parametrize("datatype", ["train:stream", "valid"])
-@pytest.mark.parametrize("count", [2, 3])
+@mostly_long("count", [2, 3], quick=1)
 def test_distributed_processes(options, tmp_path, datatype, count):
     folder = options.pop("selection_folder")
     options |= {"selection_file": f"{folder}/train.jsonl", "batchsize": 1, "datatype": datatype}
@@ -189,7 +198,15 @@ def test_distributed_processes(options, tmp_path, datatype, count):
 # ---- a resumed run
 
 
-@pytest.mark.parametrize(("datatype", "steps"), [("train", 3), ("train:stream", 6), ("train:stream", 8)])
+@mostly_long(
+    ("datatype", "steps"),
+    [
+        ("train:stream", 6),
+        ("train", 3),
+        ("train:stream", 8),
+    ],
+    quick=1,
+)
 def test_a_resumed_run_goes_on_with_the_next_example(options, trained_on, tmp_path, datatype, steps):
     """In the middle of an epoch, at its end, and in the middle of the second one."""
     options = options | {"datatype": datatype}
@@ -239,7 +256,7 @@ def test_multitask(trained_on, datapath, tmp_path, datatype):
         assert 0 <= valid[f"{task}/hits@1"].value() <= 1
 
 
-@pytest.mark.parametrize("task", ["selection:ubuntu", "selection:wiki", "selection:reddit", "selection:amazonqa"])
+@mostly_long("task", ["selection:ubuntu", "selection:wiki", "selection:reddit", "selection:amazonqa"], quick=1)
 def test_every_task_trains(trained_on, datapath, tmp_path, task):
     options = TRAINING | {"task": task, "datapath": str(datapath), "datatype": "train:stream"}
     options |= {"wiki_candidates": 5} if task == "selection:wiki" else {}
@@ -260,7 +277,7 @@ def test_inline_negatives(trained_on, datapath, tmp_path, model, negatives):
     assert len(trained_on) == 2
 
 
-@pytest.mark.parametrize("task", ["convai2", "dstc7", "ubuntu"])
+@mostly_long("task", ["convai2", "dstc7", "ubuntu"], quick=1)
 def test_parlais_own_tasks(trained_on, datapath, tmp_path, task):
     """ParlAI's readers of the same files, under our agents."""
     options = TRAINING | {"task": task, "datapath": str(datapath), "model_file": str(tmp_path / "model")}

@@ -11,6 +11,7 @@ from parlai.tasks.selection import ubuntu
 from parlai.tasks.ubuntu.agents import UbuntuTeacher
 
 from polyencoder.errors import ConfigError, InputError
+from tests.parameters import mostly_long
 
 TRAIN = ["Context", "Utterance", "Label"]
 EVALUATION = ["Context", "Ground Truth Utterance", *(f"Distractor_{n}" for n in range(9))]
@@ -209,7 +210,15 @@ def test_equal_to_parlais_own(make_teacher, messages, datapath):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("datatype", "count"), [("train:ordered", 30_368), ("valid", 1000), ("test", 1000)])
+@mostly_long(
+    ("datatype", "count"),
+    [
+        ("valid", 1000),
+        ("train:ordered", 30_368),
+        ("test", 1000),
+    ],
+    quick=1,
+)
 def test_real_counts(make_teacher, messages, real_path, datatype, count):
     teacher = make_teacher("selection:ubuntu:plain", datatype=datatype, datapath=str(real_path("Ubuntu").parent))
     assert (teacher.num_episodes(), teacher.num_examples()) == (count, count)

@@ -16,6 +16,7 @@ from parlai.scripts.vacuum import Vacuum
 
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -171,18 +172,19 @@ def test_a_quantized_model_learns_and_is_kept_so(learn, small, evaluate, tmp_pat
 # ---- what other agents learn with
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     "options",
     [
         {"hard_negatives": 2, "hard_negatives_every": 2},
-        {"grad_cache": 2},
-        {"bf16": True},
         {"teacher_model": "crossencoder", "distillation_candidates": 3},
         {"candidates": "inline"},
+        {"grad_cache": 2},
+        {"bf16": True},
         {"update_freq": 2, "label_smoothing": 0.2, "embedding_clip": 1.0},
         {"optimizer": "adadelta", "learningrate": 0.1, "lr_scheduler": "cosine", "final_learning_rate": 0.01},
     ],
     ids=lambda options: next(iter(options)),
+    quick=3,
 )
 def test_it_learns_as_other_agents_do(options, learn, small, trained, tmp_path):
     if "teacher_model" in options:

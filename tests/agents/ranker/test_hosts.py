@@ -78,6 +78,7 @@ def endless(options, tmp_path) -> dict[str, Any]:
     return {**options, **never, "batchsize": 4, "model_file": str(tmp_path / "model")}
 
 
+@pytest.mark.long
 @needs_proc
 def test_when_one_process_is_killed_all_end(endless, torchrun, arguments, tmp_path):
     process = torchrun(

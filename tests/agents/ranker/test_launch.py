@@ -39,6 +39,7 @@ def test_two_processes_have_the_curve_of_one(options, launched, losses, tmp_path
             assert float(report[name]) == pytest.approx(float(alone[name]), rel=1e-4), name
 
 
+@pytest.mark.long
 def test_two_processes_have_the_curve_of_one_with_several_objectives(make_convert_ranker, launched, losses, tmp_path):
     """A multi-context ConveRT: of two processes one may have no example with earlier turns, whose loss it lacks."""
     animals = ["cat", "dogs", "pets", "school", "math", "ski", "teacher", "brother"]
@@ -62,6 +63,7 @@ def test_two_processes_have_the_curve_of_one_with_several_objectives(make_conver
         assert float(valid["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-4)
 
 
+@pytest.mark.long
 def test_a_vocabulary_is_trained_before_the_processes_part(options, launched, tmp_path):
     fresh = {**options, "batchsize": 4, "num_epochs": 1.0, "model_file": str(tmp_path / "new"), "loglevel": "error"}
     del fresh["init_model"]

@@ -9,6 +9,7 @@ from benchmarks.reproduce.pictures import answer_times, draw
 from benchmarks.reproduce.scales import read_scale
 from benchmarks.reproduce.tables import read_table, table_names
 from benchmarks.reproduce.values import Value
+from tests.parameters import mostly_long
 
 pytest.importorskip("matplotlib", reason="no pictures: pip install matplotlib")
 OURS_ALONE = ("peers", "examples")  # without numbers of a paper
@@ -16,7 +17,7 @@ DRAWN = [name for name in table_names() if read_table(name).picture and name not
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DRAWN)
+@mostly_long("name", DRAWN, quick=1)
 def test_equal_numbers_give_equal_pictures(name, tmp_path):
     times = answer_times(read_table("poly-5"), read_table("peers"), [])
     first = draw(read_table(name), [], times, tmp_path / "first")

@@ -12,6 +12,7 @@ import torch
 from polyencoder.calibration import DEPTH, Calibration, fitting
 from polyencoder.calibration.fitting import Observations, fit, reliability
 from polyencoder.errors import InputError
+from tests.parameters import mostly_long
 
 SPREAD = 2.0
 
@@ -44,8 +45,8 @@ def first(calibration: Calibration, seen: Observations) -> tuple[torch.Tensor, t
     return torch.from_numpy(found[:, 0]), seen.right[:, 0]
 
 
-@pytest.mark.parametrize(
-    ("temperature", "shift", "unanswerable"), [(1.0, 0.0, 0.5), (25.0, 300.0, 0.2), (0.02, -1.0, 0.7)]
+@mostly_long(
+    ("temperature", "shift", "unanswerable"), [(1.0, 0.0, 0.5), (25.0, 300.0, 0.2), (0.02, -1.0, 0.7)], quick=1
 )
 def test_the_truth_is_found(temperature, shift, unanswerable):
     settings = {"among": 8, "temperature": temperature, "shift": shift}

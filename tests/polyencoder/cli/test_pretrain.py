@@ -99,6 +99,7 @@ def test_an_error_is_one_line(folder, monkeypatch, capsys, more, message):
     assert not (folder / "out" / "model.safetensors").exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forked_commands")
 def test_two_processes_under_torchrun_go_on(folder):
     def run(steps: int) -> subprocess.CompletedProcess[str]:

@@ -76,6 +76,7 @@ def test_two_processes_learn_what_one_does(folder):
         assert two[name].allclose(weights, rtol=1e-3, atol=1e-5), name
 
 
+@pytest.mark.long
 def test_two_processes_share_a_stream_and_go_on_with_it(folder):
     flags = ["--streaming", "--shuffle-buffer", "4", "--candidates", "inline", "--batch-size", "5"]
     done = two_processes(*arguments(folder, "stream", *flags))

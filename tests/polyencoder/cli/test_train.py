@@ -17,11 +17,21 @@ from polyencoder.settings.fields import leaves
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
 from tests.commands import run_command
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
+@mostly_long(
+    "architecture",
+    [
+        "poly",
+        "cross",
+        "bi",
+        "late",
+    ],
+    quick=2,
+)
 def test_a_model_that_can_be_used(run, arguments, pairs, architecture):
     # A late-interaction encoder's loss is 0 in float32 after 30.
     epochs = {"cross": 2, "late": 8}.get(architecture, 20)
@@ -202,6 +212,7 @@ def test_a_ranker_that_is_trained_on_keeps_its_architecture_and_may_get_other_le
         run("train", "--init", pairs / "out", *start, "--n-codes", 8)
 
 
+@pytest.mark.long
 def test_a_cross_encoder_starts_from_a_bi_encoder(run, arguments, pairs):
     """With its encoder, pooling and lengths; before training stands the bi-encoder, which has learned."""
     fitted = run(*arguments, "--architecture", "bi", "--epochs", 10)

@@ -13,6 +13,7 @@ from polyencoder.settings.train import TrainSettings
 from polyencoder.training.losses import OF_LABELS
 from polyencoder.training.run import train_ranker
 from tests.commands import run_command
+from tests.parameters import mostly_long
 
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 KINDS = ["today", "great", "fine", "high"]
@@ -55,7 +56,7 @@ def train(files, backbone_folder, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["softmax", *OF_LABELS])
+@mostly_long("objective", ["softmax", *OF_LABELS], quick=2)
 def test_a_run_raises_ndcg(objective, train, files, tmp_path, caplog):
     done = train(objective, "--candidates", "inline")
     before, trained = (

@@ -12,6 +12,7 @@ from polyencoder import Ranker
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.training.callbacks.checkpoints import read_checkpoint
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,14 @@ def test_a_limit_of_time_may_be_raised(run, arguments, pairs):
     assert "in 10 updates" in run(*arguments, *flags, "--max-seconds", 1e6)
 
 
-@pytest.mark.parametrize(("candidates", "kills"), [("batch", [8]), ("inline", [3, 8])])
+@mostly_long(
+    ("candidates", "kills"),
+    [
+        ("inline", [3, 8]),
+        ("batch", [8]),
+    ],
+    quick=1,
+)
 def test_a_killed_run_that_streams_goes_on_bit_by_bit(run, arguments, pairs, losses, candidates, kills):
     """Two epochs of five batches, from two files, mixed in a buffer that holds a part of them."""
     lines = (pairs / "train.jsonl").read_text().splitlines(keepends=True)
@@ -58,6 +66,7 @@ def test_a_killed_run_that_streams_goes_on_bit_by_bit(run, arguments, pairs, los
         assert weights[0] == weights[1]
 
 
+@pytest.mark.long
 def test_an_output_scaling_that_is_measured_comes_back_with_a_checkpoint(run, arguments, pairs, losses):
     flags = ["--output-scaling", "auto", "--architecture", "bi", "--epochs", 2, "--save-every-seconds", 0]
     unbroken = losses(lambda: run(*arguments, *flags, "--out", pairs / "unbroken"))

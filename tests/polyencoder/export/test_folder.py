@@ -12,12 +12,13 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import export_folder, publishing_model
 from polyencoder.ranker import Ranker
 from tests.model_folders import files_in, files_of, weights_in
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0.0), ("float16", 5e-3), ("bfloat16", 5e-2)])
+@mostly_long(("dtype", "tolerance"), [("float32", 0.0), ("float16", 5e-3), ("bfloat16", 5e-2)], quick=2)
 def test_the_same_scores(make_ranker, tmp_path, sentences, architecture, dtype, tolerance):
     ranker = make_ranker(architecture)
     export_folder(ranker, tmp_path / "out", dtype=dtype)
@@ -108,6 +109,7 @@ def test_a_new_export_takes_the_place_of_the_earlier_one_alone(make_ranker, tmp_
     assert files_in(out) == files_of(ranker.model, "README.md", "mine.onnx", "notes.txt")
 
 
+@pytest.mark.long
 def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, tmp_path, sentences, killed_after):
     pytest.importorskip("onnxruntime")
     old, new = make_ranker("bi"), make_ranker("bi", seed=1, output_scaling=5.0)

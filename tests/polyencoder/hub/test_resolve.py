@@ -106,6 +106,7 @@ LOADS = """if True:
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_hub_is_asked_once(silent_server, tmp_path):
     """By each process: transformers and huggingface_hub would ask it for most of a minute."""

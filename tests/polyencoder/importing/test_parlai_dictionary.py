@@ -129,7 +129,7 @@ def real(data_path, tmp_path_factory):
 def test_any_text(kind, lower, made):
     both = made(kind, dict_lower=lower)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(TEXTS)
     @example("ΟΔΟΣ \u0391.Σ Σ \u0391Σ'\u0391")
     @example("hahahahahahah")
@@ -195,12 +195,13 @@ def test_an_empty_word_of_a_space_dictionary(tmp_path):
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(text=TEXTS)
 def test_any_text_of_a_dictionary_of_the_real_size(real, text):
     assert real.agree(text)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_real_lines(real, data_path):
     """10,000 lines of persona chat, #ubuntu and Wikipedia."""

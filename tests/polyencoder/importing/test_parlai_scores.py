@@ -15,6 +15,7 @@ from polyencoder.importing.parlai_weights import batch_dependence
 
 pytest.importorskip("parlai", reason="compares with ParlAI, which is not installed")
 
+from tests.parameters import mostly_long
 from tests.polyencoder.importing.parlai_rankers import (
     CANDIDATE_LENGTHS,
     CONTEXT_LENGTHS,
@@ -33,7 +34,15 @@ from tests.polyencoder.importing.parlai_rankers import (
 SCALINGS = pytest.mark.parametrize("output_scaling", [0.06, 1.0])
 
 
-@pytest.mark.parametrize(("n_codes", "output_scaling"), [(1, 1.0), (5, 0.06), (20, 1.0)])
+@mostly_long(
+    ("n_codes", "output_scaling"),
+    [
+        (5, 0.06),
+        (1, 1.0),
+        (20, 1.0),
+    ],
+    quick=1,
+)
 @pytest.mark.parametrize("poly_attention", ["basic", "sqrt", "multihead"])
 @pytest.mark.parametrize(
     ("kind", "codes_attention"), [("codes", "basic"), ("codes", "sqrt"), ("codes", "multihead"), ("n_first", "basic")]

@@ -13,6 +13,7 @@ from polyencoder.modeling.loading import load_pretrained
 from polyencoder.text import TokenBatch, pad
 from polyencoder.text.batches import length_groups
 from tests.encoders import ENCODERS
+from tests.parameters import mostly_long
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
@@ -58,7 +59,7 @@ class TestEncoders:
 @pytest.mark.parametrize("kind", ENCODERS)
 @pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize("cost", [0, 3, 10_000])
-@pytest.mark.parametrize("lengths", [[9, 2, 1, 6, 3, 9, 4], [1, 1, 1, 1, 1, 1, 20], [5, 5, 5], [4]])
+@mostly_long("lengths", [[9, 2, 1, 6, 3, 9, 4], [1, 1, 1, 1, 1, 1, 20], [5, 5, 5], [4]], quick=1)
 def test_what_goes_through_together_changes_nothing(
     monkeypatch, backbone_folder, make_tokens, kind, lengths, cost, packs
 ):

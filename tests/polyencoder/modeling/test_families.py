@@ -16,6 +16,7 @@ from polyencoder.modeling import attention
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.packing import Ragged, _ragged
 from polyencoder.text import pad
+from tests.parameters import mostly_long
 
 SIZES = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
 BERT = SIZES | {
@@ -132,7 +133,7 @@ def check(backbone, family, reference):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", [None, "sdpa", "eager"])
+@mostly_long("implementation", [None, "sdpa", "eager"], quick=1)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_learning_and_inference_are_those_of_the_padded_model(reference, family, implementation):
     if implementation == "sdpa" and family in NO_SDPA:

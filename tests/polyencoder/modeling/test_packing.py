@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from polyencoder.modeling.packing import _ragged, pack
 from polyencoder.modeling.varlen import AttentionOptions
+from tests.parameters import mostly_long
 
 HEADS, DIM = 2, 4
 
@@ -109,7 +110,16 @@ def alone(q, k, v, lengths, options):
     return torch.cat([output.transpose(0, 1) for output in outputs])
 
 
-@pytest.mark.parametrize("kind", ["plain", "scale", "window", "bias"])
+@mostly_long(
+    "kind",
+    [
+        "window",
+        "bias",
+        "plain",
+        "scale",
+    ],
+    quick=2,
+)
 @given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=12), seed=st.integers(0, 99))
 def test_a_row_for_a_gpu_without_a_kernel_is_its_sequences(kind, lengths, seed):
     torch.manual_seed(seed)

@@ -22,6 +22,7 @@ from polyencoder.modeling.reranker_head import classifier_of, reranker_head
 from polyencoder.settings.train import TrainSettings
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from tests.encoders import SENTENCES
+from tests.parameters import mostly_long
 
 FAMILIES = ["albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet"]
 FAMILIES += ["roberta", "xlm-roberta"]
@@ -62,7 +63,7 @@ def copy(make_reranker, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@mostly_long("family", FAMILIES, quick=5)
 def test_scores_of_each_family(make_reranker, tmp_path, family):
     """Loaded without saying what it is, saved in our format, started from, and as the start of another."""
     folder = make_reranker(family)

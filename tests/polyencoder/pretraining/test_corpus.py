@@ -115,6 +115,7 @@ def test_bad_lines(files):
     assert bad.count == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_commands")
 def test_a_corpus_of_50_mb_takes_no_more_memory_than_one_of_10(tmp_path):

@@ -26,6 +26,7 @@ from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
 from polyencoder.text import TokenBatch, turn_separator
 from polyencoder.training.start import untrained_ranker
+from tests.parameters import mostly_long
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS, TINY
 
 
@@ -209,7 +210,15 @@ def test_a_backbone_goes_on_with_its_heads(make_settings, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("accumulate", "next"), [(1, "yes-no"), (2, "yes-no"), (1, "contrastive")])
+@mostly_long(
+    ("accumulate", "next"),
+    [
+        (2, "yes-no"),
+        (1, "yes-no"),
+        (1, "contrastive"),
+    ],
+    quick=1,
+)
 def test_a_killed_run_goes_on_bit_by_bit(make_settings, tmp_path, monkeypatch, accumulate, next):
     options = {"max_steps": 9, "save_every_seconds": 1e-9, "accumulate": accumulate, "next": next}
     whole = pretrain(make_settings(out=str(tmp_path / "whole"), **options))

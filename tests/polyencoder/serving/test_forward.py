@@ -21,6 +21,7 @@ from polyencoder.modeling.base import RankerModel
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.forward import CANDIDATE, CONTEXT, PAIR, Forward, candidate, context, load, pair
 from polyencoder.serving.service import Service
+from tests.parameters import mostly_long
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running
 
 CONTEXTS = [["hello"], ["do you ski ?", "no , i have two dogs ."], ["i am a teacher . i teach math ."], ["hi"]]
@@ -156,7 +157,17 @@ def folder(make_ranker, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["bi", "poly", "late", "cross", "convert"])
+@mostly_long(
+    "architecture",
+    [
+        "poly",
+        "cross",
+        "convert",
+        "bi",
+        "late",
+    ],
+    quick=3,
+)
 def test_the_answers_of_torch(folder, architecture):
     model = folder(architecture)
     index = None if architecture == "cross" else str(model.with_name("replies"))

@@ -79,6 +79,7 @@ def model(make_ranker, tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_tools_are_found_listed_and_called(model):
     found = proxied(
         model,

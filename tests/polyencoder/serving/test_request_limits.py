@@ -21,6 +21,7 @@ from polyencoder.serving.forward import Forward
 from polyencoder.serving.request_limits import has_more_values
 from polyencoder.serving.run import HeaderLimit
 from polyencoder.serving.service import Service
+from tests.parameters import mostly_long
 from tests.polyencoder.serving.conftest import SECONDS, running
 
 pytestmark = pytest.mark.slow
@@ -254,26 +255,27 @@ def tools(count: int, parameters: int) -> list[dict]:
     return [{"name": f"t{n}", "description": "d", "inputSchema": schema} for n in range(count)]
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("route", "body", "status"),
     [
         ("search", {"query": "a", "filter": {"lang": list(range(900_000))}}, 413),
-        ("search", {"query": "a", "filter": {"lang": [f"text {n}" for n in range(400_000)]}}, 413),
-        ("search", {"query": "a", "filter": {"lang": list(range(29_000))}}, 422),
         ("search", {"query": "a", "filter": {"lang": [f"text {n}" for n in range(1000)]}}, 200),
-        ("search", {"query": "a", "filter": {str(n): n for n in range(990)}}, 422),
-        ("search", {"messages": [{"role": "user", "content": "hello"}] * 100_000}, 413),
         ("search", {"messages": [{"role": "user", "content": "hello"}] * 9_000}, 422),
-        ("chat", {"messages": [{"role": "user", "content": "hello"}] * 1000}, 200),
         ("chat", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 9_000}]}, 422),
-        ("rerank", {"query": "a", "documents": [1] * 29_000}, 422),
         ("rerank", {"query": "a", "documents": ["hello"] * 29_000}, 422),
         ("rerank", {"query": "a", "documents": [[]] * 600_000}, 413),
         ("embeddings", {"input": [1.5] * 29_000}, 422),
+        ("select", {"query": "a", "options": tools(200, 40)}, 200),
+        ("search", {"query": "a", "filter": {"lang": [f"text {n}" for n in range(400_000)]}}, 413),
+        ("search", {"query": "a", "filter": {"lang": list(range(29_000))}}, 422),
+        ("search", {"query": "a", "filter": {str(n): n for n in range(990)}}, 422),
+        ("search", {"messages": [{"role": "user", "content": "hello"}] * 100_000}, 413),
+        ("chat", {"messages": [{"role": "user", "content": "hello"}] * 1000}, 200),
+        ("rerank", {"query": "a", "documents": [1] * 29_000}, 422),
         ("embeddings", {"input": ["hello"] * 1000}, 200),
         ("select", {"query": "a", "options": tools(900, 150)}, 413),
-        ("select", {"query": "a", "options": tools(200, 40)}, 200),
     ],
+    quick=8,
 )
 def test_no_request_keeps_the_others_waiting(serve, longest, route, body, status):
     client = serve("bi")

@@ -16,6 +16,7 @@ from polyencoder.errors import CheckpointError
 from polyencoder.ranker import Ranker
 from polyencoder.storage.publish import discard_unfinished, finish_publication, is_published, publishing
 from tests.model_folders import files_in
+from tests.parameters import mostly_long
 
 OLD = {"config": "old", "weights": "old weights", "card": "old card", "mine": "stays"}
 OLD |= {"tower/weights": "old tower", "a/dense/weights": "old layer", "both/mine": "stays", "both/theirs": "goes"}
@@ -116,7 +117,7 @@ def check(folder: Path) -> str:
     return found["config"]
 
 
-@pytest.mark.parametrize("act", [interrupt, fill_the_disk])
+@mostly_long("act", [interrupt, fill_the_disk], quick=1)
 def test_an_error_at_each_system_call(folder, act):
     calls, seen = CALLS_MADE.run(lambda: publish(folder)), set[str]()
     assert calls > 20
@@ -128,6 +129,7 @@ def test_an_error_at_each_system_call(folder, act):
     assert seen == {"old", "new"}
 
 
+@pytest.mark.long
 def test_a_kill_at_each_system_call(folder):
     calls, seen = CALLS_MADE.run(lambda: publish(folder)), set[str]()
     for at in range(1, calls + 1):

@@ -39,6 +39,7 @@ def test_forgetting_changes_no_ids(monkeypatch, tokenizer, text_config, sentence
         assert text.ids([sentences[1]] * 5) == [expected[1]] * 5
 
 
+@pytest.mark.long
 def test_long_texts_take_no_more_memory_than_short_ones(tokenizer, text_config, monkeypatch):
     monkeypatch.setattr(encoder, "MEMORY", 1 << 18)
     text = TextEncoder(tokenizer, text_config)

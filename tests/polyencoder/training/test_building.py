@@ -18,6 +18,7 @@ from polyencoder.training.distributed import Processes
 from polyencoder.training.objective import CrossEntropy
 from polyencoder.training.progress import Goal
 from polyencoder.training.trainer import Trainer
+from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import CONFIG, EXAMPLES
 
 GOAL = Goal(examples=80, updates=None)
@@ -93,7 +94,7 @@ SIZES = {"hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2, "
 SIZES_OF_DISTILBERT = {"dim": 256, "n_layers": 1, "n_heads": 2, "hidden_dim": 256}
 
 
-@pytest.mark.parametrize(("kind", "sizes"), [("Bert", SIZES), ("Roberta", SIZES), ("DistilBert", SIZES_OF_DISTILBERT)])
+@mostly_long(("kind", "sizes"), [("Bert", SIZES), ("Roberta", SIZES), ("DistilBert", SIZES_OF_DISTILBERT)], quick=1)
 def test_a_poly_encoders_codes_learn_to_look_at_different_tokens(make_hf_tokenizer, tmp_path, kind, sizes):
     """At the encoder's rate they stay where they started, whose vectors of an encoder like BERT are nearly the same."""
     config = getattr(transformers, f"{kind}Config")(vocab_size=64, max_position_embeddings=40, **sizes)

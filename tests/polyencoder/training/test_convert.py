@@ -131,6 +131,7 @@ def test_three_objectives_are_summed(make_convert_ranker):
     assert found.sums["immediate_loss"][1] == 10
 
 
+@pytest.mark.long
 def test_a_multi_context_model_learns_from_what_was_said_before(make_settings, make_convert_ranker, tmp_path):
     """The thing is in an earlier turn, so a model of the last turn alone cannot know it."""
     records = [{"context": [f"do you like {thing} ?", "yes .", "what ?"], "response": f"{thing} ."} for thing in THINGS]

@@ -122,9 +122,8 @@ def test_a_killed_run_ends_with_the_weights_of_a_whole_one(make_settings, kill, 
     assert_same_end(whole, killed)
 
 
-@pytest.mark.parametrize(
-    "candidates", [{}, pytest.param({"candidates": "inline", "num_negatives": 3}, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("candidates", [{}, {"candidates": "inline", "num_negatives": 3}])
 def test_a_killed_student_ends_with_the_weights_of_a_whole_one(make_settings, kill, candidates):
     """The scores that its teacher gave before the kill are there, also those of batches that are repeated."""
     train_ranker(make_settings("cross", architecture="cross", epochs=1.0))

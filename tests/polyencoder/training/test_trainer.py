@@ -19,6 +19,7 @@ from polyencoder.training.distillation import Distillation, DistillationConfig, 
 from polyencoder.training.objective import RankingObjective
 from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.trainer import Trainer
+from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import (
     ARCHITECTURES,
     CONFIG,
@@ -100,7 +101,7 @@ def test_accumulated_batches_are_one_large_batch(make_ranker, architecture):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@mostly_long("architecture", ARCHITECTURES, quick=3)
 def test_a_run_learns(make_ranker, architecture):
     ranker, losses = make_ranker(architecture), Losses()
     config = replace(CONFIG, max_updates=40, optimizer=OptimizerConfig(learning_rate=3e-3))

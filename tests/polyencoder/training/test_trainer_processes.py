@@ -11,10 +11,11 @@ from polyencoder.errors import InputError
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation
 from polyencoder.training.trainer import Trainer
+from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, EXAMPLES, PLAIN, VALID, Kill, Losses, Stop, weights
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@mostly_long("architecture", ARCHITECTURES, quick=3)
 def test_processes_learn_what_one_does(make_ranker, in_processes, architecture):
     """Two with half of each batch, the second with other weights at first: the same losses and weights."""
 
@@ -32,6 +33,7 @@ def test_processes_learn_what_one_does(make_ranker, in_processes, architecture):
         torch.testing.assert_close(one, wanted, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_killed_processes_go_on_bit_by_bit(make_ranker, in_processes, tmp_path):
     """Each has dropout of its own, and between two updates gradients of its own."""

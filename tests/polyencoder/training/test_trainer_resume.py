@@ -13,6 +13,7 @@ from polyencoder.settings.training import OptimizerConfig
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.trainer import Trainer
+from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import (
     ARCHITECTURES,
     CONFIG,
@@ -26,8 +27,8 @@ from tests.polyencoder.training.runs import (
 )
 
 
-@pytest.mark.parametrize(
-    ("architecture", "after"), [("bi", 1), *((architecture, 3) for architecture in ARCHITECTURES), ("bi", 5)]
+@mostly_long(
+    ("architecture", "after"), [("bi", 1), *((architecture, 3) for architecture in ARCHITECTURES), ("bi", 5)], quick=4
 )
 def test_a_killed_run_goes_on_bit_by_bit(make_ranker, tmp_path, architecture, after):
     """Dropout, sampling and the schedule included: the same losses from there, and the same weights at the end."""

@@ -41,6 +41,7 @@ def test_vectors_are_as_new_as_the_model(model, source, train, evaluate, candida
         assert same(evaluate(tmp_path / "model", eval_candidates="fixed"), inline)
 
 
+@pytest.mark.long
 def test_vectors_follow_a_model_that_is_trained_further(train, evaluate, candidates_file, tmp_path):
     options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     path = tmp_path / "model"

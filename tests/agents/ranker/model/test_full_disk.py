@@ -25,6 +25,7 @@ def test_a_model_that_was_never_written_is_an_error_at_the_end(train, largest_fi
     assert path.exists()
 
 
+@pytest.mark.long
 def test_a_better_model_that_could_not_be_written(train, largest_file, evaluate, tmp_path):
     """The one before it stays. What is known of the better one does not pass for it in a run that goes on."""
     path = tmp_path / "model"

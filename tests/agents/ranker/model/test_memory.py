@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.parameters import mostly_long
+
 pytestmark = pytest.mark.slow
 
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox", "dog"]
@@ -46,7 +48,7 @@ def assert_same(ours, plain, *, tolerance: float) -> None:
         torch.testing.assert_close(ours[1][name], gradient, rtol=0, atol=tolerance * max(1, scale), msg=name)
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("model", "candidates", "options"),
     [
         ("biencoder", "batch", {"type_optimization": "top_layer", "n_layers": 2}),
@@ -54,6 +56,7 @@ def assert_same(ours, plain, *, tolerance: float) -> None:
         ("crossencoder", "batch", {}),
         ("crossencoder", "inline", {"steps": 3}),
     ],
+    quick=2,
 )
 def test_memory_is_all_that_changes(model, options, candidates, make_agent, respond):
     limit = {"pair_tokens": 70} if model == "crossencoder" else {"grad_cache": 1}

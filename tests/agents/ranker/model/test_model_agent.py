@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from polyencoder import Ranker
 from polyencoder.encoding.fingerprint import candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError
+from tests.parameters import mostly_long
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 TEXTS = ["hello", "how are you ?", "bye"]
@@ -36,7 +37,7 @@ def learn(respond):
 # ---- options, one training step with each
 
 
-@pytest.mark.parametrize("model", MODELS)
+@mostly_long("model", MODELS, quick=1)
 @pytest.mark.parametrize(
     ("fine_tuned", "expected"),
     [

@@ -42,6 +42,7 @@ def losses(monkeypatch) -> list[float]:
     return seen
 
 
+@pytest.mark.long
 def test_bf16_learns_as_fp32_does(train, losses, tmp_path):
     """The first 20 losses of both runs are within 2%, on the whole way from the teacher to the update.
 

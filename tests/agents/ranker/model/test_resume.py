@@ -26,6 +26,7 @@ from tests.agents.ranker.model.killing import (
     wait_for_batches,
     write_conversations,
 )
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +110,7 @@ def test_resumed_after_a_validation_its_training_reports_are_the_same_too(undist
     assert_same_run(expected, model, "train_reports", *METRICS)
 
 
+@pytest.mark.long
 def test_the_best_model_is_not_written_over_at_the_end(data, tmp_path):
     """ParlAI's loop forgets on resuming that it has saved one, and evaluates the checkpoint instead."""
     first_is_best = "--validation-metric total_train_updates --validation-metric-mode min"
@@ -125,7 +127,7 @@ def test_the_best_model_is_not_written_over_at_the_end(data, tmp_path):
     assert counters["final_valid_report"]["loss"] == pytest.approx(counters["valid_reports"][0]["loss"])
 
 
-@pytest.mark.parametrize("schedule", ["reduceonplateau", "linear"])
+@mostly_long("schedule", ["reduceonplateau", "linear"], quick=1)
 def test_a_run_that_is_over_stays_as_it_is(schedule, data, tmp_path):
     model = tmp_path / "model"
     options = f"--max-train-steps 8 --lr-scheduler {schedule} --update-freq 1 --validation-every-n-epochs -1"
@@ -139,6 +141,7 @@ def test_a_run_that_is_over_stays_as_it_is(schedule, data, tmp_path):
     assert same(*ends)
 
 
+@pytest.mark.long
 def test_a_seed_repeats_a_run_and_another_does_not(undisturbed, data, tmp_path):
     options = "--num-epochs 1"
     first = undisturbed(options)
@@ -151,6 +154,7 @@ def test_a_seed_repeats_a_run_and_another_does_not(undisturbed, data, tmp_path):
     assert not same(states(other)["model"], states(first)["model"])
 
 
+@pytest.mark.long
 def test_training_goes_on_when_a_checkpoint_cannot_be_written(undisturbed, data, tmp_path):
     """No file may become as large as a checkpoint: as on a full disk, without one."""
     options = "--num-epochs 2"
@@ -182,6 +186,7 @@ def test_a_checkpoint_that_a_disk_has_damaged(data, tmp_path):
     assert states(checkpoint)["number_training_updates"] > states(model)["number_training_updates"] > 0
 
 
+@pytest.mark.long
 def test_a_best_model_that_a_disk_has_damaged(data, tmp_path):
     """The error comes before the run, which would need that model at its end, and what it says to do helps."""
     model = tmp_path / "model"
@@ -195,6 +200,7 @@ def test_a_best_model_that_a_disk_has_damaged(data, tmp_path):
     assert states(model)["number_training_updates"] > 16
 
 
+@pytest.mark.long
 def test_counters_that_were_deleted_come_from_the_checkpoint(undisturbed, data, tmp_path):
     options, model = "--num-epochs 2", tmp_path / "model"
     child = start(model, data, options)
@@ -205,6 +211,7 @@ def test_counters_that_were_deleted_come_from_the_checkpoint(undisturbed, data, 
     assert_same_run(undisturbed(options), model, *METRICS)
 
 
+@pytest.mark.long
 def test_another_models_checkpoint_starts_a_new_run(data, tmp_path):
     """ParlAI takes any file of that name for one to resume from: a run of as many updates would be over."""
     first, second = tmp_path / "first", tmp_path / "second"

@@ -122,6 +122,7 @@ def test_the_next_command_reads_the_task_where_the_run_did(make_agent, tmp_path)
     assert agent.what_next()[0].endswith(f"interactive -mf {tmp_path}/model --datapath '{tmp_path}/my data'")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_goal_counts_all_tasks(options, tmp_path, monkeypatch):
     goals = []

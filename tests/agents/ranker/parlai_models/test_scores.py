@@ -19,31 +19,33 @@ from tests.agents.ranker.parlai_models.conftest import (
     scores,
 )
 from tests.commands import run_command
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
 KINDS = [
     ("biencoder", {}),
+    ("polyencoder", {"codes_attention_type": "multihead", "poly_attention_type": "multihead", "output_scaling": 0.06}),
+    ("polyencoder", {"polyencoder_type": "n_first", "reduction_type": "mean", "n_segments": 0}),
+    # ParlAI's own defaults, as far as they shape a model
+    ("ranker", DEFAULTS),
+    ("polyencoder", DEFAULTS | {"dict_tokenizer": "space"}),
+    ("polyencoder", GPT2),
+    ("crossencoder", {"reduction_type": "mean", "output_scaling": 0.06, "truncate": 12, "text_truncate": None}),
+    # the others only at night
     ("biencoder", {"reduction_type": "mean", "output_scaling": 0.06, "share_word_embeddings": False}),
     ("polyencoder", {}),
     ("polyencoder", {"output_scaling": 0.06, "codes_attention_type": "sqrt", "poly_attention_type": "sqrt"}),
-    ("polyencoder", {"codes_attention_type": "multihead", "poly_attention_type": "multihead", "output_scaling": 0.06}),
     ("polyencoder", MULTIHEAD),
-    ("polyencoder", {"polyencoder_type": "n_first", "reduction_type": "mean", "n_segments": 0}),
     ("polyencoder", {"learn_positional_embeddings": False, "embeddings_scale": True, "dict_tokenizer": "re"}),
     ("polyencoder", {"person_tokens": True, "force_fp16_tokens": True, "delimiter": " | "}),
-    # ParlAI's own defaults, as far as they shape a model
     ("biencoder", DEFAULTS),
-    ("ranker", DEFAULTS),
-    ("polyencoder", DEFAULTS | {"dict_tokenizer": "space"}),
     ("crossencoder", DEFAULTS | {"reduction_type": "first", "truncate": 30}),
     ("biencoder", {"variant": "prelayernorm", "share_encoders": True, "dict_tokenizer": "split"}),
-    ("polyencoder", GPT2),
     ("polyencoder", {"variant": "bart", "dict_tokenizer": "bytelevelbpe", **WHOLE_DICTIONARY}),
     ("ranker", {"variant": "aiayn", "dict_tokenizer": "slow_bytelevel_bpe", **WHOLE_DICTIONARY}),
     ("ranker", {"wrap_memory_encoder": True, "share_encoders": True, "share_word_embeddings": False}),
     ("crossencoder", {}),
-    ("crossencoder", {"reduction_type": "mean", "output_scaling": 0.06, "truncate": 12, "text_truncate": None}),
 ]
 
 
@@ -73,7 +75,7 @@ def examples(count, labels):
     return made
 
 
-@pytest.mark.parametrize(("model", "options"), KINDS)
+@mostly_long(("model", "options"), KINDS, quick=7)
 def test_the_same_scores_and_metrics(model, options, theirs, both, respond, evaluate, labels):
     path = theirs(model, **options)
     before = digests(path)

@@ -117,6 +117,7 @@ def test_elements_that_are_no_objects_are_skipped_and_counted(write):
     assert bad.first.endswith("example 2: not a JSON object, but 5")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_array(write):
     def peak(n: int) -> int:

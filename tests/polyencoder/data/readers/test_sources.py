@@ -12,6 +12,7 @@ import pytest
 
 from polyencoder.data.readers import DamagedFile, expand, json_array, lines, open_bytes, records
 from polyencoder.errors import InputError
+from tests.parameters import mostly_long
 
 PACKED = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".GZ": gzip.compress}
 
@@ -77,7 +78,7 @@ def test_a_file_that_is_not_compressed_although_its_name_says_so(tmp_path):
                     file.read()
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+@mostly_long("suffix", ["", ".gz", ".xz"], quick=2)
 @pytest.mark.parametrize(
     ("name", "reader", "line"),
     [

@@ -37,18 +37,8 @@ KINDS = {
     "cross-mean": ("cross", {"reduction": "mean", "pair_start": True, "output_scaling": 2.0}),
     "cross-head": ("cross", {"dense": (DenseConfig(size=8, activation="gelu", norm_eps=1e-5),), "pair_start": "end"}),
 }
-# By torch's current exporter, which takes seconds for a graph, with the layers of the encoder: each operator once, most
-# of them behind embeddings alone. The others are traced, as are candidates, but for those of one bi-encoder.
-BY_CURRENT_EXPORTER = {
-    "bi": 2,
-    "bi-max": 0,
-    "poly-n_last": 1,
-    "poly-turns": 0,
-    "poly-multihead": 0,
-    "poly-many_codes": 0,
-    "late": 0,
-    "cross": 1,
-}
+# By torch's current exporter, which takes seconds for a graph. The others are traced: see test_exporters.py.
+BY_CURRENT_EXPORTER = ("bi",)
 
 
 @pytest.fixture(params=KINDS)
@@ -78,7 +68,24 @@ def trace_candidates() -> Callable[[pytest.MonkeyPatch], None]:
 
 
 @pytest.fixture(scope="session")
-def exported(make_model, make_backbone_config, tokenizer, tmp_path_factory, traced_graphs, trace_candidates):
+def make_exportable(make_model, make_backbone_config, tokenizer) -> Callable[..., Ranker]:
+    """(kind, n_layers=2) -> a torch ranker of this kind, of which all terms and tokens count."""
+
+    def make(kind: str, *, n_layers: int = 2) -> Ranker:
+        architecture, fields = KINDS[kind]
+        model = make_model(architecture, backbone=make_backbone_config(n_layers=n_layers), **fields)
+        with torch.no_grad():
+            if model.has_new_terms:
+                model.term_weights.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2])[: len(model.term_weights)])
+            if architecture == "late":
+                model.token_weight.copy_(torch.linspace(-1, 1, model.token_dim))
+        return Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def exported(make_exportable, tmp_path_factory, traced_graphs):
     """(kind) -> a torch ranker of this kind and the folder of its graphs, which all processes share."""
     pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
     base = tmp_path_factory.getbasetemp()
@@ -87,20 +94,9 @@ def exported(make_model, make_backbone_config, tokenizer, tmp_path_factory, trac
 
     def make(kind: str):
         if kind not in made:
-            architecture, fields = KINDS[kind]
-            backbone = make_backbone_config(n_layers=BY_CURRENT_EXPORTER.get(kind, 2))
-            model = make_model(architecture, backbone=backbone, **fields)
-            with torch.no_grad():  # all terms and tokens count
-                if model.has_new_terms:
-                    model.term_weights.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2])[: len(model.term_weights)])
-                if architecture == "late":
-                    model.token_weight.copy_(torch.linspace(-1, 1, model.token_dim))
-            ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
-            folder = base / f"onnx-{kind}"
+            ranker, folder = make_exportable(kind), base / f"onnx-{kind}"
             with FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:
                 patch.setattr(exporters, "IS_CURRENT", traced_graphs and kind in BY_CURRENT_EXPORTER)
-                if kind != "bi":
-                    trace_candidates(patch)
                 if not folder.exists():
                     export_onnx(ranker, folder)
             made[kind] = ranker, folder

@@ -11,13 +11,14 @@ import torch
 import transformers
 from transformers import AutoModel
 
+from polyencoder import ConfigError, Ranker
 from polyencoder.encoding.graph import Graph
-from polyencoder.errors import ConfigError
-from polyencoder.export.onnx import exporters
+from polyencoder.export.onnx import export_onnx, exporters
 from polyencoder.export.onnx.exporters import write_graph
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.export_steps import Step
 from polyencoder.text import TokenBatch, pad
+from tests.parameters import mostly_long
 from tests.polyencoder.export.onnx.conftest import BY_CURRENT_EXPORTER
 
 pytestmark = pytest.mark.slow
@@ -107,14 +108,46 @@ def test_families(family, tmp_path, by_current_exporter, caplog):
     assert b"/projects/" not in (tmp_path / "graph.onnx").read_bytes()  # nothing of this machine
 
 
+def opset(path) -> int:
+    return next(each.version for each in onnx.load(path).opset_import if not each.domain)
+
+
 @pytest.mark.skipif(not exporters.IS_CURRENT, reason="this torch's exporter traces")
 @pytest.mark.parametrize("kind", BY_CURRENT_EXPORTER)
 def test_rankers_are_not_traced_instead(exported, kind):
-    graph = onnx.load(exported(kind)[1] / ("scorer.onnx" if kind == "cross" else "context.onnx"))
-    assert [one.version for one in graph.opset_import if not one.domain] == [exporters.OPSET]
+    graphs = exported(kind)[1].glob("*.onnx")
+    assert [opset(graph) for graph in graphs] == [exporters.OPSET] * 2
 
 
-@pytest.mark.parametrize("implementation", [None, "eager"])
+@pytest.mark.long
+@pytest.mark.skipif(not exporters.IS_CURRENT, reason="this torch's exporter traces")
+@pytest.mark.parametrize(
+    ("kind", "n_layers"),  # each operator once, most of them behind embeddings alone
+    {
+        "bi-max": 0,
+        "poly-n_last": 1,
+        "poly-turns": 0,
+        "poly-multihead": 0,
+        "poly-many_codes": 0,
+        "late": 0,
+        "cross": 1,
+    }.items(),
+)
+def test_other_rankers(
+    make_exportable, sentences, tmp_path, by_current_exporter, trace_candidates, monkeypatch, kind, n_layers
+):
+    trace_candidates(monkeypatch)
+    ranker = make_exportable(kind, n_layers=n_layers)
+    export_onnx(ranker, tmp_path)
+    assert opset(tmp_path / ("scorer.onnx" if kind == "cross" else "context.onnx")) == exporters.OPSET
+    graphs = Ranker.from_pretrained(tmp_path, backend="onnx", device="cpu")
+    contexts = [["hi"], sentences[:3], sentences]
+    np.testing.assert_allclose(
+        graphs.score(contexts, sentences), ranker.score(contexts, sentences), rtol=1e-4, atol=1e-4
+    )
+
+
+@mostly_long("implementation", [None, "eager"], quick=1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_traced(family, implementation, tmp_path):
     backbone = encoder(family, implementation)
@@ -144,6 +177,7 @@ class Unfollowed(Outputs):
         return (outputs[0] * 2,) if ids.sum() > 0 else outputs
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not exporters.IS_CURRENT, reason="this torch's exporter traces")
 def test_what_the_exporter_cannot_follow_is_traced_and_the_log_says_so(tmp_path, by_current_exporter, caplog):
     tokens = batch(LENGTHS[0])

@@ -22,6 +22,7 @@ from polyencoder.index.open import described
 from polyencoder.index.vectors import quantize, write_vectors
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.scan import search
+from tests.parameters import mostly_long
 
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
 
@@ -56,7 +57,14 @@ def recall_of(searcher: FaissSearch, contexts: list[Contexts], *, k: int = 10, *
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recall", [0.5, 0.95])
+@mostly_long(
+    "recall",
+    [
+        0.95,
+        0.5,
+    ],
+    quick=1,
+)
 def test_the_recall_is_reached_and_used(searcher, recall):
     contexts = drawn(30, seed=1)
     tuned = tune(searcher, contexts, recall=recall)

@@ -74,6 +74,7 @@ def test_equal_texts_are_encoded_once(monkeypatch, make_index, ranker):
     assert len(FolderIndex.open(folder, ranker)) == N_TEXTS + 6
 
 
+@pytest.mark.long
 def test_two_processes_write_the_same_bytes(tmp_path, ranker, candidates, monkeypatch):
     """With a model in 16 bits, whose weights are not what can be saved. The processes have their imports done."""
     contexts = {"spawn": forkserver()}
@@ -269,6 +270,7 @@ def test_a_shard_that_was_cut_short_is_encoded_again(make_index, keep):
     assert contents(make_index(dtype="int8")) == undisturbed
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_candidates(tmp_path, ranker, monkeypatch):
     """Each further candidate adds less to the peak of what Python and numpy allocate than its text would."""
 
