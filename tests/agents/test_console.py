@@ -184,6 +184,7 @@ def test_several_processes_without_a_gpu_are_told_the_launcher(script, command, 
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_what_display_model_advises_works(command, tmp_path):
     """Of a file without candidates: each error names something that the next command can do."""
     lines = [{"dialog": [[{"id": "a", "text": f"say {n}"}, {"id": "b", "text": f"it is {n}"}]]} for n in range(8)]

@@ -11,6 +11,7 @@ from parlai.scripts.train_model import TrainLoop, TrainModel
 from parlai.scripts.vacuum import Vacuum
 
 from polyencoder.checkpoint import read_model_file
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +27,7 @@ def same_tensors(one, other) -> bool:
     return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-@pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
+@mostly_long("model", ["polyencoder", "crossencoder"], quick=1)
 def test_training_that_was_stopped_goes_on_where_it_was(model, train, task_of, tmp_path):
     path = tmp_path / "model"
     train(model, path, max_train_steps=7, **STOPPED)

@@ -244,7 +244,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint(options, trained_on, tmp_path,
 # ---- tasks together, and ParlAI's own
 
 
-@pytest.mark.parametrize("datatype", ["train", "train:stream"])
+@mostly_long("datatype", ["train", "train:stream"], quick=1)
 def test_multitask(trained_on, datapath, tmp_path, datatype):
     tasks = ["selection:convai2", "selection:dstc7"]
     options = TRAINING | {"task": ",".join(tasks), "datapath": str(datapath), "datatype": datatype}
@@ -267,7 +267,7 @@ def test_every_task_trains(trained_on, datapath, tmp_path, task):
     assert "hits@1" in valid
 
 
-@pytest.mark.parametrize(("model", "negatives"), [("crossencoder", 15), ("polyencoder", 7)])
+@mostly_long(("model", "negatives"), [("crossencoder", 15), ("polyencoder", 7)], quick=1)
 def test_inline_negatives(trained_on, datapath, tmp_path, model, negatives):
     """A cross-encoder learns DSTC7 with `--candidates inline --num-negatives 15`."""
     options = TRAINING | {"task": "selection:dstc7", "datapath": str(datapath), "candidates": "inline", "model": model}

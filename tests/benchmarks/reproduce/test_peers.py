@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.reproduce import peers
 from benchmarks.reproduce.peers import last_checkpoint
+from tests.parameters import mostly_long
 
 
 def test_a_checkpoint_that_a_kill_left_unfinished_is_passed_over(tmp_path: Path) -> None:
@@ -22,7 +23,7 @@ def test_a_checkpoint_that_a_kill_left_unfinished_is_passed_over(tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [[], ["--no-projection", "--bf16"]])
+@mostly_long("words", [[], ["--no-projection", "--bf16"]], quick=1)
 def test_a_late_interaction_encoder_learns_which_reply_belongs_to_a_question(words, bert, convai2, tmp_path, capsys):
     for package in ("sentence_transformers.multi_vector_encoder", "datasets", "accelerate"):
         pytest.importorskip(package)

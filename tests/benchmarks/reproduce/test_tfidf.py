@@ -7,6 +7,7 @@ import json
 import pytest
 
 from benchmarks.reproduce import tfidf
+from tests.parameters import mostly_long
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def run(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [[], ["--whole-context"]])
+@mostly_long("flags", [[], ["--whole-context"]], quick=1)
 def test_keywords_are_far_from_solving_the_sample_task(run, flags):
     assert 0.02 < run(*flags)["R20@1"] < 0.35
 

@@ -72,7 +72,7 @@ def test_it_holds_among_more_candidates():
     assert reliability(as_if_ten, right, weights).error > 0.2
 
 
-@pytest.mark.parametrize("depth", [DEPTH, 3])  # of searches, which see the best scores only
+@mostly_long("depth", [DEPTH, 3], quick=1)  # of searches, which see the best scores only
 def test_promises_are_held_on_new_examples_as_often_as_they_say(depth):
     risks, broken, made = (0.3, 0.45), 0, 0
     for seed in range(40):

@@ -16,6 +16,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import export_folder
 from polyencoder.index.searcher import Searcher
 from tests.commands import run_command
+from tests.parameters import mostly_long
 from tests.polyencoder.calibration.test_probability import calibrated, promise
 
 
@@ -55,7 +56,7 @@ def call(*arguments: object) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["poly", "cross", "late"])
+@mostly_long("architecture", ["poly", "cross", "late"], quick=1)
 def test_candidates_of_examples(make_ranker, write, texts, tmp_path, architecture):
     ranker = make_ranker(architecture)
     ranker.save_pretrained(tmp_path / "model")
@@ -75,7 +76,7 @@ def test_candidates_of_examples(make_ranker, write, texts, tmp_path, architectur
     assert len(set(likely)) > 50
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+@mostly_long("suffix", [".jsonl", ".csv", ".parquet"], quick=1)
 def test_columns_of_other_names(ranker, write, texts, tmp_path, suffix):
     ranker.save_pretrained(tmp_path / "model")
     path = write(ranker, among=texts)

@@ -181,6 +181,7 @@ def test_bad_records_end_a_run_or_are_left_out(run, arguments, pairs, streaming)
     assert "1 bad record was left out; the first: " in said
 
 
+@pytest.mark.long
 def test_bf16_is_a_precision(run, arguments, pairs, losses):
     flags = ["--architecture", "bi", "--max-updates", 2]
     both = [

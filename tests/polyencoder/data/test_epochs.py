@@ -16,6 +16,7 @@ from polyencoder.data.epochs import Counts, InMemory, Reader, Streamed, endless,
 from polyencoder.data.pairs import pair_counts
 from polyencoder.data.readers import lines
 from polyencoder.data.seeded_random import SeededRandom
+from tests.parameters import mostly_long
 
 
 def test_memory():
@@ -122,7 +123,7 @@ def test_few_are_counted_exactly(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["", ".gz"])
+@mostly_long("suffix", ["", ".gz"], quick=1)
 def test_many_are_estimated_from_the_beginning(tmp_path, suffix):
     rng = random.Random(0)
     files = []

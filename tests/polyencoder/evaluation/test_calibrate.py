@@ -16,6 +16,7 @@ from polyencoder.calibration.fitting import Observations, fit
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation.calibrate import observations_of, observe_search
+from tests.parameters import mostly_long
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_what_cannot_be_calibrated(ranker, examples, texts):
     assert ranker.calibration is before
 
 
-@pytest.mark.parametrize("columns", [{}, {"context": "q", "response": "a"}])
+@mostly_long("columns", [{}, {"context": "q", "response": "a"}], quick=1)
 def test_examples_of_the_training(ranker, examples, tmp_path, columns):
     """The run's record names the files, whose columns may have other names."""
     path, model = tmp_path / "train.jsonl", tmp_path / "model"

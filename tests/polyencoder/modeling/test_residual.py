@@ -26,6 +26,7 @@ from polyencoder.training.schedule import Schedule
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from polyencoder.training.trainer import Trainer
 from polyencoder.training.updates import OptimizerUpdates
+from tests.parameters import mostly_long
 
 CONTEXTS = [["your persona: i ski .", "hi !", "do you like snow ?"], ["hello", "where is my money ?"], ["bye"]]
 STARTS = {
@@ -173,7 +174,7 @@ def test_updates_of_a_user_never_change_the_base(start, sentences):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("start", "lora"), [("late", {}), ("bi", {"lora": 2})], indirect=["start"])
+@mostly_long(("start", "lora"), [("late", {}), ("bi", {"lora": 2})], indirect=["start"], quick=1)
 def test_training_never_changes_the_base(start, tmp_path, lora, sentences):
     ranker, folder = start
     rows = [{"context": ["say", text], "response": text} for text in sentences]

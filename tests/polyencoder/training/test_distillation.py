@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from polyencoder import InputError, Ranker
 from polyencoder.training.distillation import Teacher, shortlist
 from polyencoder.training.score_cache import ScoreCache
+from tests.parameters import mostly_long
 
 CONTEXTS = [["hello , how are you ?", "fine . you ?"], "do you ski ?", ["do you have pets ?"]]
 CANDIDATES = ["i have two dogs .", "i am fine .", "yes , in the mountains .", "i teach ."]
@@ -32,7 +33,7 @@ def test_scores_are_the_rankers(architecture, make_ranker):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["bi", "cross"])
+@mostly_long("architecture", ["bi", "cross"], quick=1)
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(indexes=st.lists(st.lists(st.lists(st.integers(-1, 3), min_size=2, max_size=2), min_size=3, max_size=3)))
 def test_only_new_pairs_are_asked_for(architecture, indexes, make_ranker):

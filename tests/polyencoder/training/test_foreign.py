@@ -21,6 +21,7 @@ from polyencoder.training import DistillationConfig, TrainSettings, train_ranker
 from polyencoder.training.building import build_objective
 from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
 from tests.model_folders import weights_in
+from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import CONFIG
 from tests.polyencoder.training.test_frozen_candidates import RESPONSES, THINGS, digests, with_frozen_candidates
 
@@ -55,7 +56,7 @@ def given(tmp_path, index, backbone_folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{"grad_cache": 2}, {"architecture": "poly", "n_codes": 3}], ids=["bi", "poly"])
+@mostly_long("changes", [{"grad_cache": 2}, {"architecture": "poly", "n_codes": 3}], ids=["bi", "poly"], quick=1)
 def test_a_context_tower_learns_to_search_vectors_that_exist(given, index, tmp_path, changes):
     before = digests(index)
     report = train_ranker(given(**changes))

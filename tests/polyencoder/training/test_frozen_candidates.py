@@ -13,6 +13,7 @@ import torch
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.training import TrainSettings, train_ranker
+from tests.parameters import mostly_long
 
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 RESPONSES = [f"my {thing} is fine ." for thing in THINGS]
@@ -45,13 +46,14 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     "changes",
     [
         {"architecture": "bi", "grad_cache": 2},
         {"architecture": "poly", "n_codes": 3, "hard_negatives": 2, "hard_negatives_every": 2},
     ],
     ids=lambda changes: changes["architecture"],
+    quick=1,
 )
 def test_an_index_from_before_training_is_searched_unchanged(given, tmp_path, changes):
     ranker, settings = given(**changes, candidates_of=str(tmp_path / "index"))

@@ -15,6 +15,7 @@ from polyencoder.data.pool import inline_pool, shared_pool
 from polyencoder.training.building import build_objective
 from polyencoder.training.term_weights import fitted_weights
 from polyencoder.training.trainer import Trainer
+from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import EXAMPLES, PLAIN, Losses
 
 START = torch.tensor([1.0, 0.0, 0.0])
@@ -121,7 +122,7 @@ def test_weights_that_were_trained_are_left(make_ranker, examples):
     torch.testing.assert_close(ranker.model.term_weights.detach(), trained)
 
 
-@pytest.mark.parametrize("gather", [True, False])
+@mostly_long("gather", [True, False], quick=1)
 def test_processes_fit_the_examples_of_all(make_ranker, in_processes, gather):
     """Equal weights in all, also where one has no example; with the negatives of all, those of one process."""
 

@@ -15,6 +15,7 @@ from parlai.core.opt import Opt
 from polyencoder import Ranker
 from polyencoder.errors import InputError
 from polyencoder.index import build_index
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ def same(one: dict[str, float], other: dict[str, float]) -> bool:
 # ---- never stale
 
 
-@pytest.mark.parametrize(("model", "source"), [("biencoder", "fixed"), ("polyencoder", "batch")])
+@mostly_long(("model", "source"), [("biencoder", "fixed"), ("polyencoder", "batch")], quick=1)
 def test_vectors_are_as_new_as_the_model(model, source, train, evaluate, candidates_file, tmp_path):
     """The candidates of each example are those of the file, in its order: inline and fixed must agree."""
     options = {"candidates": source, "eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}

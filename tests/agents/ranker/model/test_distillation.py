@@ -12,6 +12,7 @@ from parlai.scripts.train_model import TrainModel
 from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.training.distillation import Teacher
 from polyencoder.training.losses import distillation_kl, margin_mse
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +52,7 @@ def asked(monkeypatch):
 
 
 @pytest.mark.parametrize(("source", "loss"), [("batch", "kl"), ("inline", "margin-mse")])
-@pytest.mark.parametrize("student", STUDENTS)
+@mostly_long("student", STUDENTS, quick=2)
 def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_agent, respond, steps, labels):
     agent = make_agent(
         student,

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.parameters import mostly_long
-
 pytestmark = pytest.mark.slow
 
 
@@ -67,22 +65,6 @@ def assert_like_one(results: list[dict[str, Any]], one: dict[str, Any]) -> None:
                 assert abs(result["gradients"][name] - gradient).max() < 1e-5, name
         for name, weight in results[0]["weights"].items():
             assert (result["weights"][name] == weight).all(), "the processes' weights are the same to the last bit"
-
-
-@mostly_long(
-    ("model", "options"),
-    [
-        ("biencoder", {"share_encoders": True, "candidates": "batch-all-cands"}),
-        ("polyencoder", {"grad_cache": 1, "type_optimization": "all_encoder_layers", "candidates": "batch"}),
-        ("crossencoder", {"candidates": "inline"}),
-        ("polyencoder", {"candidates": "inline"}),
-        ("crossencoder", {"pair_tokens": 60, "candidates": "batch"}),
-    ],
-    quick=3,
-)
-def test_two_processes_learn_what_one_does(model, options, fitted, in_processes):
-    results = in_processes(lambda rank: fitted(model, [[FIRST, SECOND][rank]], **options))
-    assert_like_one(results, fitted(model, [FIRST + SECOND], **options))
 
 
 @pytest.mark.parametrize(("model", "candidates"), [("polyencoder", "batch"), ("crossencoder", "inline")])

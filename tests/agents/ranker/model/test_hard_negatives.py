@@ -7,6 +7,7 @@ import pytest
 
 from polyencoder import ConfigError, Ranker
 from polyencoder.training.objective import RankingObjective
+from tests.parameters import mostly_long
 
 MODELS = ["biencoder", "polyencoder"]
 
@@ -29,7 +30,7 @@ def pools(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("bf16", [False, True])
+@mostly_long("bf16", [False, True], quick=1)
 @pytest.mark.parametrize("model", MODELS)
 def test_mined_ones_join_the_batch(model, bf16, trained, make_agent, respond, pools):
     """The first two batches have their labels; from the third on two of the wrong labels seen so far for each."""

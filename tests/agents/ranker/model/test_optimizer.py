@@ -7,6 +7,8 @@ from copy import deepcopy
 import pytest
 import torch
 
+from tests.parameters import mostly_long
+
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
 
 
@@ -22,7 +24,7 @@ TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
         ("sgd", None, 0.0),
     ],
 )
-@pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
+@mostly_long("model", ["polyencoder", "crossencoder"], quick=1)
 def test_weight_decay_spares_biases_layer_norms_and_new_parts(model, optimizer, given, decay, make_agent, respond):
     options = {} if given is None else {"weight_decay": given}
     agent = make_agent(model, candidates="batch", optimizer=optimizer, warmup_updates=-1, **options)

@@ -9,6 +9,7 @@ import pytest
 
 from polyencoder import ConfigError, Ranker
 from polyencoder.errors import CheckpointError
+from tests.parameters import mostly_long
 
 TURNS = [
     {"text": f"where is the {animal} ?", "eval_labels": ["my cat is here ."], "label_candidates": labels}
@@ -20,7 +21,7 @@ def _ranked(respond, agent) -> list:
     return [reply["text_candidates"] for reply in respond(agent, *TURNS)]
 
 
-@pytest.mark.parametrize("model", ["biencoder", "polyencoder"])
+@mostly_long("model", ["biencoder", "polyencoder"], quick=1)
 def test_it_starts_as_the_ranker_of_init_model(model, trained, make_agent, respond, tmp_path):
     start, own = str(trained(model)[0]), {"learningrate": 1e-2, "warmup_updates": -1, "special_tok_lst": "_new_"}
     agent = make_agent("crossencoder", init_model=start, model_file=str(tmp_path / "model"), **own)

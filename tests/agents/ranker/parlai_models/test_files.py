@@ -18,9 +18,10 @@ from polyencoder.importing.parlai_model import read_parlai_model
 from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.ranker import Ranker
 from tests.agents.ranker.parlai_models.conftest import THEIRS, digests, episode
+from tests.parameters import mostly_long
 
 
-@pytest.mark.parametrize("model", ["biencoder", "polyencoder", "crossencoder"])
+@mostly_long("model", ["biencoder", "polyencoder", "crossencoder"], quick=1)
 def test_from_python_without_any_flag(model, theirs, labels, tmp_path):
     """ParlAI's options know none of our flags; they say `train`, which is not done here."""
     path = theirs(model)
@@ -36,7 +37,7 @@ def test_from_python_without_any_flag(model, theirs, labels, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
+@mostly_long("model", ["polyencoder", "crossencoder"], quick=1)
 def test_training_goes_on_in_a_file_of_our_own(model, theirs, tmp_path, task, evaluate):
     source = theirs("polyencoder")
     before = digests(source)
