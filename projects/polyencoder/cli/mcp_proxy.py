@@ -11,7 +11,7 @@ from polyencoder.packages import require
 from polyencoder.selector import Selector
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.validation import Count
+from polyencoder.validation import Count, Positive
 
 
 @settings()
@@ -23,6 +23,8 @@ class McpProxySettings(Settings):
     """The command of an MCP server, which is started: "mcp-server-git --repository ."; repeatable."""
     max_tools: Count = 8
     """The most tools to list beside find_tools."""
+    timeout: Positive = 60.0
+    """Seconds that a server may take to list its tools, or to answer a call."""
     answers: AnswerOptions = field(default_factory=AnswerOptions)
 
 
@@ -38,4 +40,8 @@ def mcp_proxy(*, settings: McpProxySettings) -> None:
         raise UsageError("mcp-proxy requires --server, the command of an MCP server")
     ranker = load(settings.model)
     settings.answers.least(ranker.calibration, of=ranker)  # raises for one without a calibration
-    run_proxy(ToolProxy(Selector(ranker), max_tools=settings.max_tools, **vars(settings.answers)), settings.server)
+    run_proxy(
+        ToolProxy(Selector(ranker), max_tools=settings.max_tools, **vars(settings.answers)),
+        settings.server,
+        timeout=settings.timeout,
+    )

@@ -8,25 +8,36 @@ order, so that the beginning of a prompt stays the same, until newer ones need t
 from __future__ import annotations
 
 import json
+import logging
 import re
-import shlex
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from itertools import chain
 from itertools import count as numbers
 from typing import Any, NamedTuple
 
 import anyio
 import anyio.to_thread
-from mcp import Client, MCPError, StdioServerParameters
+from mcp import MCPError
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
-from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    TextContent,
+    Tool,
+)
 
-from polyencoder.errors import ConfigError, InputError, PolyencoderError, one_line
+from polyencoder.errors import InputError, PolyencoderError, one_line
 from polyencoder.selector import Selector
 from polyencoder.serving.mcp import failed
+from polyencoder.serving.mcp_remote import Remote
+
+_log = logging.getLogger(__name__)
 
 FIND_TOOLS = "find_tools"
 _FINDER = Tool(
@@ -48,11 +59,11 @@ _FINDER = Tool(
 )
 
 
-class _Remote(NamedTuple):
+class _Listed(NamedTuple):
     """A tool of another server: as it is listed here, the server, and the tool's name there."""
 
     tool: Tool
-    client: Client
+    remote: Remote
     name: str
 
 
@@ -74,69 +85,59 @@ class ToolProxy:
     ) -> None:
         self._selector, self._max = selector, max_tools
         self._least, self._risk = min_probability, max_risk
-        self._tools: dict[str, _Remote] = {}
+        self._names: dict[tuple[Remote, str], str] = {}
+        self._tools: dict[str, _Listed] = {}
         self._latest: list[str] = []  # the listed ones, those that were found last at the end
         self.listed: list[str] = []
 
-    async def connect(self, clients: Sequence[tuple[str, Client]]) -> None:
-        """Reads the tools of servers, by the servers' names, which precede the names that two tools have.
+    def update(self, remotes: Sequence[Remote]) -> None:
+        """Takes the tools that servers have now. A name that was listed once stays.
 
-        Of two servers with one name, the second one's tools have a number, too.
-
-        Raises:
-            ConfigError: a server does not list its tools.
-            InputError: there are no tools.
+        The server's name precedes a name that two tools have; of two servers with one name, the second one's tools have
+        a number, too. Tools that are gone are no longer listed.
         """
-        remotes = [(server, client, tool) for server, client in clients for tool in await _all_tools(server, client)]
-        count = Counter(tool.name for _, _, tool in remotes)
-        for server, client, tool in remotes:
-            prefix = re.sub(r"[^A-Za-z0-9_-]+", "_", server)  # language models take no others
-            name = f"{prefix}_{tool.name}" if count[tool.name] > 1 or tool.name == FIND_TOOLS else tool.name
-            numbered = chain([name], (f"{name}_{number}" for number in numbers(2)))
-            name = next(new for new in numbered if new not in self._tools)
-            described = (tool.description or "").strip() or tool.title or tool.name  # MCP requires none, a ranker does
-            self._tools[name] = _Remote(
-                tool.model_copy(update={"name": name, "description": described}), client, tool.name
-            )
-        if not self._tools:
-            raise InputError("the servers have no tools")
+        count = Counter(tool.name for remote in remotes for tool in remote.tools)
+        tools: dict[str, _Listed] = {}
+        for remote in remotes:
+            prefix = re.sub(r"[^A-Za-z0-9_-]+", "_", remote.name)  # language models take no others
+            for tool in remote.tools:
+                if (key := (remote, tool.name)) not in self._names:
+                    is_shared = count[tool.name] > 1 or tool.name == FIND_TOOLS
+                    name = f"{prefix}_{tool.name}" if is_shared else tool.name
+                    numbered = chain([name], (f"{name}_{number}" for number in numbers(2)))
+                    taken = set(self._names.values())
+                    self._names[key] = next(new for new in numbered if new not in taken)
+                name = self._names[key]
+                described = (tool.description or "").strip() or tool.title or tool.name  # a ranker requires one
+                changes = {"name": name, "description": described}
+                tools[name] = _Listed(tool.model_copy(update=changes), remote, tool.name)
+        self._tools = tools
+        self._latest, self.listed = ([name for name in old if name in tools] for old in (self._latest, self.listed))
 
-    def server(self) -> Server[Any]:
-        """The MCP server that lists and calls the tools."""
+    def tools(self) -> list[Tool]:
+        """`find_tools`, and the tools that are listed."""
+        return [_FINDER, *(self._tools[name].tool for name in self.listed)]
 
-        one_search = anyio.Lock()  # calls may come at once
-
-        async def list_tools(*_: Any) -> ListToolsResult:
-            return ListToolsResult(tools=[_FINDER, *(self._tools[name].tool for name in self.listed)], ttl_ms=0)
-
-        async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
-            arguments = params.arguments or {}
-            if params.name == FIND_TOOLS:
-                try:
-                    async with one_search:
-                        before = self.listed
-                        found = await anyio.to_thread.run_sync(self.find, arguments)
-                        has_changed = self.listed != before
-                except PolyencoderError as error:
-                    return failed(str(error))
-                if has_changed:
-                    await context.session.send_tool_list_changed()
-                text = TextContent(type="text", text=json.dumps(found, ensure_ascii=False))
-                return CallToolResult(content=[text], structured_content={"tools": found})
-            remote = self._tools.get(params.name)
-            if remote is None:
-                return failed(f"there is no tool {params.name!r:.60}; {FIND_TOOLS} finds one")
-            try:
-                return await remote.client.call_tool(remote.name, arguments)
-            except MCPError as error:
-                return failed(one_line(error))
-
-        return Server("polyencoder-proxy", on_list_tools=list_tools, on_call_tool=call_tool)
+    async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        """Calls a tool of a server; what is wrong is the result."""
+        found = self._tools.get(name)
+        if found is None:
+            return failed(f"there is no tool {name!r:.60}; {FIND_TOOLS} finds one")
+        try:
+            return await found.remote.client.call_tool(found.name, arguments)
+        except MCPError as error:  # the call is wrong, the server is gone, or does not answer in time
+            return failed(f"the server {found.remote.name!r}: {one_line(error)}")
 
     def find(self, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-        """Chooses tools and lists them from now on; returns their names and texts. InputError for a bad query."""
+        """Chooses tools and lists them from now on; returns their names and texts.
+
+        Raises:
+            InputError: the query is bad, or the servers have no tools.
+        """
         if unknown := arguments.keys() - {"query", "top_k"}:
             raise InputError(f"unknown argument {sorted(unknown)[0]!r:.60}; {FIND_TOOLS} takes query and top_k")
+        if not self._tools:
+            raise InputError("the servers have no tools")
         options = [
             {"name": name, "description": tool.description, "inputSchema": tool.input_schema}
             for name, (tool, _, _) in self._tools.items()
@@ -156,46 +157,93 @@ class ToolProxy:
         return [{"name": name, "description": self._tools[name].tool.description} for name in names]
 
 
-async def _all_tools(server: str, client: Client) -> list[Tool]:
-    tools, cursor = [], None
-    while True:
+class _Server:
+    """The MCP server that lists and calls a proxy's tools, and tells its client when the list has changed."""
+
+    def __init__(self, proxy: ToolProxy) -> None:
+        self._proxy = proxy
+        self._one_at_a_time = anyio.Lock()  # searches and changes
+        self._subscribers = InMemorySubscriptionBus()
+        self._session: Any = None  # of the client, if it has asked for anything
+
+    async def run(self) -> None:
+        """Answers one client on standard input and output until it closes them."""
+        server: Server[Any] = Server(
+            "polyencoder-proxy",
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=ListenHandler(self._subscribers),
+        )
+        options = server.create_initialization_options(NotificationOptions(tools_changed=True))
+        async with stdio_server() as (read, write):
+            await server.run(read, write, options)
+
+    async def update(self, remotes: Sequence[Remote]) -> None:
+        """Takes the tools that servers have now."""
+        async with self._telling_changes():
+            self._proxy.update(remotes)
+
+    async def _list_tools(self, context: Any, _: Any) -> ListToolsResult:
+        self._session = context.session
+        return ListToolsResult(tools=self._proxy.tools(), ttl_ms=0)
+
+    async def _call_tool(self, context: Any, params: CallToolRequestParams) -> CallToolResult:
+        self._session = context.session
+        arguments = params.arguments or {}
+        if params.name != FIND_TOOLS:
+            return await self._proxy.call(params.name, arguments)
         try:
-            page = await client.list_tools(cursor=cursor)
-        except MCPError as error:  # such as a server that has none
-            raise ConfigError(f"the server {server!r} lists no tools: {one_line(error)}", argument="server") from None
-        tools += page.tools
-        if (cursor := page.next_cursor) is None:
-            return tools
+            async with self._telling_changes():
+                found = await anyio.to_thread.run_sync(self._proxy.find, arguments)
+        except PolyencoderError as error:
+            return failed(str(error))
+        text = TextContent(type="text", text=json.dumps(found, ensure_ascii=False))
+        return CallToolResult(content=[text], structured_content={"tools": found})
+
+    @asynccontextmanager
+    async def _telling_changes(self) -> AsyncIterator[None]:
+        async with self._one_at_a_time:
+            before = self._proxy.tools()
+            yield
+            has_changed = self._proxy.tools() != before
+        if has_changed:
+            await self._subscribers.publish(ToolsListChanged())
+            if self._session is not None:  # clients of older versions are told unasked
+                await self._session.send_tool_list_changed()
 
 
-def run_proxy(proxy: ToolProxy, commands: Sequence[str]) -> None:
+def run_proxy(proxy: ToolProxy, commands: Sequence[str], *, timeout: float) -> None:
     """Starts the servers, and answers one client on standard input and output until it closes them.
 
+    A server that does not list its tools within `timeout` seconds is left out with a warning, if others do; a call
+    that it does not answer in this time is the call's error.
+
     Raises:
-        ConfigError: a server does not start, or does not list its tools; it is named.
-        InputError: the servers have no tools.
+        ConfigError: a server does not start, or cannot list its tools, or none does in time; it is named.
     """
 
     async def answer() -> PolyencoderError | None:
-        async with AsyncExitStack() as stack:
-            try:
-                await proxy.connect([await _started(command, stack) for command in commands])
-            except PolyencoderError as error:
-                return error  # raised in here it would come out in groups
-            server = proxy.server()
-            options = server.create_initialization_options(NotificationOptions(tools_changed=True))
-            async with stdio_server() as (read, write):
-                await server.run(read, write, options)
-        return None
+        server = _Server(proxy)
+        remotes = [Remote(command) for command in commands]
+
+        async def changed() -> None:
+            await server.update(remotes)
+
+        async with anyio.create_task_group() as group:
+            for remote in remotes:
+                group.start_soon(partial(remote.run, timeout=timeout, changed=changed))
+            for remote in remotes:
+                await remote.ready.wait()
+            late = [remote.error for remote in remotes if remote.is_late]
+            wrong = [remote.error for remote in remotes if remote.error and not remote.is_late]
+            error = next(iter(wrong or (late if len(late) == len(remotes) else [])), None)
+            if error is None:
+                for one in late:
+                    _log.warning(f"{one}: it is left out")
+                await server.update(remotes)
+                await server.run()
+            group.cancel_scope.cancel()
+            return error  # raised in here it would come out in groups
 
     if error := anyio.run(answer):
         raise error
-
-
-async def _started(command: str, stack: AsyncExitStack) -> tuple[str, Client]:
-    try:
-        program, *arguments = shlex.split(command) or [""]
-        client = await stack.enter_async_context(Client(StdioServerParameters(command=program, args=arguments)))
-    except Exception as error:  # of the quotes, of the program, or of the protocol
-        raise ConfigError(f"the server {command!r} does not start: {one_line(error)}", argument="server") from None
-    return (program if client.server_info is None else client.server_info.name), client

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import AsyncExitStack
 from functools import partial
-from types import SimpleNamespace
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 
@@ -46,6 +47,51 @@ async def main():
 
 anyio.run(main)
 """
+GROWING = """
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+
+server = MCPServer("young")
+
+def dogs() -> str:
+    "my dogs are here ."
+    return "dogs"
+
+@server.tool()
+async def grow(context: Context) -> str:
+    "i am a teacher ."
+    server.add_tool(dogs)
+    server.remove_tool("grow")
+    await context.notify_tools_changed()
+    return "grown"
+
+server.run()
+"""
+OLD = """
+import json, sys
+
+tools = ["grow", "hang"]
+
+def send(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, of = asked["method"], {"id": asked.get("id")}
+    if method == "initialize":
+        able, info = {"tools": {"listChanged": True}}, {"name": "old", "version": "1"}
+        send(**of, result={"protocolVersion": "2025-06-18", "capabilities": able, "serverInfo": info})
+    elif method == "tools/list":
+        listed = [{"name": name, "description": "i am " + name, "inputSchema": {"type": "object"}} for name in tools]
+        send(**of, result={"tools": listed})
+    elif method == "tools/call" and asked["params"]["name"] == "grow":
+        tools[0] = "dogs"
+        send(method="notifications/tools/list_changed")
+        send(**of, result={"content": []})
+    elif method != "tools/call" and of["id"] is not None:
+        send(**of, error={"code": -32601, "message": "no such method"})
+"""
+SILENT = "import time; time.sleep(600)"
 PETS = SERVER.format(name="zoo", tool="pets", description="do you have any pets ?")
 SKI = SERVER.format(name="sport", tool="ski", description="i like to ski in the mountains .")
 
@@ -54,16 +100,20 @@ def command(source: str) -> str:
     return shlex.join([sys.executable, "-c", source])
 
 
-def proxied(model, *calls, servers=(PETS, SKI), options=()):
-    """The answers of `polyencoder mcp-proxy` to calls, (name, arguments), each with the tools listed after it."""
+def parameters(model, *servers, options=()):
     arguments = [word for source in servers for word in ("--server", command(source))]
-    parameters = mcp.StdioServerParameters(
+    return mcp.StdioServerParameters(
         command=sys.executable, args=["-m", "polyencoder", "mcp-proxy", "-m", str(model), *arguments, *options]
     )
 
+
+def proxied(model, *calls, servers=(PETS, SKI), options=(), errors=sys.stderr):
+    """The answers of `polyencoder mcp-proxy` to calls, (name, arguments), each with the tools listed after it."""
+
     async def ask():
         found = []
-        async with mcp.Client(parameters) as client:
+        started = mcp.stdio_client(parameters(model, *servers, options=options), errlog=errors)
+        async with mcp.Client(started) as client:
             for call in calls:
                 answer = await client.call_tool(*call)
                 found.append((answer, [tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools]))
@@ -99,17 +149,67 @@ def test_tools_are_found_listed_and_called(model):
     assert "top_n" in bad.content[0].text
 
 
+@pytest.mark.slow
+def test_a_server_that_does_not_answer_is_named_and_the_others_go_on(model, tmp_path):
+    calls = [("find_tools", {"query": ["hello"], "top_k": 9}), ("hang", {}), ("grow", {})]
+    with (tmp_path / "errors").open("w") as errors:
+        found = proxied(model, *calls, servers=(SILENT, OLD), options=("--timeout", "5"), errors=errors)
+    (_, listed), (hangs, _), (grown, _) = found
+    assert {*listed} == {"find_tools", "grow", "hang"}
+    assert hangs.is_error
+    assert "'old'" in hangs.content[0].text
+    assert not grown.is_error
+    assert SILENT in (tmp_path / "errors").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("server", [GROWING, OLD], ids=["growing", "old"])
+def test_tools_that_come_and_go_are_followed(model, server, mode):
+    """By servers and clients of both kinds: those that tell unasked, and those that are asked to tell."""
+
+    async def ask():
+        told = anyio.Event()
+
+        async def receive(message):
+            if isinstance(message, mcp.types.ToolListChangedNotification):
+                told.set()
+
+        client = mcp.Client(parameters(model, server), mode=mode, message_handler=receive)
+        async with client, AsyncExitStack() as stack:
+            if mode == "auto":
+                await stack.enter_async_context(client.listen(tools_list_changed=True))
+            await client.call_tool("find_tools", {"query": ["hello"], "top_k": 9})
+            with anyio.fail_after(20):
+                await told.wait()
+                told = anyio.Event()
+                before = await client.list_tools(cache_mode="bypass")
+                await client.call_tool("grow", {})
+                await told.wait()
+            gone = await client.list_tools(cache_mode="bypass")
+            found = await client.call_tool("find_tools", {"query": ["my dogs are here ."], "top_k": 1})
+            return [{tool.name for tool in listed.tools} for listed in (before, gone)], found
+
+    (before, gone), found = anyio.run(ask)
+    assert "grow" in before
+    assert "grow" not in gone
+    assert [tool["name"] for tool in found.structured_content["tools"]] == ["dogs"]
+
+
 def connected(make_ranker, *servers, **settings):
     from polyencoder.serving.mcp_proxy import ToolProxy
 
-    async def list_tools(tools, *, cursor):  # in pages of one tool
-        at = int(cursor or 0)
-        return SimpleNamespace(tools=tools[at : at + 1], next_cursor=str(at + 1) if at + 1 < len(tools) else None)
-
     proxy = ToolProxy(Selector(calibrated(make_ranker("bi"))), **settings)
-    clients = [SimpleNamespace(list_tools=partial(list_tools, tools)) for tools in servers]
-    anyio.run(proxy.connect, [("a server", client) for client in clients])
+    proxy.update([remote(tools) for tools in servers])
     return proxy
+
+
+def remote(tools):
+    from polyencoder.serving.mcp_remote import Remote
+
+    made = Remote("a server")
+    made.tools = tools
+    return made
 
 
 def named(*names):
@@ -164,8 +264,50 @@ def test_bad_queries(make_ranker, arguments):
 
 
 def test_servers_without_tools(make_ranker):
+    proxy = connected(make_ranker, [])
     with pytest.raises(InputError, match="no tools"):
-        connected(make_ranker, [])
+        proxy.find({"query": "pets"})
+
+
+def test_a_name_stays_when_another_server_gets_it_too(make_ranker):
+    from polyencoder.serving.mcp_proxy import ToolProxy
+
+    proxy = ToolProxy(Selector(calibrated(make_ranker("bi"))))
+    first, second = remote(named("pets", "cats")), remote(named("dogs"))
+    proxy.update([first, second])
+    proxy.find({"query": "pets", "top_k": 9})
+    assert {*proxy.listed} == {"pets", "cats", "dogs"}
+    first.tools, second.tools = named("pets"), named("pets", "dogs")
+    proxy.update([first, second])
+    assert {*proxy.listed} == {"pets", "dogs"}
+    assert {tool["name"] for tool in proxy.find({"query": "pets", "top_k": 9})} == {"pets", "a_server_pets", "dogs"}
+
+
+PAGES = OLD.replace(
+    'send(**of, result={"tools": listed})',
+    """at = int((asked.get("params") or {}).get("cursor") or 0)
+        more = {"nextCursor": str(at + 1)} if at + 1 < len(tools) else {}
+        send(**of, result={"tools": listed[at : at + 1], **more})""",
+)
+
+
+def test_all_pages_of_tools_are_read():
+    from polyencoder.serving.mcp_remote import Remote
+
+    async def read():
+        started = Remote(command(PAGES))
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(started.run, timeout=30, changed=anyio.lowlevel.checkpoint))
+            await started.ready.wait()
+            group.cancel_scope.cancel()
+        return started
+
+    assert [tool.name for tool in anyio.run(read).tools] == ["grow", "hang"]
+
+
+def test_servers_that_never_answer(model):
+    with pytest.raises(ConfigError, match="has not listed its tools within 0.5 seconds"):
+        run(["mcp-proxy", "--model", str(model), "--server", command(SILENT), "--timeout", "0.5"])
 
 
 @pytest.mark.parametrize("server", ["no-such-program-here", "python 'x", command("raise SystemExit(3)")])

@@ -1,0 +1,89 @@
+"""A server that `polyencoder mcp-proxy` starts, and the tools that it lists now."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+import anyio
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp.types import Tool, ToolListChangedNotification
+
+from polyencoder.errors import ConfigError, one_line
+
+
+class Remote:
+    """An MCP server behind the proxy: its command, and its name, client and tools once it is `ready`."""
+
+    def __init__(self, command: str) -> None:
+        self.command = self.name = command
+        self.client: Client
+        self.tools: list[Tool] = []
+        self.ready = anyio.Event()
+        """Set once the tools are read, or cannot be."""
+        self.error: ConfigError | None = None
+        """Why they cannot be read."""
+        self.is_late = False
+        """Whether they cannot because the server did not answer in time."""
+
+    async def run(self, *, timeout: float, changed: Callable[[], Awaitable[None]]) -> None:
+        """Starts the server, and reads its tools again whenever it says that they have changed, until cancelled.
+
+        Args:
+            timeout: seconds to wait for the tools, and later for any answer.
+            changed: called after they have changed.
+        """
+        with anyio.move_on_after(timeout) as limit:
+            try:
+                await self._follow(limit, timeout=timeout, changed=changed)
+            except Exception as error:  # of the quotes, of the program, or of the protocol
+                self._fail(f"does not start: {one_line(error)}")
+        if limit.cancelled_caught:
+            self.is_late = True
+            self._fail(f"has not listed its tools within {timeout:g} seconds")
+        self.ready.set()
+
+    async def _follow(
+        self, limit: anyio.CancelScope, *, timeout: float, changed: Callable[[], Awaitable[None]]
+    ) -> None:
+        program, *arguments = shlex.split(self.command) or [""]
+        parameters = StdioServerParameters(command=program, args=arguments)
+        news = anyio.Event()
+
+        async def receive(message: Any) -> None:
+            if isinstance(message, ToolListChangedNotification):
+                news.set()
+
+        async with AsyncExitStack() as stack:
+            client = Client(parameters, read_timeout_seconds=timeout, message_handler=receive, cache=None)
+            self.client = await stack.enter_async_context(client)
+            self.name = program if client.server_info is None else client.server_info.name
+            with suppress(ListenNotSupportedError, MCPError, SubscriptionLost, TimeoutError):  # older ones tell unasked
+                await stack.enter_async_context(client.listen(tools_list_changed=True))
+            while True:
+                try:
+                    self.tools = await self._all_tools()
+                except MCPError as error:  # such as a server that has none
+                    self._fail(f"lists no tools: {one_line(error)}")
+                    return
+                limit.deadline = math.inf
+                if self.ready.is_set():
+                    await changed()
+                self.ready.set()
+                await news.wait()
+                news = anyio.Event()
+
+    async def _all_tools(self) -> list[Tool]:
+        tools, cursor = [], None
+        while True:
+            page = await self.client.list_tools(cursor=cursor)
+            tools += page.tools
+            if (cursor := page.next_cursor) is None:
+                return tools
+
+    def _fail(self, problem: str) -> None:
+        self.error = ConfigError(f"the server {self.name!r} {problem}", argument="server")
