@@ -223,7 +223,7 @@ def run_proxy(proxy: ToolProxy, commands: Sequence[str], *, timeout: float) -> N
     """
 
     async def answer() -> PolyencoderError | None:
-        server = _Server(proxy)
+        server, error = _Server(proxy), None
         remotes = [Remote(command) for command in commands]
 
         async def changed() -> None:
@@ -243,7 +243,7 @@ def run_proxy(proxy: ToolProxy, commands: Sequence[str], *, timeout: float) -> N
                 await server.update(remotes)
                 await server.run()
             group.cancel_scope.cancel()
-            return error  # raised in here it would come out in groups
+        return error  # raised in there it would come out in groups
 
     if error := anyio.run(answer):
         raise error
