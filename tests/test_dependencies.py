@@ -55,6 +55,7 @@ CORE = {name(one) for one in PROJECT["dependencies"]}
 EXTRAS = {extra: {name(one) for one in wanted} for extra, wanted in PROJECT["optional-dependencies"].items()}
 
 
+@pytest.mark.slow
 def test_what_the_library_imports_is_asked_for():
     asked = CORE.union(*(wanted for extra, wanted in EXTRAS.items() if extra != "parlai"))
     for module, file in imports("projects").items():

@@ -20,6 +20,8 @@ from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.open import open_index
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
 CONVERSATION = "\n[DONE]\nwhere is the owl ?\nis it really the owl ?\n[DONE]\nwhere is the cat ?\n"
 QUESTIONS = [("where is", ""), ("tell me , is", "with you ")]
@@ -121,7 +123,6 @@ def test_eval_model(model, faiss, trained, index_of, evaluate, copy_of, candidat
     assert not {"loss", "ppl", "mrr", "rank"} & found.keys()  # which a search does not know
 
 
-@pytest.mark.slow
 def test_how_faiss_searches(trained, index_of, evaluate, copy_of, candidates_file, monkeypatch):
     """All of the lists, and long ones, find what scoring everything does."""
     pytest.importorskip("faiss")

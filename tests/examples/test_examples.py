@@ -14,6 +14,8 @@ from transformers import BertConfig, BertModel
 
 from polyencoder.modeling.families import FAMILIES
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -42,14 +44,12 @@ def tiny(make_hf_tokenizer, tmp_path) -> str:
     return str(tmp_path / "tiny")
 
 
-@pytest.mark.slow
 def test_a_faq_bot_answers_what_it_knows_and_nothing_else(shown):
     lines = shown("faq_bot", ["can my rain jacket go into the washing machine", "what is the capital of France"])
     assert "Wash jackets at 30 degrees" in lines[0]
     assert lines[1].strip() == "I have no answer to that."
 
 
-@pytest.mark.slow
 def test_filters_hold_and_an_added_candidate_is_found(shown):
     lines = shown("filtered_search", 120)
     hits = [line for line in lines if "Order" in line]
@@ -65,7 +65,6 @@ def test_an_index_serves_the_model_that_reads_conversations(shown, tmp_path):
     assert "Refunds reach your bank account" in "".join(lines[lines.index("trained") :])
 
 
-@pytest.mark.slow
 def test_postgres(shown, postgres):
     lines = shown("postgres_search", postgres.address)
     assert len(lines) == 4
@@ -123,7 +122,6 @@ def test_a_reranker_in_langchain(shown):
     assert lines[0].split()[1] == "wash"
 
 
-@pytest.mark.slow
 def test_training_on_own_pairs(shown, tiny, tmp_path):
     lines = shown("train_own_pairs", out=str(tmp_path / "out"), encoder=tiny, max_updates=2)
     assert [line.split()[0] for line in lines[:3]] == ["TF-IDF", "before", "trained"]
@@ -131,7 +129,6 @@ def test_training_on_own_pairs(shown, tiny, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_trials_of_optuna(shown, tiny, tmp_path):
     *_, best = shown("tune", str(tmp_path / "study"), encoder=tiny, trials=2, max_updates=2)
     assert re.match(r"best: trial [01], R@1 0\.\d+ with \{'learning_rate'", best)
@@ -139,7 +136,6 @@ def test_trials_of_optuna(shown, tiny, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_cross_encoder_teaches_a_bi_encoder(shown, tiny, tmp_path):
     lines = shown("distill", str(tmp_path / "out"), encoder=tiny, max_updates=2)
     assert [line.partition(":")[0] for line in lines] == ["teacher", "student"]
@@ -147,7 +143,6 @@ def test_a_cross_encoder_teaches_a_bi_encoder(shown, tiny, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_convert_learns_from_nothing(shown, tmp_path):
     first, *hits = shown("convert_from_scratch", str(tmp_path / "out"))
     before, after = (float(word) for word in re.findall(r"\d\.\d+", first))
@@ -155,7 +150,6 @@ def test_a_convert_learns_from_nothing(shown, tmp_path):
     assert len(hits) == 3
 
 
-@pytest.mark.slow
 def test_a_parlai_task_and_agent(shown, tiny, tmp_path):
     lines = shown("parlai_task", str(tmp_path / "model"), encoder=tiny, max_updates=2)
     replies = (EXAMPLES / "support" / "replies.jsonl").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Mutation testing: a sample of a package's mutants, each judged by the fast tests of its module.
+"""Mutation testing: a sample of a package's mutants, each judged by the tests of its module but the long ones.
 
     python -m tests.mutation.run scoring --sample 40    # in a copy of the tree: mutants are written to disk
 
@@ -93,7 +93,7 @@ def tests_of(module: Path) -> list[Path]:
 def failures(tests: list[Path], *options: str, timeout: float) -> list[str]:
     """The tests that fail, or what went wrong otherwise."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", *options]
-    command += ["-m", "not slow and not long", "--hypothesis-profile", "unshrunk", *map(str, tests)]
+    command += ["-m", "not long", "--hypothesis-profile", "unshrunk", *map(str, tests)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         output = process.communicate(timeout=timeout)[0].decode()
@@ -101,7 +101,7 @@ def failures(tests: list[Path], *options: str, timeout: float) -> list[str]:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return [f"no end after {timeout:.0f} s"]
-    if process.returncode in (0, 5):  # 5: all of the tests are slow
+    if process.returncode in (0, 5):  # 5: all of the tests are long
         return []
     return re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE) or [output[-200:]]
 

@@ -104,6 +104,7 @@ def test_a_loaded_model_is_ready_for_use(folder):
     assert not any(module.training for module in model.modules())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", NAMES)
 def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch, sentences, step):
     """At whichever file the disk is full, it is the old model that is there, not a mixture of two."""
@@ -133,6 +134,7 @@ def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch
     assert torch.equal(torch.as_tensor(again.score([sentences[:1]], sentences)), before)
 
 
+@pytest.mark.slow
 @mostly_long(
     "renames",
     [
@@ -201,6 +203,7 @@ def test_of_two_that_save_at_once_one_waits(folder, make_ranker, monkeypatch, se
     )
 
 
+@pytest.mark.slow
 def test_saving_over_another_model_replaces_it(folder, make_ranker, sentences):
     ranker = make_ranker("bi", seed=1)
     ranker.save_pretrained(folder)

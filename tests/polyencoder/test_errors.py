@@ -36,6 +36,7 @@ def test_the_argument_at_fault_crosses_processes(kind):
     assert kind("no argument's fault").argument is None
 
 
+@pytest.mark.slow
 def test_the_library_speaks_of_arguments_not_of_flags():
     """In messages and docstrings, besides whole commands; cards and reports show those that a run was given.
 

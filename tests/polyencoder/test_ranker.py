@@ -203,6 +203,7 @@ def test_a_ranker_around_a_pretrained_encoder(backbone_folder, no_network, sente
 SCALED = {"reduction": "mean", "normalize": True, "output_scaling": 4.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 @mostly_long("other", ["bi", "poly", "cross", "late"], quick=2)
 def test_a_ranker_around_anothers_encoder(make_ranker, no_network, sentences, tmp_path, architecture, other):
@@ -222,6 +223,7 @@ def test_a_ranker_around_anothers_encoder(make_ranker, no_network, sentences, tm
         assert np.array_equal(ranker.encode_candidates(sentences[:2]), theirs.encode_candidates(sentences[:2]))
 
 
+@pytest.mark.slow
 def test_the_scaling_of_a_cosine_is_inherited_by_cosines_alone(make_ranker, tmp_path):
     for name, fields in {"cosine": SCALED, "dot": SCALED | {"normalize": False}}.items():
         make_ranker("bi", **fields).save_pretrained(tmp_path / name)

@@ -49,6 +49,7 @@ def test_it_has_the_fingerprints_of_the_model_in_float32(folder):
     assert model_fingerprint(exact.model, exact.text) == model_fingerprint(rounded.model, rounded.text)
 
 
+@pytest.mark.slow
 def test_an_index_of_one_is_searched_by_the_other(make_ranker, tmp_path):
     make_ranker("poly").save_pretrained(tmp_path / "model")
     exact, rounded = (Ranker.from_pretrained(tmp_path / "model", dtype=dtype) for dtype in ("float32", "bfloat16"))
@@ -90,6 +91,7 @@ def test_what_cannot_be(folder, options, problem):
         Ranker.from_pretrained(folder, **options)
 
 
+@pytest.mark.slow
 def test_commands_take_it(make_ranker, tmp_path):
     make_ranker("bi").save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))

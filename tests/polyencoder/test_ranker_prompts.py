@@ -10,6 +10,8 @@ import torch
 
 from polyencoder import CheckpointError, Ranker
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = {"context_prompt": "hi ! ", "candidate_prompt": "hello , "}  # of words that the tiny tokenizer knows
 OFF = dict.fromkeys(PROMPTS, "")
 LENGTHS = {"text_truncate": 30, "label_truncate": 10}

@@ -19,6 +19,8 @@ from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 from tests.commands import run_command
 
+pytestmark = pytest.mark.slow
+
 CONTEXTS = [["hello !", "do you like dogs ?"], "hi", ["what do you do for a living ? " * 30, "ok"], "漢字 ?"]
 WORDS = "encoder.embeddings.words.weight"
 

@@ -222,6 +222,7 @@ def test_milvus_is_an_address_like_any_other(ranker, sentences, tmp_path):
     assert not (tmp_path / "empty.db").exists()
 
 
+@pytest.mark.slow
 def test_the_kind_of_a_milvus_index(ranker, sentences, tmp_path):
     pytest.importorskip("milvus_lite")
     where = f"milvus:{tmp_path}/candidates.db"

@@ -50,6 +50,7 @@ def test_probabilities_with_that_of_none_have_the_sum_1(make_ranker, count):
     assert [one.probability for one in found.chosen] == pytest.approx([math.exp(s) / total for s in scores], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_options_that_are_not_probable_enough_are_left_out(make_ranker):
     selector = Selector(calibrated(make_ranker("bi"), promises=(promise(threshold=0.2),)))
     whole = selector.select(CHAT, TOOLS)
@@ -67,6 +68,7 @@ def test_options_that_are_not_probable_enough_are_left_out(make_ranker):
     assert whole.best_left_out is None
 
 
+@pytest.mark.slow
 def test_what_was_chosen_stays(make_ranker):
     selector = Selector(calibrated(make_ranker("bi")))
     whole = selector.select(CHAT, TOOLS)

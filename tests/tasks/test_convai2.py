@@ -275,6 +275,7 @@ def real(make_teacher, data_path, variant="", **options):
     return make_teacher(f"selection:convai2{variant}", datapath=str(data_path), **options)
 
 
+@pytest.mark.slow
 def test_real_valid_is_what_parlai_reads(make_teacher, messages, data_path, monkeypatch):
     teacher = real(make_teacher, data_path)
     assert (teacher.num_episodes(), teacher.num_examples()) == (1000, 7801)
@@ -286,6 +287,7 @@ def test_real_valid_is_what_parlai_reads(make_teacher, messages, data_path, monk
         assert len(ours["label_candidates"]) == 20
 
 
+@pytest.mark.slow
 def test_real_train(make_teacher, messages, data_path):
     teacher = real(make_teacher, data_path, datatype="train:ordered")
     assert (teacher.num_episodes(), teacher.num_examples()) == (8939, 65719)

@@ -241,6 +241,7 @@ def test_real_first_and_last(make_teacher, messages, real_path):
     assert test["eval_labels"][0].startswith("danbhfive kewl danbhfive ok both say under there sub menus: ")
 
 
+@pytest.mark.slow
 def test_real_is_what_parlai_reads(make_teacher, messages, real_path, tmp_path, write):
     packed = real_path("dstc7/ubuntu_dev_subtask_1.json.gz")
     write(tmp_path / "dstc7/ubuntu_dev_subtask_1.json", gzip.decompress(packed.read_bytes()))

@@ -167,6 +167,7 @@ def test_wrong_encoding(save, make, messages):
     assert teacher.report()["bad_examples"].value() == 1
 
 
+@pytest.mark.slow
 def test_truncated_gz(make, messages, tmp_path, write):
     text = "Context,Utterance,Label\n" + "".join(f"context {n * n},answer {n * 7},1.0\n" for n in range(20_000))
     path = write(tmp_path / "Ubuntu/train.csv.gz", text)
@@ -256,6 +257,7 @@ def test_real_is_what_parlai_reads(make_teacher, messages, real_copy, name):
     assert list(map(as_sets, messages(ours))) == list(map(as_sets, messages(theirs)))
 
 
+@pytest.mark.slow
 def test_real_train_is_the_positive_rows(make_teacher, real_path):
     path = real_path("Ubuntu/train.csv.gz")
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:

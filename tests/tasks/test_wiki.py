@@ -177,6 +177,7 @@ def test_missing(make, tmp_path):
 # Real data.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("datatype", "count"), [("train", 17_179), ("valid", 1000), ("test", 1000)])
 def test_real(make_teacher, real_path, datatype, count):
     datapath = str(real_path("wiki_article_search").parent)

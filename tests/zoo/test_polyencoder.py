@@ -103,6 +103,7 @@ def numbers(report):
     return {name: float(report[name]) for name in ("hits@1", "mrr", "loss")}
 
 
+@pytest.mark.slow
 def test_evaluation_by_name(published, theirs, task, tmp_path, tree):
     server = published()
     options = {"datatype": "valid", "batchsize": 4, **task}
@@ -119,6 +120,7 @@ def test_evaluation_by_name(published, theirs, task, tmp_path, tree):
     assert built(str(tmp_path / "models/pretrained_transformers"), "v3.0")  # for zoo:pretrained_transformers/ too
 
 
+@pytest.mark.slow
 def test_the_library_reads_both_forms(published, theirs, tmp_path):
     published()
     file = Path(modelzoo_path(str(tmp_path), NAME))
@@ -206,6 +208,7 @@ def test_options_that_parlai_unpacked_are_looked_at(published, theirs, malicious
     assert not witness.exists()
 
 
+@pytest.mark.slow
 def test_two_processes_that_need_one_model(published, tmp_path):
     """One fetches and converts it, the other waits for it."""
     server = published()

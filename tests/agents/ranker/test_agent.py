@@ -33,6 +33,7 @@ def with_fixed(trained, make_agent, candidates_file):
 # ---- a batch's neighbours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_metrics_are_the_same_at_any_batch_size(model, trained, evaluate, task_of):
     reports = [evaluate(trained(model)[0], batchsize=size, **task_of(model)) for size in (1, 3, 8)]
@@ -101,6 +102,7 @@ def test_scores_are_left_out_unless_asked_for(trained, make_agent, respond, labe
     assert "sorted_scores" not in respond(agent, {**QUESTION, "label_candidates": labels})[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["rank_top_k", "cap_num_predictions"])
 @pytest.mark.parametrize("source", ["inline", "fixed"])
 def test_only_the_best_are_listed(option, source, with_fixed, respond, labels):

@@ -210,6 +210,7 @@ def test_person_tokens_say_who_spoke(make_agent):
     assert [i for i in ids if i in (one, two)] == [one, two, one]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["model_file", "init_model"])
 def test_tokens_may_be_added_to_a_trained_model(flag, copy_of, make_agent, respond, task, labels, tmp_path):
     """Its embeddings grow; what it has learned stays."""
@@ -231,6 +232,7 @@ def test_tokens_may_be_added_to_a_trained_model(flag, copy_of, make_agent, respo
 # ---- taken from a pre-trained encoder
 
 
+@pytest.mark.slow
 def test_a_pretrained_encoder_brings_its_own(backbone_folder, train, tmp_path):
     options = {"backbone": str(backbone_folder("bert")), "text_truncate": 24, "label_truncate": 12}
     train("polyencoder", tmp_path / "model", max_train_steps=2, **options)
@@ -242,6 +244,7 @@ def test_a_pretrained_encoder_brings_its_own(backbone_folder, train, tmp_path):
     assert {name: opt[f"dict_{name}token"] for name in specials} == specials
 
 
+@pytest.mark.slow
 def test_special_tokens_are_those_of_training(backbone_folder, make_agent, tmp_path):
     """A vocabulary may hold the names of two families: which of them the model was trained with is in its file."""
     folder = tmp_path / "encoder"

@@ -208,6 +208,7 @@ def test_dropout_of_an_initial_model_is_its_own_unless_given(another):
     assert agent.ranker.config.backbone["hidden_dropout_prob"] == agent.opt["dropout"] == 0.2
 
 
+@pytest.mark.slow
 def test_embeddings_of_a_backbone_learn_if_one_says_so(backbone_folder, make_agent, task):
     options = {**task, "text_truncate": 20, "label_truncate": 10, "dict_file": None}
     options["backbone"] = str(backbone_folder("bert"))
@@ -228,6 +229,7 @@ def test_an_initial_model_that_is_not_there(make_agent, tmp_path):
         make_agent("biencoder", init_model=str(tmp_path / "nowhere"))
 
 
+@pytest.mark.slow
 def test_an_encoder_comes_from_one_place(another, make_agent, backbone_folder, task):
     backbone = str(backbone_folder("bert"))
     with pytest.raises(CheckpointError, match="--backbone .* contradicts --init-model .*another: both name the source"):
@@ -248,6 +250,7 @@ def test_a_run_goes_on_with_its_own_command(backbone_folder, make_agent, tmp_pat
     assert make_agent("biencoder", model_file=str(tmp_path / "new"), **options).ranker
 
 
+@pytest.mark.slow
 def test_prompts_are_the_encoders_or_the_flags(backbone_folder, make_agent, tmp_path, task):
     folder = shutil.copytree(backbone_folder("bert"), tmp_path / "prompted")
     own = {"prompts": {"query": "where ", "document": "here "}}
@@ -266,6 +269,7 @@ def test_prompts_are_the_encoders_or_the_flags(backbone_folder, make_agent, tmp_
         create_agent(TrainModel.setup_args().parse_kwargs(**{**options, **long, "loglevel": "error"}))
 
 
+@pytest.mark.slow
 def test_a_dictionary_of_another_model(another, make_agent, backbone_folder, tmp_path):
     shutil.copy(f"{another}.dict", tmp_path / "same.dict")
     shutil.copy(f"{another}.tokenizer.json", tmp_path / "same.tokenizer.json")
@@ -296,6 +300,7 @@ def test_a_vocabulary_that_is_trained_is_byte_level_bpe(make_agent, tmp_path):
 # ---- without a command line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_an_agent_made_in_python_has_the_defaults_of_all_flags(model, dictionary, respond, labels):
     agent = create_agent(Opt({"model": model, "dict_file": dictionary, "datapath": "data", "embedding_size": 32}))

@@ -27,6 +27,7 @@ def test_no_time_to_wait(monkeypatch, seconds):
     assert builtins.print is printing
 
 
+@pytest.mark.slow
 def test_processes_with_different_flags(options, launched, tmp_path):
     flags = {**options, "model_file": str(tmp_path / "model"), "loglevel": "error", "batchsize": 4}
     errors = launched("train_model", flags, {**flags, "learningrate": 0.5})

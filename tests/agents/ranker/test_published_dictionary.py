@@ -15,6 +15,8 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.parlai_dictionary import read_merge_vocabulary
 from polyencoder.text import turn_separator
 
+pytestmark = pytest.mark.slow
+
 SPECIAL = ["__null__", "__start__", "__end__", "__unk__", "__newln__"]
 WORDS = ["where", "is", "the", "?", ".", "my", "cat", "owl", "he@@", "re", "d@@", "o@@", "g", "t@@", "el@@", "l"]
 MERGES = ["w he", "h e", "r e</w>", "re </w>", "w h", "wh e", "whe re</w>", "i s</w>", "t h", "th e</w>", "m y</w>"]
@@ -58,7 +60,6 @@ def known(own: DictionaryAgent, text: str) -> list[int | None]:
     return [None if i == own[own.unk_token] else i for i in own.txt2vec(text)]
 
 
-@pytest.mark.slow
 def test_a_new_model_has_its_ids(train, evaluate, make_agent, respond, small, labels, tmp_path):
     before = {path: path.read_bytes() for path in small.parent.iterdir()}
     train("polyencoder", tmp_path / "model", dict_file=str(small), num_epochs=1.0, **BPE)
@@ -87,7 +88,6 @@ def test_a_new_model_has_its_ids(train, evaluate, make_agent, respond, small, la
     assert 0 <= evaluate(tmp_path / "model")["accuracy"] <= 1
 
 
-@pytest.mark.slow
 def test_the_same_command_goes_on(train, small, tmp_path):
     for epochs in (1.0, 2.0):
         options = {**BPE, "num_epochs": epochs, "validation_every_n_epochs": 1.0}

@@ -64,6 +64,7 @@ def train(settings: Wider) -> Wider:
     return settings
 
 
+@pytest.mark.slow
 def test_it_is_a_flag_with_help(capsys):
     command = App(result_action="return_value")
     command.default(train)

@@ -67,6 +67,7 @@ def test_each_label_has_held_out_texts_and_others():
     assert draw_per_label(labels, intents._tenth, seed=1) != (held_out, kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [["--seeds", "2"], ["--grid", "--max-epochs", "2"], ["--per-intent", "2"]])
 def test_files_become_a_report(flags, bert, tmp_path, capsys):
     for split, names in (("train", "abcdef"), ("test", "xyz")):

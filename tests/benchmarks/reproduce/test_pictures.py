@@ -34,6 +34,7 @@ def test_a_ranker_without_its_milliseconds_is_no_point_and_one_point_is_no_pictu
     assert draw(read_table("poly-1"), [], {}, tmp_path) is None
 
 
+@pytest.mark.slow
 def test_rows_of_the_same_title_in_two_groups_are_two_series(tmp_path):
     of, scale = read_table("convai2"), read_scale("small")
     values = {(row.name, of.columns[0].title): Value(80.0) for row in of.rows}

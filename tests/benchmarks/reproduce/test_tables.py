@@ -108,6 +108,7 @@ def test_the_runs_of_all_tables_have_names_of_their_own_and_need_none_that_is_no
         assert run.missing or run.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", scale_names())
 def test_the_commands_of_the_tables_are_understood(scale, tmp_path):
     at = read_scale(scale)

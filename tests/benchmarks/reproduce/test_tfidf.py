@@ -28,6 +28,7 @@ def test_keywords_are_far_from_solving_the_sample_task(run, flags):
     assert 0.02 < run(*flags)["R20@1"] < 0.35
 
 
+@pytest.mark.slow
 def test_a_number_of_examples(run):
     report = run("--num-examples", "7")
     assert report["examples"] == 7

@@ -60,6 +60,7 @@ def test_langchain(model, expected):
     assert reranker.compress_documents([], QUERY) == []
 
 
+@pytest.mark.slow
 def test_llama_index(model, expected):
     schema = pytest.importorskip("llama_index.core.schema")
     from polyencoder.adapters.llama_index import PolyencoderRerank
@@ -74,6 +75,7 @@ def test_llama_index(model, expected):
         rerank.postprocess_nodes(nodes)
 
 
+@pytest.mark.slow
 def test_haystack(model, expected, monkeypatch):
     haystack = pytest.importorskip("haystack")
     from haystack.utils import Secret

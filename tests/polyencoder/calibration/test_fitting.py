@@ -14,6 +14,8 @@ from polyencoder.calibration.fitting import Observations, fit, reliability
 from polyencoder.errors import InputError
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 SPREAD = 2.0
 
 

@@ -12,6 +12,8 @@ from scipy.stats import binomtest
 
 from polyencoder.calibration.risk import Answers, chance_of, fewest_answers, largest_risk, least_risk, promised, prove
 
+pytestmark = pytest.mark.slow
+
 
 def draw(n: int, rng: np.random.Generator, *, slope: float = 2.5) -> Answers:
     """Answers whose probability orders them well and is far from true."""

@@ -10,6 +10,8 @@ import pytest
 
 from tests.commands import invoke, run_command
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [{"context": f"do you have {n} pets ?", "response": f"i have {n} dogs ."} for n in range(30)]
 COMMANDS = {
     "evaluate": ["--num-negatives", 5, "--data"],

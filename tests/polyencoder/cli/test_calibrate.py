@@ -19,6 +19,8 @@ from tests.commands import run_command
 from tests.parameters import mostly_long
 from tests.polyencoder.calibration.test_probability import calibrated, promise
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def ranker(make_ranker):
@@ -55,7 +57,6 @@ def call(*arguments: object) -> str:
     return run_command(*arguments).stdout
 
 
-@pytest.mark.slow
 @mostly_long("architecture", ["poly", "cross", "late"], quick=1)
 def test_candidates_of_examples(make_ranker, write, texts, tmp_path, architecture):
     ranker = make_ranker(architecture)
@@ -102,7 +103,6 @@ def test_columns_of_other_names(ranker, write, texts, tmp_path, suffix):
         call("calibrate", "--model", tmp_path / "model", "--data", named)
 
 
-@pytest.mark.slow
 def test_an_index_is_searched(ranker, write, texts, tmp_path):
     ranker.save_pretrained(tmp_path / "model")
     ranker.index(texts, tmp_path / "index")
@@ -153,7 +153,6 @@ def test_an_index_that_contains_the_questions(make_ranker, texts, tmp_path):
     assert "candidates that are turns of their own contexts (--keep-turns keeps them)" in said
 
 
-@pytest.mark.slow
 def test_a_cross_encoder_that_re_ranks(ranker, make_ranker, write, texts, tmp_path):
     ranker.save_pretrained(tmp_path / "model")
     cross = make_ranker("cross")
@@ -191,7 +190,6 @@ def test_what_cannot_be_used(ranker, write, texts, tmp_path, monkeypatch):
     assert not (tmp_path / "model" / "calibration.json").exists()
 
 
-@pytest.mark.slow
 def test_a_calibration_is_for_one_precision(make_ranker, write, texts, tmp_path):
     pytest.importorskip("onnxruntime")
     ranker = make_ranker("bi")
@@ -208,7 +206,6 @@ def test_a_calibration_is_for_one_precision(make_ranker, write, texts, tmp_path)
         assert Ranker.from_pretrained(tmp_path / "model").calibration is None
 
 
-@pytest.mark.slow
 def test_calibrations_for_ranking_and_for_an_index_are_kept_side_by_side(ranker, write, texts, tmp_path):
     ranker.save_pretrained(tmp_path / "model")
     index = ranker.index(texts, tmp_path / "index")

@@ -41,6 +41,7 @@ def folder(exported, tmp_path) -> Path:
 GRAPHS = ["candidates.int8.onnx", "candidates.onnx", "context.int8.onnx", "context.onnx"]
 
 
+@pytest.mark.slow
 def test_what_is_undamaged(folder, tmp_path):
     said = run_command("check", folder).stdout.splitlines()
     assert said == [f"{folder}: a model, undamaged", f"{folder}: {', '.join(GRAPHS)}: undamaged"]

@@ -108,6 +108,7 @@ def test_the_report_is_printed_though_the_run_cannot_be_written(beir, tmp_path, 
     assert read_run(run)
 
 
+@pytest.mark.slow
 def test_a_measure_that_fails_on_the_results_loses_nothing(beir, tmp_path):
     """Accuracy divides by 0 if all results of a query are right."""
     run, qrels = tmp_path / "run.trec", tmp_path / "qrels"
@@ -124,6 +125,7 @@ def test_a_measure_that_fails_on_the_results_loses_nothing(beir, tmp_path):
     assert (alone.exit_code, [*json.loads(alone.stdout)["failed"]]) == (done.exit_code, ["Accuracy"])
 
 
+@pytest.mark.slow
 def test_lines_at_fault_are_named(beir, tmp_path):
     (tmp_path / "qrels").write_text("q0 0 d0 1\nq9 0 d0 1\n")
     (tmp_path / "run").write_text("q0 Q0 d0 1 2 x\nq0 Q0 x 2 1 x\n")

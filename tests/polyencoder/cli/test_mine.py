@@ -71,6 +71,7 @@ def test_in_an_index_of_other_candidates(run, ranker, tmp_path, sentences, monke
     assert closed == [str(tmp_path / "index")] * 2, "once before the model is loaded"
 
 
+@pytest.mark.slow
 def test_columns_of_other_names(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hard").mkdir()  # a column may have the name of a folder

@@ -26,6 +26,7 @@ def ranked(*arguments: object) -> list[dict]:
     return json.loads(run_command("rank", "-m", "model", *TURNS, "--json", *arguments).stdout)["hits"]
 
 
+@pytest.mark.slow
 def test_texts_of_the_command_line(ranker):
     expected = [hit.text for hit in ranker.rank(CONTEXT, TEXTS)]
     hits = ranked("--candidates", *TEXTS)

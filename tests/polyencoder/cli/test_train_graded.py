@@ -15,6 +15,8 @@ from polyencoder.training.run import train_ranker
 from tests.commands import run_command
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 KINDS = ["today", "great", "fine", "high"]
 
@@ -55,7 +57,6 @@ def train(files, backbone_folder, tmp_path):
     return run
 
 
-@pytest.mark.slow
 @mostly_long("objective", ["softmax", *OF_LABELS], quick=2)
 def test_a_run_raises_ndcg(objective, train, files, tmp_path, caplog):
     done = train(objective, "--candidates", "inline")
@@ -122,7 +123,6 @@ def test_mined_candidates_never_have_the_labels_of_others(make_ranker, tmp_path)
     assert [row["labels"] for row in mined] == [[1, 0], [1, 0], ["sport", "greeting"]]
 
 
-@pytest.mark.slow
 def test_records_in_memory_train_as_their_files_do(files, backbone_folder, tmp_path):
     """A `datasets.Dataset`, dictionaries or examples in place of files that do not exist; bad rows are named."""
     fields = {"backbone": str(backbone_folder("bert")), "architecture": "bi", "reduction": "mean", "device": "cpu"}

@@ -149,6 +149,7 @@ def test_many_are_estimated_from_the_beginning(tmp_path, suffix):
     assert read < 60_000
 
 
+@pytest.mark.slow
 def test_each_kind_of_file_has_a_density_of_its_own(tmp_path):
     """Many small files, of which some are read, beside a compressed one; short records that are read far ahead."""
     rng = random.Random(0)

@@ -18,6 +18,8 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation.calibrate import observations_of, observe_search
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def ranker(make_ranker):

@@ -44,6 +44,7 @@ def test_a_measure_without_a_value_for_each_query():
     assert report.intervals == report.p == {}
 
 
+@pytest.mark.slow
 @given(
     qrels=st.dictionaries(
         st.sampled_from("abcd"),

@@ -15,6 +15,8 @@ from polyencoder.export.training_run import TrainingRun
 from polyencoder.ranker import Ranker
 from tests.model_folders import files_in, files_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):

@@ -95,6 +95,7 @@ def test_a_vocabulary(write):
     assert read_numbers(write(json.dumps({"a\u2028": 0, "b": 7})), kind="a vocabulary") == {"a\u2028": 0, "b": 7}
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(PIECES, PIECES), max_size=8, unique=True), st.sets(PIECES), st.integers(0, 50))
 def test_a_completed_vocabulary_has_what_the_tokenizers_library_needs(merges, tokens, more):
     vocabulary = {token: number for number, token in enumerate(sorted(tokens))}

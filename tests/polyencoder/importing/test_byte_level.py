@@ -10,6 +10,8 @@ from tokenizers import ByteLevelBPETokenizer
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.byte_level import BYTE_LEVEL, byte_level
 
+pytestmark = pytest.mark.slow
+
 SPECIAL = ["__null__", "__start__", "__end__", "__unk__"]
 TEXTS = st.text(alphabet="abcehistTH 019.,'\"-_é漢😀", max_size=40)
 LINES = [

@@ -15,6 +15,8 @@ from polyencoder.importing.fairseq_dictionary import FairseqDictionary
 from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords, build_tokenizer
 from tests.polyencoder.importing.fairseq_texts import dictionary_of, ids_of, words_of
 
+pytestmark = pytest.mark.slow
+
 TEXTS = st.text(st.sampled_from([*"abdehlnorstuw '.,?!</@", "\u2028", "\t", "\x1f", "ß", "\U0001f600"]), max_size=40)
 
 

@@ -22,6 +22,8 @@ pytest.importorskip("parlai", reason="compares with ParlAI, which is not install
 from parlai.core.dict import DictionaryAgent
 from parlai.core.opt import Opt
 
+pytestmark = pytest.mark.slow
+
 UNKNOWN = 3
 WORDS = "the cat sat on the mat and the other cats did not ; hahaha , naïve _words_ of 2² letters . οδος ΟΔΟΣ ὀδυσσεύς"
 # where libraries differ on words and lower case: sigmas, marks, digits of all kinds, spaces that are none elsewhere
@@ -194,7 +196,6 @@ def test_an_empty_word_of_a_space_dictionary(tmp_path):
         assert both.encoder.context_ids(turns) == [1, *expected, 2]
 
 
-@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(text=TEXTS)
 def test_any_text_of_a_dictionary_of_the_real_size(real, text):
@@ -202,7 +203,6 @@ def test_any_text_of_a_dictionary_of_the_real_size(real, text):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_real_lines(real, data_path):
     """10,000 lines of persona chat, #ubuntu and Wikipedia."""
     files = ["ConvAI2/valid_self_original.txt", "ConvAI2/train_self_original_no_cands.txt"]

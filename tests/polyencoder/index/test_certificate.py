@@ -55,6 +55,7 @@ def sorted_scores(contexts, vectors):
     return np.take_along_axis(scores, order, 1), order
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     st.integers(0, 10**6),

@@ -23,6 +23,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4))
 def test_metadata_is_json_whose_order_says_nothing(metadata):
     found = canonical(metadata)

@@ -117,6 +117,7 @@ def test_reciprocal_ranks_are_added():
     assert fused([], []) == []
 
 
+@pytest.mark.slow
 @given(st.permutations(range(300)), st.permutations(range(300)), st.integers(1, 250), st.integers(1, 300))
 @settings(max_examples=50)
 def test_longer_lists_add_hits_at_the_end(by_vectors, by_words, few, more):
@@ -275,6 +276,7 @@ def values(scores, vectors, chosen, diversity) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.slow
 @given(data=st.data(), n=st.integers(1, 9), dim=st.integers(1, 3), diversity=st.floats(0, 1), k=st.integers(1, 12))
 @settings(max_examples=150, deadline=None)
 def test_each_choice_has_the_largest_marginal_relevance(data, n, dim, diversity, k):

@@ -74,6 +74,7 @@ def ids(hits):
     return [[int(hit.id) for hit in some] for some in hits]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 1000),

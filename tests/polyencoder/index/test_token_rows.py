@@ -11,6 +11,7 @@ from polyencoder.errors import CheckpointError
 from polyencoder.index.token_rows import StoredTokens, TokenRows
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_any_rows_in_any_order(data):
     lengths = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=8))

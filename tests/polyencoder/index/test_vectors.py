@@ -84,6 +84,7 @@ def test_chunks_are_views_of_the_files(vectors, open_vectors):
         assert any(np.array_equal(before, other.stored) for other in on_disk.chunks(100))
 
 
+@pytest.mark.slow
 @given(asked=st.lists(st.integers(0, sum(SIZES) - 1), max_size=30), dtype=st.sampled_from(DTYPES))
 @settings(max_examples=40, deadline=None)
 def test_rows_in_any_order(tmp_path_factory, asked, dtype, open_vectors):

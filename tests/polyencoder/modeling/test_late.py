@@ -16,6 +16,8 @@ from polyencoder.scoring import tokens as token_scoring
 from polyencoder.scoring.context import stacked
 from polyencoder.text import TextEncoder
 
+pytestmark = pytest.mark.slow
+
 CONTEXTS = [
     ["hello , how are you today ?", "i am fine , thank you .", "do you have any pets ?"],
     ["hello"],

@@ -13,6 +13,8 @@ from polyencoder.modeling.trainable import freeze
 
 pytest.importorskip("peft", reason="the extra [lora] is not installed")
 
+pytestmark = pytest.mark.slow
+
 KINDS = {
     "bi": {"reduction": "mean", "share_encoders": True},
     "poly": {"n_codes": 4},

@@ -85,6 +85,7 @@ def gated(tmp_path, monkeypatch):
     sys.modules.pop("scratch_gated")
 
 
+@pytest.mark.slow
 def test_it_is_trained_saved_loaded_indexed_evaluated_and_served(gated, backbone_folder, tmp_path):
     data = tmp_path / "train.jsonl"
     data.write_text("".join(json.dumps({"context": [c], "response": r}) + "\n" for c, r in PAIRS * 8))

@@ -12,6 +12,8 @@ from polyencoder.modeling.packing import _ragged, pack
 from polyencoder.modeling.varlen import AttentionOptions
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 HEADS, DIM = 2, 4
 
 

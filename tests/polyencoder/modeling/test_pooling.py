@@ -64,6 +64,7 @@ def test_layers():
     assert build_dense(4, ()) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
 @pytest.mark.parametrize("share", [True, False])
 def test_rankers_with_dense_layers(make_ranker, tmp_path, architecture, share):

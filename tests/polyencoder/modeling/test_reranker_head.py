@@ -189,6 +189,7 @@ def test_lengths_where_nothing_limits_them(copy, edit_json, longest):
     assert longest_input(copy, {"model_type": "deberta-v2"}) == 512
 
 
+@pytest.mark.slow
 def test_training_begins_with_its_scores(make_reranker):
     """And is compared with them; a new cross-encoder is random, so that a bi-encoder takes its place there."""
     folder = make_reranker("electra")

@@ -28,6 +28,8 @@ from polyencoder.training.trainer import Trainer
 from polyencoder.training.updates import OptimizerUpdates
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 CONTEXTS = [["your persona: i ski .", "hi !", "do you like snow ?"], ["hello", "where is my money ?"], ["bye"]]
 STARTS = {
     "bi": {"share_encoders": True, "reduction": "mean", "normalize": True, "output_scaling": 4.5},
@@ -173,7 +175,6 @@ def test_updates_of_a_user_never_change_the_base(start, sentences):
     assert not any(name.startswith("base.") for name in changed)
 
 
-@pytest.mark.slow
 @mostly_long(("start", "lora"), [("late", {}), ("bi", {"lora": 2})], indirect=["start"], quick=1)
 def test_training_never_changes_the_base(start, tmp_path, lora, sentences):
     ranker, folder = start

@@ -126,6 +126,7 @@ def assert_same_vectors(ranker: Ranker, oracle: SentenceTransformer) -> None:
         torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=0, msg=lambda text, kind=kind: f"{kind}: {text}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_vectors(save, tmp_path, name):
     oracle, folder = save(name)

@@ -116,6 +116,7 @@ def test_a_map_of_tokens_goes_to_another_late_interaction_encoder_alone(make_mod
     assert all("token_dim" not in inherited_fields(config, other) for other in ("bi", "poly", "cross"))
 
 
+@pytest.mark.slow
 def test_a_poly_encoder_keeps_the_codes_of_another(make_ranker, sentences, tmp_path):
     trained = make_ranker("poly", n_codes=3, poly_attention="multihead", poly_attention_heads=2)
     trained.save_pretrained(tmp_path)
@@ -133,6 +134,7 @@ def test_a_poly_encoder_keeps_the_codes_of_another(make_ranker, sentences, tmp_p
     assert untrained_ranker(TrainSettings.of(settings | {"n_codes": 5})).model.config.architecture == "bi"
 
 
+@pytest.mark.slow
 def test_context_vectors_of_another_kind_have_their_own_number(make_ranker, tmp_path):
     make_ranker("poly", n_codes=3, codes_attention="multihead", codes_attention_heads=2).save_pretrained(tmp_path)
     for given, expected in (
@@ -144,6 +146,7 @@ def test_context_vectors_of_another_kind_have_their_own_number(make_ranker, tmp_
         assert (config.n_codes, config.codes_attention, config.codes_attention_heads) == expected
 
 
+@pytest.mark.slow
 def test_shorter_vectors_are_kept_or_refused(make_model, make_ranker, tmp_path):
     make_ranker("bi").shortened(5).save_pretrained(tmp_path)
     assert Ranker.from_backbone(str(tmp_path), "poly").model.dim == 5

@@ -144,6 +144,7 @@ def test_equal_documents_are_held_out_together():
     assert all(one.is_held_out(1.0) for one in talks)
 
 
+@pytest.mark.slow
 def test_the_real_files(data_path):
     for name, kind in {
         "conversations/taskmaster4.jsonl.gz": "conversation",

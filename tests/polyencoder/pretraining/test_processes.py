@@ -85,6 +85,7 @@ def test_a_process_without_a_batch_helps_the_others(make_pretraining, piece_text
             torch.testing.assert_close(torch.tensor(one), torch.tensor(other), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_contrastive_learns_the_same_in_both(learn, in_processes):
     """Each has the responses of its own batch; the mean is over the examples of both."""
     (weights, report), (others, measured) = in_processes(lambda rank: learn(2, rank, "contrastive"))

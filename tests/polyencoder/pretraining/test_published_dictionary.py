@@ -12,6 +12,8 @@ from polyencoder.pretraining.start import starting_model, starting_tokenizer
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder, turn_separator
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def published(tmp_path):

@@ -58,6 +58,7 @@ def test_what_learns_nothing_is_told_from_chance(make_settings, next):
     assert "by chance" in responses
 
 
+@pytest.mark.slow
 def test_warm_up_and_decay_follow_the_time(make_settings, monkeypatch, caplog):
     """The first 6 % of updates are warm-up, and at the end the rate is small. Each look at the clock is a second."""
     clock = iter(range(10**6))
@@ -95,6 +96,7 @@ def test_contrastive_leaves_no_head_for_next_utterances(make_settings, tmp_path)
         first = pretrain(more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_flags_of_its_card_score_as_the_pretraining_did(make_settings, monkeypatch, normalize):
     monkeypatch.setattr(
@@ -118,6 +120,7 @@ def test_the_flags_of_its_card_score_as_the_pretraining_did(make_settings, monke
     torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_sentence_encoder_is_compared_by_its_own_vectors(make_settings, minilm_folder):
     """Of which a bi-encoder that is made of it has the same."""
     options = {**dict.fromkeys(TINY), "vocabulary": None, "backbone": str(minilm_folder), "next": "contrastive"}
@@ -127,6 +130,7 @@ def test_a_sentence_encoder_is_compared_by_its_own_vectors(make_settings, minilm
     assert starting_model(make_settings(**options, reduction="first")).model.reduction == "first"
 
 
+@pytest.mark.slow
 def test_the_folder_is_an_encoder_with_its_tokenizer_and_card(make_settings, tmp_path, drawn_curves):
     settings = make_settings()
     report = pretrain(settings)
@@ -168,6 +172,7 @@ def test_rankers_begin_with_it(make_settings):
     assert not mean.model.linear.weight.equal(heads["next_utterance.weight"])
 
 
+@pytest.mark.slow
 def test_a_cross_encoder_that_begins_with_the_head_scores_as_the_head(make_settings, piece_text):
     report = pretrain(make_settings())
     started = starting_model(make_settings(vocabulary=None, backbone=str(report.out), **dict.fromkeys(TINY)))
@@ -181,6 +186,7 @@ def test_a_cross_encoder_that_begins_with_the_head_scores_as_the_head(make_setti
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("following", "architecture"), [("yes-no", "cross"), ("contrastive", "bi")])
 def test_training_is_compared_with_the_cross_encoder_that_the_head_makes(make_settings, following, architecture):
     """Where there is none, its last layer is random, and a bi-encoder stands in its place."""
@@ -364,6 +370,7 @@ def test_the_papers_numbers_are_the_defaults():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "modernbert"])
 def test_each_family_of_encoders_goes_on(make_settings, backbone_folder, kind):
     """With its own special tokens, with segments or without, and with a mask token that may have to be added."""

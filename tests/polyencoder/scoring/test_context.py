@@ -118,6 +118,7 @@ def cases(draw):
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(cases(), st.sampled_from([1, 7, 40, 300, 2**23]))
 def test_equals_the_definition_whatever_the_shape_and_the_chunks(case, budget):

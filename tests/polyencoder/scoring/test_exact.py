@@ -51,6 +51,7 @@ attentions = st.sampled_from(["basic", "sqrt"])
 budgets = st.sampled_from([1, 7, 40, 300, 2**23])
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(cases(), attentions, budgets)
 def test_equals_the_paper_whatever_the_shape_and_the_chunks(case, attention, budget):

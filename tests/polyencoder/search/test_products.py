@@ -13,6 +13,7 @@ from polyencoder.search.products import Queries
 from polyencoder.search.rows import Block, Small
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     seed=st.integers(0, 10**6),

@@ -18,6 +18,8 @@ from polyencoder.search.contexts import Contexts
 from polyencoder.search.scan import rounded, search
 from polyencoder.search.scores import score
 
+pytestmark = pytest.mark.slow
+
 DTYPES = ["float32", "float16", "bfloat16", "int8"]
 KINDS = ["any", "near ties", "duplicates", "any length", "tiny", "huge", "at the end of float32"]
 

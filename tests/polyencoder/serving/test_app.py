@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 
+@pytest.mark.slow
 def test_a_body_that_is_wrong_is_described_as_it_is_answered(shared):
     description = shared.get("/openapi.json").json()
     errors = description["paths"]["/v1/search"]["post"]["responses"]

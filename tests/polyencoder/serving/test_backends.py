@@ -18,6 +18,8 @@ from polyencoder.serving.forward import Forward
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES
 
+pytestmark = pytest.mark.slow
+
 QUERIES = ["do you have any pets ?", "hello", "what do you do for a living ? i ski ."]
 DOCUMENTS = [one.text for one in REPLIES]
 

@@ -191,6 +191,7 @@ def test_the_answers_of_torch(folder, architecture):
         assert info[1] == info[0] | {"backend": "onnx"}
 
 
+@pytest.mark.slow
 def test_a_poly_encoder_of_one_code_has_no_embeddings(folder):
     config = ServerConfig(model=str(folder("poly", n_codes=1)), backend="onnx", threads=1, port=0)
     with running(Service.of(config, load(config)[0], index=None)) as url:
@@ -212,6 +213,7 @@ def test_a_faiss_index_without_faiss_is_an_error_before_the_server_starts(folder
         Service.of(config, forward, index=opened)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
 def test_searches_by_faiss(folder, architecture, tmp_path, monkeypatch):
     pytest.importorskip("faiss")
@@ -237,6 +239,7 @@ def test_searches_by_faiss(folder, architecture, tmp_path, monkeypatch):
     assert found == {"exact", "certified", "approximate"}
 
 
+@pytest.mark.slow
 def test_a_server_of_graphs_searches_in_every_way_and_changes_its_index(folder, tmp_path):
     model, answers = folder("bi"), []
     for backend in ("torch", "onnx"):

@@ -316,6 +316,7 @@ def test_a_server_that_does_not_start_is_named(model, server):
         run(["mcp-proxy", "--model", str(model), "--server", server])
 
 
+@pytest.mark.slow
 def test_a_server_that_lists_no_tools_is_named(model):
     with pytest.raises(ConfigError, match="'prompts' lists no tools"):
         run(["mcp-proxy", "--model", str(model), "--server", command(PROMPTS)])

@@ -194,6 +194,7 @@ def test_a_thread_that_is_closed_does_not_wait_for_a_machine_that_nobody_waits_f
     leave.set()
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 9)), min_size=1, max_size=6), max_size=8),
     st.integers(1, 12),

@@ -17,6 +17,8 @@ from polyencoder.serving.problems import for_clients
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running
 
+pytestmark = pytest.mark.slow
+
 
 def damage_database(folder: Path) -> None:
     (folder / "index.sqlite").write_bytes(b"damaged" * 1000)

@@ -42,6 +42,7 @@ def assert_same(found, wanted):
     assert all(0 <= value <= 1 for _, value in found)
 
 
+@pytest.mark.slow
 def test_coheres_clients_of_both_versions_get_the_rankers_order(serve):
     client = serve("bi", records=None)
     ranker, url = client.service.engine.ranker, str(client.base_url).rstrip("/")

@@ -17,6 +17,8 @@ from polyencoder.serving.forward import Forward
 from polyencoder.serving.metrics import Metrics
 from tests.polyencoder.serving.conftest import REPLIES
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["ski", "i", "like", "to", "dogs", "?", "hello", "teacher", "you", "zebra"]
 TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=30).map(" ".join)
 REQUESTS = st.lists(

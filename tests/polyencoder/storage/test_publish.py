@@ -18,6 +18,8 @@ from polyencoder.storage.publish import discard_unfinished, finish_publication, 
 from tests.model_folders import files_in
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 OLD = {"config": "old", "weights": "old weights", "card": "old card", "mine": "stays"}
 OLD |= {"tower/weights": "old tower", "a/dense/weights": "old layer", "both/mine": "stays", "both/theirs": "goes"}
 NEW = {"config": "new", "weights": "new weights", "mine": "stays", "both/mine": "stays"}

@@ -15,6 +15,8 @@ import pytest
 from polyencoder.index.open import open_index
 from polyencoder.storage.temporary import TemporaryFolder
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 import sys
 from polyencoder.index.open import open_index

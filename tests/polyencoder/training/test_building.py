@@ -94,6 +94,7 @@ SIZES = {"hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2, "
 SIZES_OF_DISTILBERT = {"dim": 256, "n_layers": 1, "n_heads": 2, "hidden_dim": 256}
 
 
+@pytest.mark.slow
 @mostly_long(("kind", "sizes"), [("Bert", SIZES), ("Roberta", SIZES), ("DistilBert", SIZES_OF_DISTILBERT)], quick=1)
 def test_a_poly_encoders_codes_learn_to_look_at_different_tokens(make_hf_tokenizer, tmp_path, kind, sizes):
     """At the encoder's rate they stay where they started, whose vectors of an encoder like BERT are nearly the same."""

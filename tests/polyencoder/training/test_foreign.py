@@ -25,6 +25,8 @@ from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import CONFIG
 from tests.polyencoder.training.test_frozen_candidates import RESPONSES, THINGS, digests, with_frozen_candidates
 
+pytestmark = pytest.mark.slow
+
 DIM = 7  # no encoder's here
 THEIRS = Fingerprints("their-encoder-v2")
 
@@ -55,7 +57,6 @@ def given(tmp_path, index, backbone_folder):
     return given
 
 
-@pytest.mark.slow
 @mostly_long("changes", [{"grad_cache": 2}, {"architecture": "poly", "n_codes": 3}], ids=["bi", "poly"], quick=1)
 def test_a_context_tower_learns_to_search_vectors_that_exist(given, index, tmp_path, changes):
     before = digests(index)

@@ -58,6 +58,7 @@ def test_every_objective_is_that_of_the_rankers_scores(architecture, make_ranker
         assert own.tolist() == pytest.approx(expected[name], rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("candidates", ["batch", "inline", "batch-all-cands"])
 def test_one_right_candidate_trains_as_without_labels(candidates, make_ranker):
     """Bit for bit, with each source of candidates."""

@@ -109,6 +109,7 @@ def test_without_gradients_nothing_is_computed_again(make_model, batch):
         torch.testing.assert_close(model.score(context, vectors), model(*batch), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
 def test_the_recipe_of_the_paper_by_hand(architecture, bf16, make_model, make_backbone_config, batch):
@@ -165,6 +166,7 @@ class Casts(TorchDispatchMode):
         return function(*inputs, **(options or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "cross"])
 def test_each_weight_is_cast_once_a_step(architecture, make_model, batch):
     model = make_model(architecture, **({"share_encoders": True} if architecture == "bi" else {})).train()

@@ -50,6 +50,7 @@ def wanted(draw):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
 @settings(max_examples=40, deadline=None)
 @given(wanted=wanted(), right=st.lists(st.sampled_from(TEXTS), max_size=3))
@@ -106,6 +107,7 @@ def test_a_text_that_the_index_has_many_times_is_one_negative(make_ranker):
     assert mined == [TEXTS[i] for i in order[1:4]]
 
 
+@pytest.mark.slow
 def test_fewer_than_wanted_where_there_are_no_more(make_ranker):
     ranker = make_ranker("bi")
     miner = Miner(ranker, ranker.index(TEXTS[:3]), HardNegatives(count=5, ranks=(2, 100)))

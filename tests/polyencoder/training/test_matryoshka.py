@@ -83,6 +83,7 @@ def test_a_teacher_with_vectors_reads_a_step_once_for_all_lengths(make_ranker, t
         assert found.sums["teacher_pairs"] == (len(PAIRS) ** 2, 0)
 
 
+@pytest.mark.slow
 def test_training_and_gradient_caching(make_ranker):
     curves = []
     for pieces in (0, 2):

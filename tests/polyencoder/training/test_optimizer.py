@@ -128,6 +128,7 @@ def learn(optimizer: torch.optim.Optimizer, ours: list[torch.nn.Parameter], *, s
         optimizer.step()
 
 
+@pytest.mark.slow
 @given(
     shapes=st.lists(st.lists(st.integers(0, 5), max_size=3), min_size=1, max_size=4),
     piece=st.integers(1, 200),

@@ -24,6 +24,8 @@ from polyencoder.training.run import training_config
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import PLAIN, WORDS, Kill
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = [Example(["hello !", f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
 VALID = [replace(example, candidates=[one.label for one in EXAMPLES]) for example in EXAMPLES]
 CONFIG = replace(PLAIN, loss_scale=128.0)
@@ -84,7 +86,6 @@ def test_a_killed_run_goes_on_bit_by_bit(make_quantized, tmp_path):
     assert best[0] == best[1]
 
 
-@pytest.mark.slow
 def test_gradient_caching_learns_the_same(make_quantized):
     plain, cached = (make_quantized(text={"text_truncate": 12}) for _ in range(2))  # a batch has more than one piece
     Trainer(plain, CONFIG, train=EXAMPLES).fit()
@@ -175,7 +176,6 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "polyencoder.safetensors")
 
 
-@pytest.mark.slow
 def test_a_quantized_model_is_kept_and_goes_on(make_settings, tmp_path):
     train_ranker(make_settings("first", quantization_aware=True, quantization_update=2, extra_contexts=3))
     kept = weights_of(tmp_path / "first")
@@ -199,7 +199,6 @@ def test_a_quantized_model_is_kept_and_goes_on(make_settings, tmp_path):
     assert config["convert"]["quantization_update"] == 2
 
 
-@pytest.mark.slow
 def test_a_model_in_float32_goes_on_quantized(make_settings, make_convert_ranker, tmp_path):
     make_convert_ranker().save_pretrained(tmp_path / "first")
     train_ranker(make_settings("second", init=str(tmp_path / "first"), quantization_aware=True, quantization_update=3))

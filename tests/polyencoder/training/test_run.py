@@ -11,6 +11,8 @@ from polyencoder.errors import TrainingError
 from polyencoder.training import Example, TrainSettings, train_ranker
 from tests.polyencoder.training.runs import EXAMPLES, VALID, Stop
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def settings(backbone_folder, tmp_path):

@@ -15,6 +15,7 @@ from tests.polyencoder.training.runs import EXAMPLES, PLAIN
 MINED = HardNegatives(count=2, every=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hard", [HardNegatives(), MINED])
 def test_a_number_of_updates_is_not_waited_for_where_no_batch_makes_one(hard, make_ranker):
     """Texts that differ, but become the same tokens: neither the batch nor mining gives another candidate."""

@@ -122,6 +122,7 @@ def test_weights_that_were_trained_are_left(make_ranker, examples):
     torch.testing.assert_close(ranker.model.term_weights.detach(), trained)
 
 
+@pytest.mark.slow
 @mostly_long("gather", [True, False], quick=1)
 def test_processes_fit_the_examples_of_all(make_ranker, in_processes, gather):
     """Equal weights in all, also where one has no example; with the negatives of all, those of one process."""

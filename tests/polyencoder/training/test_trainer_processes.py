@@ -14,6 +14,8 @@ from polyencoder.training.trainer import Trainer
 from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, EXAMPLES, PLAIN, VALID, Kill, Losses, Stop, weights
 
+pytestmark = pytest.mark.slow
+
 
 @mostly_long("architecture", ARCHITECTURES, quick=3)
 def test_processes_learn_what_one_does(make_ranker, in_processes, architecture):
@@ -34,7 +36,6 @@ def test_processes_learn_what_one_does(make_ranker, in_processes, architecture):
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_killed_processes_go_on_bit_by_bit(make_ranker, in_processes, tmp_path):
     """Each has dropout of its own, and between two updates gradients of its own."""
     config = replace(CONFIG, batch_size=2, accumulate=2)

@@ -26,6 +26,8 @@ from tests.polyencoder.training.runs import (
     weights,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @mostly_long(
     ("architecture", "after"), [("bi", 1), *((architecture, 3) for architecture in ARCHITECTURES), ("bi", 5)], quick=4

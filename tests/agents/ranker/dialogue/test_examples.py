@@ -83,6 +83,7 @@ def test_a_bad_example_can_be_skipped_and_counted(case, part, agent_for, respond
     assert "text" not in respond(agent, example(change, part))[0]  # a whole batch of bad ones
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_bad_examples_are_counted_in_reports(model, train, evaluate, make_task, task_of, tmp_path):
     turn = {"text": "a", "labels": "x"}

@@ -208,6 +208,7 @@ def test_a_trained_reranker_reads_passages(make_reranker):
     assert (agent.opt["text_truncate"], agent.opt["label_truncate"]) == (16, 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_a_start_keeps_its_lengths_unless_flags_give_others(kind, make_reranker, tmp_path):
     path = tmp_path / "start"

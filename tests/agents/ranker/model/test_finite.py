@@ -101,6 +101,7 @@ def test_what_loss_scaling_leaves_out_is_no_error():
 # ---- whole runs
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_ends_with_an_error_and_without_a_model(train, tmp_path):
     with pytest.raises(TrainingError, match="update"):
         train("biencoder", tmp_path / "model", learningrate=1e6, warmup_updates=0)

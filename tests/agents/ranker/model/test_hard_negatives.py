@@ -30,6 +30,7 @@ def pools(monkeypatch):
     return made
 
 
+@pytest.mark.slow
 @mostly_long("bf16", [False, True], quick=1)
 @pytest.mark.parametrize("model", MODELS)
 def test_mined_ones_join_the_batch(model, bf16, trained, make_agent, respond, pools):
@@ -67,6 +68,7 @@ def test_mined_ones_join_the_batch(model, bf16, trained, make_agent, respond, po
         assert pool.mask is None  # a text is in the pool once: an example's own label is no negative of it
 
 
+@pytest.mark.slow
 def test_a_cross_encoders_are_those_of_its_start(trained, make_agent, respond, pools):
     """From the second batch on each example has the wrong labels seen so far that the bi-encoder ranks highest."""
     start = str(trained("biencoder")[0])

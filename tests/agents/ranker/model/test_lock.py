@@ -9,6 +9,8 @@ import pytest
 from polyencoder.errors import TrainingError
 from polyencoder.training.lock import TrainingLock
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def trained_elsewhere(copy_of, locked_elsewhere):
@@ -40,13 +42,11 @@ def test_it_may_be_read(trained_elsewhere, evaluate, trained, make_agent, respon
     assert reply["text"] in labels
 
 
-@pytest.mark.slow
 def test_one_process_may_train_on(train, tmp_path):
     for epochs in (1.1, 2.1):
         train("biencoder", tmp_path / "model", num_epochs=epochs, validation_every_n_epochs=1.0)
 
 
-@pytest.mark.slow
 def test_of_several_processes_the_first_has_it(make_agent, in_processes, tmp_path):
     path = str(tmp_path / "model")
 

@@ -19,6 +19,7 @@ OPTIONS = {"lora": 2, "lora_targets": "query,value", "learningrate": 1e-2, "warm
 OPTIONS |= {"text_truncate": 24, "label_truncate": 12}
 
 
+@pytest.mark.slow
 @mostly_long("model", ["polyencoder", "crossencoder"], quick=1)
 def test_trained_saved_and_resumed(model, make_agent, respond, backbone_folder, task, tmp_path):
     options = {**OPTIONS, "backbone": str(backbone_folder("bert")), **task}

@@ -88,6 +88,7 @@ def test_half_precision_is_single_on_a_cpu(model, make_agent, learn):
 # ---- a pre-trained encoder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_a_pretrained_encoder(model, backbone_folder, make_agent, learn, tmp_path):
     options = {"text_truncate": 24, "label_truncate": 12, "learningrate": 1e-2, "warmup_updates": -1}
@@ -108,6 +109,7 @@ def test_a_pretrained_encoder(model, backbone_folder, make_agent, learn, tmp_pat
         assert torch.equal(tensor, agent.model.state_dict()[name])
 
 
+@pytest.mark.slow
 def test_a_trained_reranker(make_reranker, make_agent, learn, tmp_path):
     """Begins with its scores, learns its hidden layer too, and is saved with it."""
     folder = make_reranker("xlm-roberta")

@@ -21,6 +21,7 @@ def _ranked(respond, agent) -> list:
     return [reply["text_candidates"] for reply in respond(agent, *TURNS)]
 
 
+@pytest.mark.slow
 @mostly_long("model", ["biencoder", "polyencoder"], quick=1)
 def test_it_starts_as_the_ranker_of_init_model(model, trained, make_agent, respond, tmp_path):
     start, own = str(trained(model)[0]), {"learningrate": 1e-2, "warmup_updates": -1, "special_tok_lst": "_new_"}

@@ -94,6 +94,7 @@ def test_a_run_in_a_terminal_and_resumed_in_a_pipe(options, tmp_path, monkeypatc
     assert [start["updates"] for start in json.loads((tmp_path / "model.run.json").read_text())["starts"]] == [0, 4]
 
 
+@pytest.mark.slow
 def test_a_run_says_how_good_it_is_and_what_comes_next(options, tmp_path, monkeypatch):
     monkeypatch.setattr(logging.logger.streamHandler, "stream", log := io.StringIO())
     chosen = {"validation_metric": "R3@1", "eval_candidates": "inline", "num_negatives": 2}

@@ -20,6 +20,8 @@ from polyencoder.ranker import Ranker
 from tests.agents.ranker.parlai_models.conftest import THEIRS, digests, episode
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 
 @mostly_long("model", ["biencoder", "polyencoder", "crossencoder"], quick=1)
 def test_from_python_without_any_flag(model, theirs, labels, tmp_path):
@@ -36,7 +38,6 @@ def test_from_python_without_any_flag(model, theirs, labels, tmp_path):
     assert not is_parlai_model(tmp_path / "own")
 
 
-@pytest.mark.slow
 @mostly_long("model", ["polyencoder", "crossencoder"], quick=1)
 def test_training_goes_on_in_a_file_of_our_own(model, theirs, tmp_path, task, evaluate):
     source = theirs("polyencoder")

@@ -26,6 +26,7 @@ def table(rows: list[list[str]], delimiter: str = ",", end: str = "\r\n") -> byt
     return text.getvalue().encode()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     rows=st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=6),

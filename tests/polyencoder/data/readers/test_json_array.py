@@ -152,6 +152,7 @@ def test_without_ijson_the_error_says_what_to_install(write, monkeypatch):
         list(json_array(write("[]")))
 
 
+@pytest.mark.slow
 def test_real_conversations(data_path):
     path = data_path / "dstc7" / "ubuntu_dev_subtask_1.json.gz"
     if not path.is_file():

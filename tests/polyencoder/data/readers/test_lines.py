@@ -18,6 +18,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(pieces=st.lists(PIECES, max_size=20), copies=st.sampled_from([1, 3000]))
 def test_the_lines_are_those_of_pythons_text_files(tmp_path_factory, pieces, copies):

@@ -52,6 +52,7 @@ def test_what_cannot_be_opened_is_named(tmp_path):
         open_bytes(tmp_path / "empty.gz")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
 def test_damage_is_an_error_each_time_it_is_met_and_the_bytes_before_it_are_given(tmp_path, suffix):
     content = noise(2_000_000)

@@ -241,6 +241,7 @@ def test_codes_of_four_bits_are_scanned_fast(make_search):
     assert (found.scores >= best.scores[:, -1:]).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_fast_codes_find_what_others_of_four_bits_find(make_search):
     """Codes of residuals: with many lists they are nearer to the vectors than codes of the vectors themselves."""
     torch.manual_seed(0)

@@ -134,6 +134,7 @@ def test_a_sample_that_lost_nothing_proves_only_so_much(searcher):
     assert many.effort == efforts[0]
 
 
+@pytest.mark.slow
 def test_what_is_removed_is_not_missed(searcher):
     allowed = np.arange(ROWS) % 10 > 0
     tuned = tune(searcher, drawn(40, seed=1), recall=0.9, allowed=allowed)
@@ -154,6 +155,7 @@ def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_t
         assert found.mean() < 0.9
 
 
+@pytest.mark.slow
 def test_what_cannot_be_reached(tmp_path, open_vectors):
     """Of rows in two lists, one may be looked at, and both are far too compressed for short ones."""
     torch.manual_seed(0)
@@ -186,6 +188,7 @@ def many(ranker, sentences, tmp_path) -> FolderIndex:
 SAID = [["do you ski ?", "no , i have two dogs ."], ["hello"], ["what do you do ?"]]
 
 
+@pytest.mark.slow
 def test_an_index_keeps_what_was_measured(many, ranker, caplog):
     many.build_faiss("ivf-flat", nlist=16, nprobe=1)
     file = many.meta.faiss.file
@@ -219,6 +222,7 @@ def test_numbers_of_any_kind_are_kept_as_numbers(many, ranker, recall, top_k):
     assert (type(tuned.recall), type(tuned.top_k)) == (float, int)
 
 
+@pytest.mark.slow
 def test_texts_of_the_index_stand_in_for_contexts(many, caplog):
     many.build_faiss("hnsw", m=4)
     many.remove([str(i) for i in range(300)])

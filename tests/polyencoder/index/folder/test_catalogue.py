@@ -166,6 +166,7 @@ KEYS = st.sampled_from(["a", "b.c", "d e", "it's", "back\\slash", "new\nline", "
 METADATA = st.dictionaries(KEYS, VALUES | st.sampled_from([[1, 2], [True], {"a": 1}]), max_size=3)
 
 
+@pytest.mark.slow
 @given(
     entries=st.lists(st.tuples(st.sampled_from("pqrst"), METADATA), min_size=1, max_size=12),
     filter=st.dictionaries(KEYS, VALUES | st.lists(VALUES, max_size=3), max_size=2),
@@ -215,6 +216,7 @@ def test_what_is_no_filter(catalogue, filter):
         catalogue.allowed(filter)
 
 
+@pytest.mark.slow
 def test_a_list_of_very_many(catalogue):
     values = [*range(2, 20_000), *(f"text {i}" for i in range(20_000)), None, 2**80]  # SQLite has 32,766 parameters
     assert catalogue.count({"n": values}) == 4  # the one with 2, and those without

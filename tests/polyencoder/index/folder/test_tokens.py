@@ -100,6 +100,7 @@ def add_and_remove(index: FolderIndex, text: str, id_: str) -> None:
         index.remove([id_])
 
 
+@pytest.mark.slow
 def test_changes_keep_them(make_index, ranker, tmp_path):
     index = make_index("int8")
     index.add([Candidate("new", "a new text of several words"), Candidate("short", "no")])

@@ -59,6 +59,7 @@ class TestOpening:
         hits = again.search(contexts, top_k=9, exactness="certified")
         assert_best(hits, ranker, contexts, [c for c in many if c.id != "id 3"], k=9, found={"exact", "certified"})
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("kind", "other"), [("flat", "auto"), ("auto", "flat")])
     def test_one_made_anew_of_another_kind(self, where, ranker, contexts, many, kind, other):
         """Its results are certified only if its lists are exact."""
@@ -162,6 +163,7 @@ class TestAServer:
         server.stop(grace=0)
         data.close()
 
+    @pytest.mark.slow
     def test_the_same_code(self, server, ranker, contexts, many, assert_best):
         _, where = server
         index = MilvusIndex.create(where, ranker, kind="flat")

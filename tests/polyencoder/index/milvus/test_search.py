@@ -16,6 +16,8 @@ from polyencoder.search.scan import search
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
 
+pytestmark = pytest.mark.slow
+
 
 class TestSearching:
     @pytest.mark.parametrize("kind", ["auto", "flat"])
@@ -80,7 +82,6 @@ class TestSearching:
             hits = shared.search(contexts, top_k=7, exactness=exactness)
             assert [[hit.id for hit in some] for some in hits] == [[hit.id for hit in some] for some in expected]
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("filter", "passes"),
         [

@@ -41,6 +41,7 @@ def index(where, ranker) -> Iterator[PostgresIndex]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_sequence_of_changes_is_that_of_a_dict(index, monkeypatch):
     monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 3)
     rng = random.Random(0)

@@ -19,6 +19,7 @@ def test_lists_of_a_flat_table_certify(where):
     assert {hit.found for hit in some} == {"certified"}
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(seed=0, rows=16, codes=1, dim=1, k=2, length=1, integers=True)  # a code of zeros: every score is the bound
 @given(

@@ -39,6 +39,7 @@ def found_in(index, ranker, query: str, **options) -> list[str]:
     return [hit.id for hit in hits]
 
 
+@pytest.mark.slow
 def test_words_find_texts_through_changes(index, where, ranker):
     assert found_in(index, ranker, "where is order 4711 ?") == ["a", "b"]  # the rarer word counts more
     assert found_in(index, ranker, "of the ORDER") == ["b", "a"]

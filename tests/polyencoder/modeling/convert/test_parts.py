@@ -175,6 +175,7 @@ def test_without_padding_nothing_is_moved():
     assert torch.equal(padded.take(padded.put(inputs[:5])), inputs[:5])
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(0, 3))
 def test_sequences_of_like_length_together_give_the_same(lengths, extra):
     """Vectors and gradients, in the order of the batch; also where sequences do not begin at the first place."""

@@ -39,6 +39,7 @@ def table_of(values: torch.Tensor) -> QuantizationAwareEmbedding:
     return table
 
 
+@pytest.mark.slow
 @given(tables)
 def test_no_value_is_further_from_its_code_than_half_a_step(values):
     """A step is a 255th of the range: that of the values and 0, and a tenth or 0.01 on either side."""
@@ -53,6 +54,7 @@ def test_no_value_is_further_from_its_code_than_half_a_step(values):
     assert found.values(found.codes(torch.zeros(1))) == 0
 
 
+@pytest.mark.slow
 @given(tables)
 def test_there_is_room_above_and_below(values):
     values = torch.from_numpy(values)
@@ -70,6 +72,7 @@ def test_values_beyond_the_range_are_those_of_its_ends():
     assert torch.equal(found.values(found.codes(torch.tensor([-9.0, 9.0]))), torch.stack([lowest, highest]))
 
 
+@pytest.mark.slow
 @given(tables)
 def test_looked_up_in_8_bits_as_in_training(values):
     values = torch.from_numpy(values)

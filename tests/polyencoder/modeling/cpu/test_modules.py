@@ -97,6 +97,7 @@ def test_how_much_is_dropped_and_that_the_mean_stays(p):
     assert values[values != 0].unique().tolist() == pytest.approx([1 / (1 - p)], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_decisions_do_not_depend_on_each_other():
     torch.manual_seed(0)
     kept = (dropout(torch.ones(4_000_000), 0.3) != 0).double().view(-1, 4)

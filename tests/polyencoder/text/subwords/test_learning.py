@@ -11,6 +11,7 @@ from tests.polyencoder.text.subwords import reference
 WORDS = st.dictionaries(st.text(st.sampled_from("aabbc12"), min_size=1, max_size=9), st.integers(1, 9), min_size=1)
 
 
+@pytest.mark.slow
 @given(WORDS, st.integers(1, 4), st.integers(1, 12), st.integers(2, 6), st.integers(0, 2))
 def test_subwords_are_those_of_a_plain_reference(words, iterations, min_count, max_length, max_digits):
     words = {MARKER + word: count for word, count in words.items()}

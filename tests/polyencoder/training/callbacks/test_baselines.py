@@ -39,6 +39,7 @@ def test_the_metrics_are_those_before_the_first_update(make_ranker):
     assert not callback.stands_in
 
 
+@pytest.mark.slow
 def test_training_is_the_same_with_and_without(make_ranker, make_backbone_config):
     """With dropout, whose random numbers the comparison must not take."""
 

@@ -142,6 +142,7 @@ class BadEnd(Callback):
     on_failure = on_end
 
 
+@pytest.mark.slow
 def test_a_callback_that_fails_at_the_end_fails_the_run_which_keeps_its_model(
     tmp_path, backbone_folder, monkeypatch, caplog
 ):
