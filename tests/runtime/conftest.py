@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from tests.polyencoder.export.onnx.conftest import exported, trace_candidates  # noqa: F401 - fixtures
+from tests.polyencoder.export.onnx.conftest import exported, make_exportable  # noqa: F401 - fixtures

@@ -7,6 +7,6 @@ from tests.polyencoder.export.onnx.conftest import (  # noqa: F401 - fixtures
     dialogues,
     exported,
     kind,
+    make_exportable,
     separable,
-    trace_candidates,
 )
