@@ -17,6 +17,7 @@ from parlai.scripts.interactive import Interactive
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import InputError
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,7 @@ RANKING = ["accuracy", "hits@1", "hits@5", "R8@1", "R8@5", "rank", "mrr", "f1"]
 CHANCE = 1 / 8
 
 
-@pytest.mark.parametrize("model", MODELS)
+@mostly_long("model", MODELS, quick=2)
 def test_a_learnable_task_is_learned(model, trained):
     path, report = trained(model)
     stats = json.loads(path.with_name("model.trainstats").read_text())
@@ -47,7 +48,7 @@ def test_eval_model_repeats_the_last_validation(model, trained, evaluate, task_o
     assert {name: again[name] for name in RANKING} == {name: in_training[name] for name in RANKING}
 
 
-@pytest.mark.parametrize("model", MODELS)
+@mostly_long("model", MODELS, quick=2)
 def test_display_model_shows_the_answers(model, trained, task_of, capsys):
     path, report = trained(model)
     DisplayModel.main(model_file=str(path), num_examples=24, loglevel="error", **task_of(model))

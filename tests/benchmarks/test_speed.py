@@ -31,6 +31,7 @@ def report_of(capsys):
     return run
 
 
+@pytest.mark.long
 def test_training(report_of, convai2, bert, monkeypatch):
     """With `--backbone`, which brings its own tokenizer: the agent of the comparison with sentence-transformers."""
     pytest.importorskip("sentence_transformers")
@@ -44,6 +45,7 @@ def test_training(report_of, convai2, bert, monkeypatch):
     assert all(row["examples_per_second"] > 0 for row in report["rows"])
 
 
+@pytest.mark.long
 def test_scoring(report_of, monkeypatch):
     """ParlAI's own attention gives the same scores: `measure` compares them."""
     monkeypatch.setattr(scoring, "DIM", 32)

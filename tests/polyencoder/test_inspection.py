@@ -10,12 +10,13 @@ import torch
 from polyencoder.inspection import Inspection, inspect_ranking, inspection_page
 from polyencoder.ranked import Ranked
 from tests.html_page import Page
+from tests.parameters import mostly_long
 
 CONTEXT = ["hello , how are you today ?", "i am fine ."]
 
 
 @pytest.mark.parametrize("attention", [{}, {"poly_attention": "sqrt"}, {"poly_attention": "multihead"}], ids=str)
-@pytest.mark.parametrize("vectors", ["codes", "n_first", "n_last", "first_n_last", "turns"])
+@mostly_long("vectors", ["codes", "n_first", "n_last", "first_n_last", "turns"], quick=3)
 def test_scores_are_the_weighted_logits(make_ranker, sentences, attention, vectors):
     # more codes than the context has tokens
     ranker = make_ranker("poly", context_vectors=vectors, turn_end=3, n_codes=40, **attention)
@@ -30,7 +31,7 @@ def test_scores_are_the_weighted_logits(make_ranker, sentences, attention, vecto
 
 
 @pytest.mark.parametrize("fields", [{}, {"normalize": True}, {"output_scaling": 0.5}], ids=str)
-@pytest.mark.parametrize("vectors", ["codes", "n_first", "n_last", "first_n_last"])
+@mostly_long("vectors", ["codes", "n_first", "n_last", "first_n_last"], quick=2)
 def test_context_vectors_are_the_weighted_outputs(make_ranker, sentences, fields, vectors):
     ranker = make_ranker("poly", context_vectors=vectors, turn_end=3, **fields)
     found = inspect_ranking(ranker, CONTEXT, sentences)

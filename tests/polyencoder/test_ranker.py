@@ -183,7 +183,7 @@ def test_a_hub_id_fetches_the_files_of_a_model_alone(monkeypatch, make_ranker, t
     assert np.array_equal(again.score(["hi"], sentences), ranker.score(["hi"], sentences))
 
 
-@pytest.mark.parametrize(("architecture", "fields"), ARCHITECTURES)
+@mostly_long(("architecture", "fields"), ARCHITECTURES, quick=3)
 def test_a_ranker_around_a_pretrained_encoder(backbone_folder, no_network, sentences, tmp_path, architecture, fields):
     ranker = Ranker.from_backbone(
         backbone_folder("bert"),
@@ -259,7 +259,7 @@ def test_what_another_rankers_encoder_cannot_become(make_ranker, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["roberta", "modernbert", "distilbert"])
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
+@mostly_long("architecture", ["bi", "poly", "cross", "late"], quick=2)
 def test_padding_changes_nothing_for_other_encoders_either(backbone_folder, sentences, kind, architecture):
     text = {"text_truncate": 20, "label_truncate": 18}
     ranker = Ranker.from_backbone(backbone_folder(kind), architecture, device="cpu", text=text)

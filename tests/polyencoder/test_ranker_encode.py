@@ -9,6 +9,7 @@ import torch
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.pooling import reduce
 from polyencoder.ranker import Ranker
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,7 @@ def texts(sentences) -> list[str]:
 
 
 @pytest.mark.parametrize(("architecture", "kind"), CASES)
-@pytest.mark.parametrize("batch_size", [1, 3, 256])
+@mostly_long("batch_size", [1, 3, 256], quick=2)
 def test_order_is_kept_and_batches_change_nothing(make_ranker, texts, architecture, kind, batch_size):
     ranker = make_ranker(architecture)
     alone = np.concatenate([ranker.encode([text], kind=kind) for text in texts])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, Ranker
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ def prompted(turns: list[str]) -> list[str]:
     return [f"hi ! {turns[0]}", *turns[1:]]
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "late", "cross"])
+@mostly_long("architecture", ["bi", "poly", "late", "cross"], quick=2)
 def test_scores_are_those_of_texts_with_prompts(prompted_encoder, tmp_path, architecture):
     torch.manual_seed(0)
     ranker = Ranker.from_backbone(prompted_encoder, architecture, text=LENGTHS, device="cpu")

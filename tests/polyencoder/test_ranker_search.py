@@ -9,6 +9,7 @@ import torch
 from polyencoder import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate
 from polyencoder.index.searcher import Searcher
+from tests.parameters import mostly_long
 
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 
@@ -78,7 +79,7 @@ class TestTurnsOfTheContext:
         said = [Candidate(f"said {i}", text, {"said": True}) for i, text in enumerate(self.SAID)]
         return ranker.index([*again, *fresh, *said])
 
-    @pytest.mark.parametrize("exactness", ["exact", "certified", None])
+    @mostly_long("exactness", ["exact", "certified", None], quick=2)
     @pytest.mark.parametrize("top_k", [1, 3, 50])
     def test_are_left_out_and_counted(self, ranker, index, exactness, top_k):
         pytest.importorskip("faiss")

@@ -13,14 +13,14 @@ from tests.reliability.__main__ import PARTS
 from tests.reliability.world import Budget
 
 SHORT = {
-    "nth_call": 30,
-    "crash_image": 20,
-    "kill9": 10,
-    "foreign": 40,
-    "oracle": 120,
-    "calibration": 10,
-    "soak": 150,
-    "metamorphic": 40,
+    "nth_call": 15,
+    "crash_image": 8,
+    "kill9": 5,
+    "foreign": 15,
+    "oracle": 60,
+    "calibration": 4,
+    "soak": 60,
+    "metamorphic": 20,
 }
 
 

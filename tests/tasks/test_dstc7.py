@@ -226,6 +226,7 @@ def test_real_counts(make_teacher, messages, real_path, datatype, variant, count
         assert label in message["label_candidates"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_real_first_and_last(make_teacher, messages, real_path):
     datapath = str(real_path("dstc7").parent)

@@ -257,6 +257,7 @@ def test_real_is_what_parlai_reads(make_teacher, messages, real_copy, name):
     assert list(map(as_sets, messages(ours))) == list(map(as_sets, messages(theirs)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_real_train_is_the_positive_rows(make_teacher, real_path):
     path = real_path("Ubuntu/train.csv.gz")

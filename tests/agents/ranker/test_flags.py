@@ -17,6 +17,7 @@ from parlai.scripts.train_model import TrainModel
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.settings.training import TrainingConfig
 from tests.agents.flag_tables import FOLLOWED, OURS, assert_in_one_part, assert_not_supported, flags_of, message_of
+from tests.parameters import mostly_long
 
 MODELS = ["biencoder", "polyencoder", "crossencoder", "lateencoder"]
 
@@ -150,7 +151,7 @@ def another(tmp_path, make_agent, task):
 
 
 @pytest.mark.parametrize("where", ["model_file", "init_model", "backbone"])
-@pytest.mark.parametrize(
+@mostly_long(
     ("name", "value"),
     [
         ("embedding_size", 48),
@@ -164,6 +165,7 @@ def another(tmp_path, make_agent, task):
         ("dict_maxtokens", 77),
         ("dict_lower", False),
     ],
+    quick=5,
 )
 def test_an_encoder_keeps_its_sizes_and_its_vocabulary(where, name, value, another, make_agent, backbone_folder, task):
     origin = backbone_folder("bert") if where == "backbone" else another

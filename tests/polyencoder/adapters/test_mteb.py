@@ -7,6 +7,7 @@ import math
 import pytest
 
 from polyencoder.errors import InputError
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +82,7 @@ def ndcg(order, right):
     return gains / sum(1 / math.log2(place + 2) for place in range(len(right)))
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "late", "cross"])
+@mostly_long("architecture", ["bi", "poly", "late", "cross"], quick=2)
 @pytest.mark.parametrize("reranks", [False, True])
 def test_its_measures_are_those_of_the_rankers_order(make_ranker, make_task, architecture, reranks):
     ranker = make_ranker(architecture)

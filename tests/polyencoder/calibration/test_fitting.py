@@ -63,6 +63,7 @@ def test_the_truth_is_found(temperature, shift, unanswerable):
     assert found.after.brier < found.before.brier
 
 
+@pytest.mark.long
 def test_it_holds_among_more_candidates():
     """What the weight of "none" grows with the number of candidates for. Without that it would be far off."""
     found = fit(known(6000, among=10), fingerprint="x").calibration

@@ -21,6 +21,7 @@ from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.index import Candidate
 from polyencoder.index.searcher import Searcher
 from polyencoder.selector import Selector
+from tests.parameters import mostly_long
 
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 
@@ -118,7 +119,7 @@ def test_searching_is_ranking(make_ranker, sentences):
     assert [hit.probability for hit in among_four] == pytest.approx([one.probability for one in alone], rel=1e-3)
 
 
-@pytest.mark.parametrize("top_k", [1, 2, 5, 40])
+@mostly_long("top_k", [1, 2, 5, 40], quick=2)
 @pytest.mark.parametrize("where", ["{}/folder", "milvus:{}/texts.db"])
 def test_a_text_of_many_entries_is_one_candidate(make_ranker, sentences, tmp_path, where, top_k):
     """However few are asked for: the best ten different texts count, among as many as there are."""

@@ -63,6 +63,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(many, with_disk_of
     assert len(FolderIndex.open(tmp_path / "index", many.ranker)) == 1000
 
 
+@pytest.mark.long
 def test_a_full_disk_and_faiss(many, with_disk_of, tmp_path):
     pytest.importorskip("faiss")
     options = ["--model", tmp_path / "wide", "--candidates", many("many.txt", 0), "--out", tmp_path / "index"]

@@ -13,6 +13,7 @@ import pytest
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import FolderIndex, verify
 from tests.commands import command_fails, run_command
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -154,13 +155,14 @@ def test_info_of_what_is_no_index(tmp_path):
     command_fails(CheckpointError, "no index", "index", "--info", tmp_path)
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("faiss", "expected"),
     [
         ("hnsw,m=8,ef_construction=50,ef_search=20", {"m": 8, "ef_construction": 50, "ef_search": 20}),
         ("ivf-flat,nlist=2,nprobe=2,training_rows=4", {"nlist": 2, "nprobe": 2, "training_rows": 4}),
         ("ivf-pq,nlist=2,pq_m=4,pq_bits=1", {"nlist": 2, "nprobe": 1, "pq_m": 4, "pq_bits": 1}),
     ],
+    quick=2,
 )
 @pytest.mark.parametrize("command", ["index", "update"])
 def test_parameters_of_faiss(call, texts, tmp_path, command, faiss, expected):

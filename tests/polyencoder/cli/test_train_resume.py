@@ -80,6 +80,7 @@ def test_an_output_scaling_that_is_measured_comes_back_with_a_checkpoint(run, ar
         run(*arguments, *flags, "--normalize", "--out", pairs / "other")
 
 
+@pytest.mark.long
 def test_the_comparison_is_made_once(run, arguments, pairs, losses):
     """A resumed run says what the first start found, and does not take its own weights for the untrained ones."""
     flags = ["--architecture", "bi", "--epochs", 3, "--save-every-seconds", 0, "--report-to", "tensorboard"]
@@ -100,6 +101,7 @@ def test_the_comparison_is_made_once(run, arguments, pairs, losses):
         assert tracked == pytest.approx(recorded), "in one run of the tracker, with the figures of the record"
 
 
+@pytest.mark.long
 def test_a_length_that_is_given_only_on_restart_is_noticed(run, arguments, pairs):
     """Of a run that trains a ranker on, whose lengths are other ones than a new ranker's."""
     flags = ["--architecture", "bi", "--epochs", 1]

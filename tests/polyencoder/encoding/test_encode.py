@@ -15,6 +15,7 @@ from polyencoder.encoding.encode import encode_candidates, encoded_contexts
 from polyencoder.encoding.fingerprint import candidate_fingerprint
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
+from tests.parameters import mostly_long
 
 
 @pytest.fixture
@@ -42,10 +43,11 @@ def test_in_the_order_asked_whatever_the_batches(
 
 @torch.no_grad()
 @pytest.mark.parametrize("batch_tokens", [1 << 14, 50, 1])
-@pytest.mark.parametrize(
+@mostly_long(
     "fields",
     [{}, {"context_vectors": "n_first"}, {"context_vectors": "turns", "turn_end": 3}, {"poly_attention": "multihead"}],
     ids=str,
+    quick=2,
 )
 def test_contexts_in_the_order_asked(monkeypatch, make_model, text, candidates, fields, batch_tokens):
     monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", batch_tokens)

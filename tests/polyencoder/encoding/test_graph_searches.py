@@ -19,6 +19,7 @@ from polyencoder.index import searcher
 from polyencoder.index.open import open_index
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.storage.names import TOKENIZER, WEIGHTS
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +62,7 @@ def test_a_closed_index_has_no_files_mapped(exported, records, tmp_path):
     assert not mapped()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+@mostly_long("dtype", ["float32", "float16", "bfloat16", "int8"], quick=2)
 def test_hits_of_torch(exported, records, sentences, tmp_path, dtype: VectorDtype):
     ranker, folder = exported(KIND)
     index = ranker.index(records, tmp_path / "index", dtype=dtype, shard_size=7)
@@ -170,7 +171,7 @@ def test_an_index_of_another_tokenizer(exported, records, tmp_path, edit_json):
         Ranker.from_pretrained(folder, backend="onnx").search("hi", tmp_path / "index")
 
 
-@pytest.mark.parametrize("faiss", ["ivf-flat,nlist=1", "hnsw,m=8", "ivf-flat,nlist=4,nprobe=2"])
+@mostly_long("faiss", ["ivf-flat,nlist=1", "hnsw,m=8", "ivf-flat,nlist=4,nprobe=2"], quick=2)
 @pytest.mark.parametrize("kind", ["bi-mean_first", KIND])
 def test_hits_by_faiss(exported, records, sentences, tmp_path, kind, faiss):
     pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")

@@ -9,9 +9,10 @@ from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 from polyencoder.evaluation import evaluate, example_scores, recall_at_1
 from polyencoder.evaluation.tfidf import evaluate_tfidf
+from tests.parameters import mostly_long
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
+@mostly_long("architecture", ["bi", "poly", "cross", "late"], quick=2)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_recall_is_how_often_the_label_is_first(make_ranker, sentences, architecture, seed):
     """Contexts of different lengths, each with candidates of its own, one by one through `score`."""

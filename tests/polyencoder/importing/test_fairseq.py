@@ -18,6 +18,7 @@ from polyencoder.importing.fairseq_encodings import Gpt2
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.text import TextEncoder
+from tests.parameters import mostly_long
 
 DIM, N_HEADS, N_LAYERS, N_POSITIONS = 16, 2, 2, 34
 UNSEEN = 3  # tokens of GPT-2's encoding that are not in the dictionary
@@ -153,7 +154,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@mostly_long("layout", LAYOUTS, quick=2)
 @torch.no_grad()
 def test_outputs_are_those_of_the_same_roberta(checkpoint, files, roberta, sequences, layout):
     import_fairseq(checkpoint(state_of(roberta, **LAYOUTS[layout])), **files)

@@ -22,6 +22,8 @@ pytest.importorskip("parlai", reason="compares with ParlAI, which is not install
 from parlai.core.dict import DictionaryAgent
 from parlai.core.opt import Opt
 
+from tests.parameters import mostly_long
+
 pytestmark = pytest.mark.slow
 
 UNKNOWN = 3
@@ -127,7 +129,7 @@ def real(data_path, tmp_path_factory):
 
 
 @pytest.mark.parametrize("lower", [True, False])
-@pytest.mark.parametrize("kind", ["bpe", "re", "split", "space", *BYTE_LEVEL])
+@mostly_long("kind", ["bpe", "re", "split", "space", *BYTE_LEVEL], quick=2)
 def test_any_text(kind, lower, made):
     both = made(kind, dict_lower=lower)
 

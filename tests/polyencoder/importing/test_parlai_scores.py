@@ -91,7 +91,7 @@ def test_heads_and_gradients_of_multi_head_attention(heads):
 
 @SCALINGS
 @pytest.mark.parametrize("reduction", ["first", "mean"])
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@mostly_long("architecture", ["bi", "poly", "cross"], quick=2)
 def test_reductions_on_padded_batches(architecture, reduction, output_scaling):
     contexts = sequences(CONTEXT_LENGTHS, seed=1)
     candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
@@ -151,7 +151,7 @@ def test_one_candidate_for_each_context_elsewhere(architecture):
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
-@pytest.mark.parametrize(
+@mostly_long(
     "options",
     [
         {"n_segments": 0},
@@ -170,6 +170,7 @@ def test_one_candidate_for_each_context_elsewhere(architecture):
         {"variant": "aiayn", "reduction_type": "mean", "activation": "relu", "n_segments": 0},
     ],
     ids=lambda options: ",".join(f"{name}={value}" for name, value in options.items()),
+    quick=7,
 )
 def test_other_options(architecture, options):
     contexts = sequences(CONTEXT_LENGTHS, seed=1)

@@ -13,6 +13,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.grouping import _of_use, enough_hits, limited
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
+from tests.parameters import mostly_long
 from tests.polyencoder.index.test_hits import TEXTS, without
 
 CONTEXT = ["do you like dogs ?"]
@@ -72,7 +73,7 @@ def test_the_first_of_each_group_stay(groups, size):
 
 
 @pytest.mark.parametrize("size", [None, 1, 3])
-@pytest.mark.parametrize("k", [1, 5, 12, 40])
+@mostly_long("k", [1, 5, 12, 40], quick=2)
 def test_more_are_fetched_until_there_are_enough_groups(ranker, index, k, size):
     whole = ranker.search(CONTEXT, index, top_k=80)
     expected = reference(whole, size or 1, k)

@@ -159,7 +159,7 @@ def test_which_run_packed_and_that_the_others_say_so_once(caplog, family):
 
 
 @pytest.mark.skipif(TRANSFORMERS < (5, 10), reason="not all families run packed before transformers 5.10")
-@pytest.mark.parametrize("family", sorted(CONFIGS.keys() - OWN_ATTENTION))
+@mostly_long("family", sorted(CONFIGS.keys() - OWN_ATTENTION), quick=5)
 def test_a_row_without_padding_as_on_a_gpu(monkeypatch, reference, family):
     """The way of a GPU without a kernel of variable length, for which a CPU will do."""
     backbone = Backbone(model_of(family, None))
@@ -173,7 +173,7 @@ def test_a_row_without_padding_as_on_a_gpu(monkeypatch, reference, family):
 
 
 @pytest.mark.skipif(TRANSFORMERS < (5, 10), reason="not all families run packed before transformers 5.10")
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "electra", "camembert"])
+@mostly_long("family", ["bert", "roberta", "xlm-roberta", "electra", "camembert"], quick=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_last_layer_computes_no_more_than_is_asked_for(monkeypatch, family, dtype):
     monkeypatch.setattr("polyencoder.modeling.backbone.ROW", 20)

@@ -10,6 +10,7 @@ from polyencoder import Ranker
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.trainable import freeze
+from tests.parameters import mostly_long
 
 pytest.importorskip("peft", reason="the extra [lora] is not installed")
 
@@ -39,7 +40,7 @@ def trained(ranker: Ranker, **options) -> Ranker:
     return ranker
 
 
-@pytest.mark.parametrize("architecture", KINDS)
+@mostly_long("architecture", KINDS, quick=2)
 def test_adapters_and_heads_are_trained_and_the_merged_model_scores_the_same(make_ranker, tmp_path, architecture):
     ranker = make_ranker(architecture, **KINDS[architecture])
     before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
@@ -66,7 +67,7 @@ def test_adapters_and_heads_are_trained_and_the_merged_model_scores_the_same(mak
     assert model_fingerprint(again.model, again.text) == model_fingerprint(ranker.model, ranker.text)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert"])
+@mostly_long("family", ["bert", "roberta", "distilbert", "modernbert"], quick=2)
 def test_packed_rows_give_what_padded_ones_give(backbone_folder, family):
     ranker = Ranker.from_backbone(backbone_folder(family), reduction="mean", share_encoders=True, device="cpu")
     backbone = trained(ranker).model.backbones[0]

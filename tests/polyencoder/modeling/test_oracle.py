@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from polyencoder import Ranker
 from polyencoder.text.vocabulary import train_tokenizer
+from tests.parameters import mostly_long
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
@@ -110,7 +111,7 @@ def assert_same_vectors(ranker: Ranker, oracle) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@mostly_long("family", FAMILIES, quick=3)
 def test_a_family(saved, family):
     """Its vectors with prompts; how it runs, as the table of the documentation says; one step changes every layer."""
     oracle, folder = saved(family)

@@ -141,7 +141,7 @@ def test_any_texts_up_to_the_maximum(make_reranker, family, contexts, candidates
     torch.testing.assert_close(torch.as_tensor(loaded(folder).score(contexts, candidates)), expected, **CLOSE)
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("family", "made", "lengths", "expected"),
     [
         ("bert", {}, {}, (16, 64, 64)),
@@ -151,6 +151,7 @@ def test_any_texts_up_to_the_maximum(make_reranker, family, contexts, candidates
         ("bert", {}, {"text_truncate": 40}, (40, 64, 64)),
         ("bert", {}, {"label_truncate": 40}, (16, 40, 64)),
     ],
+    quick=3,
 )
 def test_lengths_are_those_that_it_reads(make_reranker, tmp_path, family, made, lengths, expected):
     ranker = Ranker.from_backbone(make_reranker(family, **made), "cross", device="cpu", text=lengths)

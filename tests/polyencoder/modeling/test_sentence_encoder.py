@@ -19,6 +19,7 @@ from torch import nn
 from polyencoder import ConfigError, Ranker
 from polyencoder.errors import PolyencoderError
 from polyencoder.modeling.sentence_encoder import own_prompts, sentence_encoder
+from tests.parameters import mostly_long
 from tests.polyencoder.modeling.test_oracle import FAMILIES, PROMPTS, tokenizer_of
 
 LONG = "do you ski in winter ? i love snow , and hello to you . " * 12  # more tokens than there are positions
@@ -127,7 +128,7 @@ def assert_same_vectors(ranker: Ranker, oracle: SentenceTransformer) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FOLDERS)
+@mostly_long("name", FOLDERS, quick=9)
 def test_vectors(save, tmp_path, name):
     oracle, folder = save(name)
     ranker = Ranker.load(folder, device="cpu")
@@ -205,7 +206,7 @@ def change(file: str, /, **values):
     return edit
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("edit", "named"),
     [
         (change("modules.json", at=1, type="my_package.Pooling"), "my_package.Pooling"),
@@ -239,6 +240,7 @@ def change(file: str, /, **values):
         (lambda folder: (folder / "config_sentence_transformers.json").write_bytes(b"\xff"), "config_sentence"),
         (lambda folder: shutil.rmtree(folder / "1_Pooling"), "1_Pooling|embedding_dimension"),
     ],
+    quick=14,
 )
 def test_what_rankers_do_not_have_is_refused(save, edit, named):
     _, folder = save("dense")

@@ -10,6 +10,7 @@ from polyencoder.modeling.transfer import inherited_fields, transfer_weights
 from polyencoder.ranker import Ranker
 from polyencoder.settings.train import TrainSettings
 from polyencoder.training.start import untrained_ranker
+from tests.parameters import mostly_long
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def towers(model) -> list[torch.nn.Module]:
     return [model.context_tower, model.candidate_tower]
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("mine", "theirs", "fresh"),
     [
         (("bi", {}), ("bi", {}), []),
@@ -51,6 +52,7 @@ def towers(model) -> list[torch.nn.Module]:
         (("cross", {}), ("poly", SHARED), LINEAR),
         (("cross", {}), ("cross", {}), []),
     ],
+    quick=7,
 )
 def test_every_tower_finds_its_source(start, make_model, mine, theirs, fresh):
     model, other, names = start(mine, theirs)

@@ -371,7 +371,7 @@ def test_the_papers_numbers_are_the_defaults():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "modernbert"])
+@mostly_long("kind", ["bert", "roberta", "distilbert", "modernbert"], quick=2)
 def test_each_family_of_encoders_goes_on(make_settings, backbone_folder, kind):
     """With its own special tokens, with segments or without, and with a mask token that may have to be added."""
     settings = make_settings(

@@ -15,6 +15,7 @@ from polyencoder.serving.config import Limits
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import Forward
 from polyencoder.serving.metrics import Metrics
+from tests.parameters import mostly_long
 from tests.polyencoder.serving.conftest import REPLIES
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ REQUESTS = st.lists(
 )
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late", "convert"])
+@mostly_long("architecture", ["bi", "poly", "cross", "late", "convert"], quick=2)
 @given(requests=REQUESTS, batch_tokens=st.sampled_from([1, 7, 40, 4096]))
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(

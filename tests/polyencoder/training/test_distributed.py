@@ -8,6 +8,7 @@ from torch import nn
 
 from polyencoder.training import distributed
 from polyencoder.training.distributed import Processes, gather_objects, gather_vectors, sum_gradients, sum_of_all
+from tests.parameters import mostly_long
 
 
 def test_objects_in_the_order_of_ranks(in_processes):
@@ -40,7 +41,7 @@ def test_processes_share_what_there_is(in_processes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("counts", [[3, 5], [0, 4], [2, 0, 3]])
+@mostly_long("counts", [[3, 5], [0, 4], [2, 0, 3]], quick=2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_gathered_vectors_and_their_gradients(counts, dtype, in_processes):
     """A loss of each process that weighs all vectors differently; the reference has all of them in one place."""

@@ -19,6 +19,7 @@ from polyencoder.training.losses import OF_LABELS, softmax_loss
 from polyencoder.training.objective import RankingObjective
 from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.trainer import Trainer
+from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, WORDS, Losses, begun
 
 OBJECTIVES = {"softmax": softmax_loss, **OF_LABELS}
@@ -38,7 +39,7 @@ def inline(objective, **fields):
     return replace(CONFIG, candidates="inline", objective=objective, **fields)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@mostly_long("architecture", ARCHITECTURES, quick=3)
 def test_every_objective_is_that_of_the_rankers_scores(architecture, make_ranker):
     """Of the lists' own scores, and a step on them lowers it."""
     ranker, batch = begun(make_ranker(architecture)), lists()[:4]

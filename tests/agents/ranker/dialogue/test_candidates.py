@@ -14,6 +14,7 @@ from parlai.scripts.interactive import Interactive
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import ConfigError, InputError
+from tests.parameters import mostly_long
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 
@@ -68,7 +69,7 @@ def test_an_evaluation_that_begins_with_a_batch_of_one_is_an_error(make_agent, r
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("source", ["batch", "inline", "fixed", "batch-all-cands"])
+@mostly_long("source", ["batch", "inline", "fixed", "batch-all-cands"], quick=2)
 def test_every_source_in_training_and_in_evaluation(model, source, make_agent, respond, candidates_file, labels):
     options = {"candidates": source, "eval_candidates": source, "fixed_candidates_path": str(candidates_file)}
     agent = make_agent(model, encode_candidate_vecs=False, **options)

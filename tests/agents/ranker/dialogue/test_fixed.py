@@ -70,6 +70,7 @@ def test_an_edited_file_is_noticed(copy_of, make_agent, respond, candidates_file
     assert len(encoded) == 3
 
 
+@pytest.mark.long
 def test_two_models_in_one_folder_do_not_share_vectors(copy_of, trained, train, evaluate, candidates_file, tmp_path):
     copy_of("biencoder", "model.v1")
     train("biencoder", tmp_path / "model.v2", num_epochs=1.1, validation_every_n_epochs=1.0)
@@ -85,6 +86,7 @@ def test_two_models_in_one_folder_do_not_share_vectors(copy_of, trained, train, 
 # ---- the index of vectors
 
 
+@pytest.mark.long
 def test_vectors_in_a_folder_of_ones_own(copy_of, train, evaluate, candidates_file, tmp_path, encoded):
     path, vectors = copy_of("biencoder"), tmp_path / "elsewhere" / "vectors"
     options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}

@@ -14,6 +14,7 @@ from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 
 from polyencoder.errors import ConfigError, InputError
+from tests.parameters import mostly_long
 
 TEXTS = st.sampled_from("abcdef")
 BATCHES = st.lists(st.lists(TEXTS, min_size=1, max_size=6), min_size=1, max_size=5)
@@ -31,7 +32,7 @@ def fixed_options(tmp_path_factory):
     return {"fixed_candidates_path": str(path), "add_label_to_fixed_cands": True, "encode_candidate_vecs": True}
 
 
-@pytest.mark.parametrize("name", ["batch", "inline", "batch-all-cands", "fixed"])
+@mostly_long("name", ["batch", "inline", "batch-all-cands", "fixed"], quick=2)
 @given(own=BATCHES)
 def test_candidates_of_a_batch_are_ranked_by_score(name, own, fixed_options):
     """Against sets and sorts: the candidates of each example, the rank of its label, and the N of its metrics."""

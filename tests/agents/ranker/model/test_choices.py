@@ -60,7 +60,7 @@ def words(choice: dict[str, Any]) -> str:
     return " ".join(map(str, choice.values()))
 
 
-@pytest.mark.parametrize("choice", OPTIMIZERS, ids=words)
+@mostly_long("choice", OPTIMIZERS, ids=words, quick=2)
 def test_an_optimizer_trains_is_saved_and_goes_on(choice, make_agent, respond, labels, tmp_path):
     def learn(agent: Any) -> None:
         respond(agent, *({"text": f"{label} ?", "labels": [label]} for label in labels))

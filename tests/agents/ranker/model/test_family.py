@@ -16,6 +16,7 @@ from polyencoder import Ranker
 from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from tests.agents.flag_tables import message_of
+from tests.parameters import mostly_long
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 
@@ -233,7 +234,7 @@ def test_a_start_keeps_its_lengths_unless_flags_give_others(kind, make_reranker,
 SHORT = {"text_truncate": 20, "label_truncate": 10, "dict_file": None}
 
 
-@pytest.mark.parametrize(
+@mostly_long(
     ("model", "flags", "expected"),
     [
         ("biencoder", {}, ("mean", True, 4.47)),
@@ -244,6 +245,7 @@ SHORT = {"text_truncate": 20, "label_truncate": 10, "dict_file": None}
         ("biencoder", {"output_scaling": 2.0}, ("mean", True, 2.0)),
         ("biencoder", {"output_scaling": "auto"}, ("mean", False, 1.0)),
     ],
+    quick=4,
 )
 def test_a_sentence_encoders_own_pooling(model, flags, expected, sentence_encoder, make_agent, task):
     agent = make_agent(model, backbone=str(sentence_encoder), **{**task, **SHORT, **flags})

@@ -12,6 +12,7 @@ from polyencoder.index.rows import Entry
 from polyencoder.scoring import ContextEncoding
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.scan import search
+from tests.parameters import mostly_long
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
@@ -21,9 +22,7 @@ pytestmark = pytest.mark.slow
 
 class TestSearching:
     @pytest.mark.parametrize("kind", ["auto", "flat"])
-    @pytest.mark.parametrize(
-        ("architecture", "fields"), [("bi", {}), ("poly", {}), ("poly", {"poly_attention": "sqrt"})]
-    )
+    @mostly_long(("architecture", "fields"), [("bi", {}), ("poly", {}), ("poly", {"poly_attention": "sqrt"})], quick=2)
     def test_as_scoring_all(self, where, make_ranker, many, kind, architecture, fields, assert_best, dialogues):
         ranker = make_ranker(architecture, **fields)
         index = MilvusIndex.create(where, ranker, kind=kind)
@@ -82,7 +81,7 @@ class TestSearching:
             hits = shared.search(contexts, top_k=7, exactness=exactness)
             assert [[hit.id for hit in some] for some in hits] == [[hit.id for hit in some] for some in expected]
 
-    @pytest.mark.parametrize(
+    @mostly_long(
         ("filter", "passes"),
         [
             ({"n": 3}, lambda m: m.get("n") == 3),
@@ -100,6 +99,7 @@ class TestSearching:
             ({"tags": "odd"}, lambda m: "odd" in m.get("tags", [])),
             ({"tags": [5, '"2\\']}, lambda m: {5, '"2\\'} & {*m.get("tags", [])}),
         ],
+        quick=7,
     )
     @pytest.mark.parametrize("exactness", ["exact", "certified", None])
     def test_a_filter(self, shared, ranker, contexts, many, filter, passes, exactness, assert_best):
