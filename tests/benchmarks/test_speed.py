@@ -45,7 +45,6 @@ def test_training(report_of, convai2, bert, monkeypatch):
     assert all(row["examples_per_second"] > 0 for row in report["rows"])
 
 
-@pytest.mark.long
 def test_scoring(report_of, monkeypatch):
     """ParlAI's own attention gives the same scores: `measure` compares them."""
     monkeypatch.setattr(scoring, "DIM", 32)
