@@ -23,7 +23,7 @@ LEFT_OUT = {
 }
 COUNTED = {"examples", "MB", "kB", "M"}
 """Units of numbers that no seed changes."""
-_ABOUT = "- `--scale {scale.name}`: {scale.title}. Its file estimates hours for {scale.machine}."
+_ABOUT = "- `--scale {scale.name}`: {scale.title}. Hours in its file are for {scale.machine}."
 _HEAD = """# Results
 
 The papers' numbers beside this project's. One command reproduces a table or some of its rows:
@@ -34,15 +34,15 @@ python -m benchmarks.reproduce convai2 --row bi --row poly-64 --seeds 1 --datapa
 ```
 
 `--datapath` is ParlAI's data folder. `--display-commands` prints a table's commands, `--dry-run` lists missing files
-and models. After an interruption the same command resumes. Several processes with the same command share its runs.
-Results are written to `runs/results` (`--out`) and printed beside the papers' and those of this page. This page is
-generated from `benchmarks/results` and the tables' files: `python -m benchmarks.reproduce all --write-docs`.
+and models. The same command resumes after an interruption; several processes with it share its runs. Results go to
+`runs/results` (`--out`) and are printed beside the papers' and this page's. This page is generated from
+`benchmarks/results` and the tables' files: `python -m benchmarks.reproduce all --write-docs`.
 
 {scales}
 
-"Paper" columns show a paper's numbers. "Here" columns show those measured with this project: the mean and, with
-several seeds, the standard deviation. In brackets is the number of seeds, or of measurements. An empty cell is not
-measured yet, or not in the paper.
+"Here" is this project: the mean and, with several seeds, the standard deviation; in brackets the number of seeds. An
+empty cell is not measured, or not in the paper. Below each table: the encoder, the tokens of contexts + candidates, the
+machine, which other work shared, and the time of a run.
 """
 
 
@@ -76,7 +76,7 @@ def page(results: Path) -> str:
         here = [measured(table, scale, results) for scale in scales]
         lines += _section(table, here)
         if table.picture and (PICTURES / f"{name}.svg").exists():
-            lines.append(f"\n![{table.picture.caption}]({PICTURES.name}/{name}.svg)\n\n{table.picture.caption}.")
+            lines.append(f"\n![{table.picture.caption}]({PICTURES.name}/{name}.svg)")
     lines += ["", "## Left out", ""]
     lines += [f"- {name}: {why}" for name, why in LEFT_OUT.items()]
     return "\n".join(lines) + "\n"
@@ -112,7 +112,7 @@ def _inputs(scale: Scale, cell: Cell, run: ReproductionRun) -> str:
     text, label = flags["--text-truncate"], flags["--label-truncate"]
     separator = flags.get("--turn-separator")
     between = f", `--turn-separator {separator}`" if separator else ""
-    return f"{scale.starts[cell.start].title}, contexts of {text} tokens, candidates of {label}{between}"
+    return f"{scale.starts[cell.start].title}, {text} + {label} tokens{between}"
 
 
 def grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str]) -> Iterator[str]:
@@ -142,11 +142,10 @@ def _section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
     yield from grid(table, table.rows, heads, names)
     notes = [*table.notes, *_left_out_rows(table)]
     for one in with_numbers:
-        notes += [f"Here, {one.scale.name}: {one.scale.tasks[name].note}." for name in _replacements(table, one)]
+        parts = [one.scale.tasks[name].note for name in _replacements(table, one)]
         for inputs, titles in one.inputs.items():
-            of = f" ({'; '.join(titles)})" if len(one.inputs) > 1 else ""
-            notes.append(f"Here, {one.scale.name}: {inputs}{of}.")
-        notes.append(_how(one))
+            parts.append(inputs + (f" ({'; '.join(titles)})" if len(one.inputs) > 1 else ""))
+        notes.append(f"{one.scale.name}: {'. '.join([*parts, _how(one)])}.")
     if notes:
         yield ""
     for note in notes:
@@ -190,19 +189,18 @@ def _shown(table: Table, row: Row, column: Column, here: Measured | None) -> str
 
 
 def _how(one: Measured) -> str:
-    """When, on which machines and in how many hours the numbers of a table were measured."""
+    """Where, when and in how many hours the numbers of a table were measured."""
     results = [result for kept in one.results.values() for result in kept]
     dates = sorted({result.date for result in results})
-    machines = sorted({f"{result.machine.get('gpu') or result.machine.get('cpu')}" for result in results})
+    machines = sorted({_short(f"{result.machine.get('gpu') or result.machine.get('cpu')}") for result in results})
     threads = sorted({int(result.machine.get("threads", 0)) for result in results})
     hours = [sum(result.seconds.values()) / 3600 for result in results]
-    loads = sorted(float(result.machine["load"]) for result in results if "load" in result.machine)
-    load = f" (a load of {_span([f'{load:.0f}' for load in loads])})" if loads else ""
     where = f"{' and '.join(machines)}, {' or '.join(map(str, threads))} thread{'s' * (threads != [1])}"
-    return (
-        f"Here, {one.scale.name}: measured {_span(dates)} on {where}, beside other work{load}; "
-        f"{_runs(len(results), statistics.median(hours))}."
-    )
+    return f"{where}, {_span(dates)}; {_runs(len(results), statistics.median(hours))}"
+
+
+def _short(machine: str) -> str:
+    return machine.replace("(R)", "").removesuffix(" Processor")
 
 
 def _span(sorted_: Sequence[str]) -> str:

@@ -29,8 +29,7 @@ def test_ours_stand_beside_the_papers_with_mean_and_deviation(keep):
     folder = keep("small", "poly-2", "31", [0.701, 0.711, 0.721])
     text = page(folder)
     assert line_of(text, "poly-2", "31") == "| 31 | 81.0 | 71.1 ± 1.0 (3) |"
-    assert "small: measured 2026-11-20 to 2026-11-22 on a processor, 1 thread, beside other work" in text
-    assert "3 runs, median 1.5 hours." in text
+    assert "a processor, 1 thread, 2026-11-20 to 2026-11-22; 3 runs, median 1.5 hours." in text
 
 
 def test_each_number_has_its_seeds_and_the_same_run_is_in_all_of_its_tables(keep):
@@ -44,7 +43,7 @@ def test_each_number_has_its_seeds_and_the_same_run_is_in_all_of_its_tables(keep
 def test_a_table_of_many_rows_has_another_task_at_a_scale_and_says_so(keep):
     text = page(keep("small", "poly-7", "first", [0.7]))
     assert line_of(text, "poly-7", "first output").split("|")[3] == " 70.0 (1) "
-    assert "Here, small: trained on 5,000 examples" in text.partition("## poly-7")[2].partition("## poly-8")[0]
+    assert "small: trained on 5,000 examples" in text.partition("## poly-7")[2].partition("## poly-8")[0]
     paper = plan(read_table("poly-7"), read_scale("paper"), [read_table("poly-7").row("first")], seeds=None)
     assert [one.run.name for one in paper] == ["convai2-bert-bi"]
 
@@ -60,13 +59,10 @@ def test_what_rows_read_and_start_from_is_said(keep):
     keep("base", "convai2-base", "all-bi", [0.86])
     text = page(keep("base", "convai2-base", "all-late", [0.9]))
     section = text.partition("## convai2-base")[2].partition("\n## ")[0]
-    assert (
-        "Here, base: all-mpnet-base-v2, contexts of 256 tokens, candidates of 72, `--turn-separator none` (Bi-encoder)."
-        in section
-    )
-    assert "candidates of 72, `--turn-separator sep` (Late-interaction encoder)." in section
+    assert "base: all-mpnet-base-v2, 256 + 72 tokens, `--turn-separator none` (Bi-encoder)." in section
+    assert "256 + 72 tokens, `--turn-separator sep` (Late-interaction encoder)." in section
     reddit = text.partition("## poly-10")[2].partition("\n## ")[0]
-    assert "Here, base: all-mpnet-base-v2, contexts of 256 tokens" in reddit
+    assert "base: all-mpnet-base-v2, 256 + 72 tokens" in reddit
 
 
 def test_a_try_is_refused(keep):
