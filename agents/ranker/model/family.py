@@ -95,7 +95,7 @@ class ModelFamily:
         if holds_ranker(backbone):
             raise ConfigError(f"--backbone {backbone}: is a ranker; to start from it give --init-model {backbone}")
         tokenizer, special = load_tokenizer(backbone)
-        return tokenizer, special | own_prompts(backbone, given=given_flags(opt))
+        return tokenizer, special | own_prompts(backbone, explicit=given_flags(opt))
 
     def check_new_vocabulary(self, opt: Opt) -> None:
         """Checks the flags of the model and of a vocabulary that is to be trained, before it is."""
@@ -151,7 +151,7 @@ class ModelFamily:
             if not start.origin.is_finetune:
                 check_ranker(opt, start.config, origin=origin)
             explicit = {name: value for name, value in fields.items() if RANKER_FIELDS[name] in given}
-            own = inherited_fields(start.config, architecture, given=explicit, residual=residual)
+            own = inherited_fields(start.config, architecture, explicit=explicit, residual=residual)
             fields = {name: value for name, value in fields.items() if name in explicit or name not in own}
             backbone = with_dropout(start.config.backbone, **dropout)
             check_encoder(opt, backbone, origin=origin)
@@ -163,7 +163,7 @@ class ModelFamily:
                 )
             backbone = backbone_config(pretrained.model)
             measured = {"normalize": False} if is_measured else {}  # vectors of length 1 have no scale to measure
-            own = own_fields(opt["backbone"], architecture, given=measured | fields)
+            own = own_fields(opt["backbone"], architecture, explicit=measured | fields)
             check_encoder(opt, backbone, origin=f"--backbone {opt['backbone']}")
         else:
             backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
@@ -176,7 +176,7 @@ class ModelFamily:
             config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
         else:  # default lengths are fitted, not an error
             encoder = None if pretrained is None else opt["backbone"]
-            lay_out(text, own, backbone, architecture, given=given_lengths(opt), encoder=encoder)
+            lay_out(text, own, backbone, architecture, explicit=given_lengths(opt), encoder=encoder)
             config = RankerConfig(architecture=architecture, backbone=backbone, text=text.config, **{**own, **fields})
             config = family(architecture).model.completed(config, text)
         check_layout(config)

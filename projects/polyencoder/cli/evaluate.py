@@ -65,7 +65,7 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     responses = partial(responses_of, pairs, negatives, columns=columns, bad=bad)
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=pool)
     rows = list(zip(pairs, examples_to_rank(pairs, sampler), strict=True))
-    check_samples(pairs, sorted(settings.given & {"num_negatives", "seed", *([] if baseline else ["negatives"])}))
+    check_samples(pairs, sorted(settings.explicit & {"num_negatives", "seed", *([] if baseline else ["negatives"])}))
     loaded = load(settings.model)
     check_reads_candidates(
         loaded, instead="evaluate searches of that, with --qrels, --queries and --index", argument="data"

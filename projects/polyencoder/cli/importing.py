@@ -57,7 +57,7 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
     is_fairseq = _is_fairseq(file)
     check_no_model(folder, overwrite=settings.overwrite)
     if not is_fairseq:
-        for name in sorted(settings.given - {"overwrite"}):
+        for name in sorted(settings.explicit - {"overwrite"}):
             raise ConfigError(
                 f"{file} is a model of ParlAI, which {name} has no meaning for: leave it out", argument=name
             )

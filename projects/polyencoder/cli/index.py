@@ -185,8 +185,8 @@ def update(*, settings: UpdateSettings) -> None:
     from polyencoder.index.open import check_tuning, open_index
 
     where, faiss = settings.index, settings.faiss
-    of_folders = settings.given & {"compact", "words", "faiss", "recall", "trust_faiss"}
-    if not of_folders | settings.given & {"remove", "remove_id", "update", "add"}:
+    of_folders = settings.explicit & {"compact", "words", "faiss", "recall", "trust_faiss"}
+    if not of_folders | settings.explicit & {"remove", "remove_id", "update", "add"}:
         raise UsageError(
             "nothing to do: give --add, --update, --remove, --remove-id, --compact, --words, --faiss, --recall or "
             "--trust-faiss"

@@ -46,7 +46,7 @@ def _summary(report: RunReport, *, of: Architecture) -> str:
         lines[-2] += ", of a bi-encoder of the backbone: the new model's other layers are random"
     gain = _first(report.trained, first) - _first(report.before, first)
     ended = f"; ended early: {report.stopped}" if report.stopped else ""
-    kept = f"the model after {report.kept} of {report.updates} updates" if report.kept else "the model before training"
+    kept = f"the model after {report.best} of {report.updates} updates" if report.best else "the model before training"
     return "\n".join(
         [
             *lines,

@@ -77,19 +77,19 @@ def unreachable_reason(url: str, ask: Callable[[], object]) -> str | None:
     now = time.monotonic()
     if url in _asked and now - _asked[url][0] < _FOR:
         return _asked[url][1]
-    found: list[str | None] = []
+    reasons: list[str | None] = []
 
     def run() -> None:
         try:
             ask()
-            found.append(None)
+            reasons.append(None)
         except Exception as error:  # of huggingface_hub's HTTP library, which depends on its version
-            found.append(first_line(error))
+            reasons.append(first_line(error))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(SECONDS)
-    reason = found[0] if found else f"no answer in {SECONDS:.0f} seconds"
+    reason = reasons[0] if reasons else f"no answer in {SECONDS:.0f} seconds"
     _asked[url] = time.monotonic(), reason
     return reason
 

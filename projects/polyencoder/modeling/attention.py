@@ -59,8 +59,8 @@ def _attend(
 
 def _is_plain(module: nn.Module, query: Tensor, key: Tensor, options: dict[str, Any]) -> bool:
     """Whether this is plain attention: not causal, no other options, as many key as query heads."""
-    given = {name for name, value in options.items() if value is not None and value is not False}
-    return query.size(1) == key.size(1) and not getattr(module, "is_causal", False) and given <= _IGNORED_OPTIONS
+    used = {name for name, value in options.items() if value is not None and value is not False}
+    return query.size(1) == key.size(1) and not getattr(module, "is_causal", False) and used <= _IGNORED_OPTIONS
 
 
 def _mask(**options: Any) -> Tensor | None:

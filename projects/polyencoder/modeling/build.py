@@ -31,11 +31,11 @@ Parts = tuple[RankerModel, TextEncoder]
 
 def build_model(config: RankerConfig, backbone: Backbone | None = None) -> RankerModel:
     """Builds the ranker of a configuration, around `backbone` or a random one. ConfigError: see `Family.check`."""
-    own = family(config.architecture)
-    build: Any = own.model  # whose arguments depend on the family
-    own.check(config)
+    spec = family(config.architecture)
+    build: Any = spec.model  # whose arguments depend on the family
+    spec.check(config)
     model: RankerModel
-    if own.has_backbone:
+    if spec.has_backbone:
         from polyencoder.modeling.loading import build_backbone
 
         model = build(config, backbone or build_backbone(config.backbone))
@@ -53,10 +53,10 @@ def lay_out(
     backbone: Mapping[str, Any],
     architecture: Architecture,
     *,
-    given: Collection[str],
+    explicit: Collection[str],
     encoder: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Shortens a new ranker's default text lengths to the backbone's maximum, and logs it; `given` ones are unchanged.
+    """Shortens a new ranker's default text lengths to the backbone's maximum, and logs it; `explicit` ones stay.
 
     A cross-encoder's fields `config` get the pairs of a reranker, the `encoder`: a context, the question, has a quarter
     of their tokens at most, a candidate, the passage, the rest. A ranker to start from that has pairs keeps its own.
@@ -66,16 +66,16 @@ def lay_out(
         config.setdefault("pair_truncate", longest_input(reranker, backbone))
     longest = config.get("pair_truncate")
     if longest is None:
-        text.lay_out(_fitted(text.config, backbone, architecture, given=given))
+        text.lay_out(_fitted(text.config, backbone, architecture, explicit=explicit))
     elif encoder is not None:
-        own = {"text_truncate": longest // 4, "label_truncate": longest}
-        text.lay_out(replace(text.config, **{name: length for name, length in own.items() if name not in given}))
+        lengths = {"text_truncate": longest // 4, "label_truncate": longest}
+        text.lay_out(replace(text.config, **{name: length for name, length in lengths.items() if name not in explicit}))
     if reranker is not None and "pair_start" not in config:
         config["pair_start"] = own_pair_start(reranker, text)
 
 
 def _fitted(
-    text: TextConfig, backbone: Mapping[str, Any], architecture: Architecture, *, given: Collection[str]
+    text: TextConfig, backbone: Mapping[str, Any], architecture: Architecture, *, explicit: Collection[str]
 ) -> TextConfig:
     limit, together = max_length({**backbone}), not family(architecture).can.has_vectors
     if limit is None:
@@ -83,13 +83,13 @@ def _fitted(
     if together and text.longest_context + text.label_truncate <= limit:
         return text
     longest_label = (
-        limit if not together else limit // 3 if "text_truncate" not in given else (limit - text.longest_context)
+        limit if not together else limit // 3 if "text_truncate" not in explicit else (limit - text.longest_context)
     )
     fitted = text
-    if "label_truncate" not in given and text.label_truncate > longest_label:
+    if "label_truncate" not in explicit and text.label_truncate > longest_label:
         fitted = replace(fitted, label_truncate=max(3, longest_label))
     room = limit - (fitted.label_truncate if together else 0)
-    if "text_truncate" not in given and text.longest_context > room:
+    if "text_truncate" not in explicit and text.longest_context > room:
         fitted = replace(fitted, text_truncate=max(3, text.text_truncate - (text.longest_context - room)))
     for name in ("text_truncate", "label_truncate"):
         if (value := getattr(fitted, name)) != getattr(text, name):
@@ -99,9 +99,11 @@ def _fitted(
 
 def _check_vectors(architecture: Architecture, config: Mapping[str, Any]) -> None:
     """Raises ConfigError for fields of vectors that this architecture does not have."""
-    own = family(architecture).can
-    if config.get("normalize") and not own.has_vectors:
-        raise ConfigError(f"normalize: a {own.title} has no vectors to normalize: leave it out", argument="normalize")
+    traits = family(architecture).can
+    if config.get("normalize") and not traits.has_vectors:
+        raise ConfigError(
+            f"normalize: a {traits.title} has no vectors to normalize: leave it out", argument="normalize"
+        )
 
 
 def from_encoder(
@@ -141,10 +143,10 @@ def from_encoder(
             " `resize_token_embeddings` and training, or take the tokens out"
         )
     backbone.resize(tokenizer.get_vocab_size())
-    words = TextEncoder(tokenizer, TextConfig(**(special | own_prompts(name, given=text) | text)))
-    config = own_fields(name, architecture, given=config) | config
+    words = TextEncoder(tokenizer, TextConfig(**(special | own_prompts(name, explicit=text) | text)))
+    config = own_fields(name, architecture, explicit=config) | config
     encoder = backbone_config(backbone.model)
-    lay_out(words, config, encoder, architecture, given=text, encoder=name)
+    lay_out(words, config, encoder, architecture, explicit=text, encoder=name)
     new = RankerConfig(architecture=architecture, backbone=encoder, text=words.config, **config)
     model = build_model(family(architecture).model.completed(new, words), backbone)
     start_from_heads(model, name)
@@ -168,18 +170,20 @@ def from_ranker(
     a ConveRT, or for a `separator` that is not the other's, whose tokenizer is kept.
     """
     model, words = other
-    stored, own = model.config, turn_separator(words.config)
+    stored, stored_separator = model.config, turn_separator(words.config)
     if not (family(architecture).has_backbone and family(stored.architecture).has_backbone):
         raise ConfigError(
             f"{origin} is of the architecture {stored.architecture}: no {architecture} model can start from it"
         )
-    if separator not in (None, own):
-        raise ConfigError(f"{origin} has the turn_separator {own!r}, which cannot be changed: leave it out")
+    if separator not in (None, stored_separator):
+        raise ConfigError(
+            f"{origin} has the turn_separator {stored_separator!r}, which cannot be changed: leave it out"
+        )
     _check_vectors(architecture, config)
     residual = config.pop("residual", None)
-    fields = inherited_fields(stored, architecture, given=config, residual=residual) | config
+    fields = inherited_fields(stored, architecture, explicit=config, residual=residual) | config
     words = TextEncoder(words.tokenizer, replace(words.config, **{"candidate_rows": False, **text}))
-    lay_out(words, fields, stored.backbone, architecture, given=text)
+    lay_out(words, fields, stored.backbone, architecture, explicit=text)
     described = RankerConfig(architecture=architecture, backbone=stored.backbone, text=words.config, **fields)
     check_layout(described)
     new = build_model(family(architecture).model.completed(described, words))

@@ -100,12 +100,12 @@ class LastOutputs(FixedVectors):
         width = min(self.n_codes, outputs.size(1))
         first_of_last = mask.sum(1, keepdim=True) - width  # [batch, 1], negative in a short context
         positions = first_of_last + torch.arange(width, device=outputs.device)
-        kept = positions >= 0
+        present = positions >= 0
         if self.with_first:
             positions = torch.cat([torch.zeros_like(first_of_last), positions], dim=1)
-            kept = torch.cat([first_of_last > 0, kept], dim=1)
+            present = torch.cat([first_of_last > 0, present], dim=1)
         index = positions.clamp(min=0).unsqueeze(-1).expand(-1, -1, outputs.size(-1))
-        return ContextEncoding(outputs.gather(1, index), kept)
+        return ContextEncoding(outputs.gather(1, index), present)
 
 
 class TurnMeans(FixedVectors):

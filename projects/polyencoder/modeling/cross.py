@@ -97,8 +97,8 @@ class CrossEncoder(CrossCapabilities, RankerModel):
         for batch in batches:
             tokens = self._tokens([pairs[i] for i in batch]).to(device)
             values = self._score_pairs(tokens) if pieces is None else pieces(self._score_pairs, tokens)
-            place = torch.tensor(batch, device=device)
-            scores = scores.index_put((rows[place], columns[place]), values.to(scores.dtype))
+            positions = torch.tensor(batch, device=device)
+            scores = scores.index_put((rows[positions], columns[positions]), values.to(scores.dtype))
         return scores if self.base is None else scores + self._base_scores(contexts, candidates, index)
 
     @property
@@ -120,18 +120,18 @@ class CrossEncoder(CrossCapabilities, RankerModel):
 
     def _scored_by_base(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor) -> Tensor:
         assert self.base is not None
-        used, place = index.clamp(min=0).unique(return_inverse=True)
-        own = candidates.select(used)
+        used, inverse = index.clamp(min=0).unique(return_inverse=True)
+        tokens_used = candidates.select(used)
         read: dict[int, TokenVectors] = {}
-        for batch in token_batches(own.mask.sum(1).tolist(), max_tokens=PAIR_TOKENS):
-            tokens = own.select(torch.tensor(batch, device=used.device))
+        for batch in token_batches(tokens_used.mask.sum(1).tolist(), max_tokens=PAIR_TOKENS):
+            tokens = tokens_used.select(torch.tensor(batch, device=used.device))
             read |= zip(batch, self.base.read_candidates(tokens), strict=True)
         encoded = self.base.encode_context(contexts)
         with torch.autocast(index.device.type, enabled=False):  # scores stay in float32
             dtype = at_least_fp32(encoded.vectors.dtype)
             own_vectors = [TokenVectors(*(part.to(dtype) for part in read[row])) for row in range(len(used))]
             scores = self.base.rescore(encoded.to(dtype=dtype), own_vectors)
-        return scores.gather(1, place)
+        return scores.gather(1, inverse)
 
     def export_steps(self) -> dict[str, Step]:
         if self.base is not None:

@@ -59,7 +59,7 @@ class Family:
 
     can: type[Capabilities]
     """The capabilities of its models: a base of their class, which needs no torch; or the class."""
-    place: str = ""
+    import_path: str = ""
     """The class as MODULE:NAME, if `can` is a base of it."""
     has_backbone: bool = True
     """Whether it has a Hugging Face encoder, from which rankers of other such architectures can start."""
@@ -73,9 +73,9 @@ class Family:
     @property
     def model(self) -> type[RankerModel]:
         """Its class, called with a `RankerConfig`, and a `Backbone` if the architecture has one."""
-        module, _, name = self.place.partition(":")
-        found: Any = getattr(import_module(f"polyencoder.modeling.{module}"), name) if module else self.can
-        return found
+        module, _, name = self.import_path.partition(":")
+        model: Any = getattr(import_module(f"polyencoder.modeling.{module}"), name) if module else self.can
+        return model
 
     def check(self, config: RankerConfig) -> None:
         """Raises ConfigError for a configuration that this architecture does not support."""

@@ -40,9 +40,13 @@ class LastLayer(nn.Module):
     @staticmethod
     def fits(layer: nn.Module) -> bool:
         """Whether a layer has exactly a BERT layer's submodules. Equality of outputs is checked separately."""
-        own = getattr(getattr(layer, "attention", None), "self", None)
+        attention = getattr(getattr(layer, "attention", None), "self", None)
         parts = {name for name, _ in layer.named_children()}
-        return parts == _PARTS and isinstance(own, nn.Module) and {name for name, _ in own.named_children()} == _OWN
+        return (
+            parts == _PARTS
+            and isinstance(attention, nn.Module)
+            and {name for name, _ in attention.named_children()} == _OWN
+        )
 
     def forward(
         self,
@@ -61,11 +65,11 @@ class LastLayer(nn.Module):
         return self.output(self.intermediate(attended), attended)
 
     def _of_first(self, row: Tensor, packing: Blocks) -> Tensor:
-        own = self.attention.self
+        attention = self.attention.self
         first = row[:, packing.starts]
         query, key, value = (
-            project(inputs).unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
-            for project, inputs in ((own.query, first), (own.key, row), (own.value, row))
+            project(inputs).unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2)
+            for project, inputs in ((attention.query, first), (attention.key, row), (attention.value, row))
         )
-        attended = packing.attend_first(query, key, value, scale=own.scaling)
+        attended = packing.attend_first(query, key, value, scale=attention.scaling)
         return self.attention.output(attended.flatten(2), first)

@@ -111,35 +111,35 @@ class LateEncoder(LateCapabilities, BiEncoder):
     def search_vectors(self, tokens: TokenBatch, read: Texts) -> ContextEncoding:
         """The vectors z_1..z_m of contexts, by which an index is searched."""
         numbers = torch.arange(read.turns.size(1), device=read.turns.device)
-        own = numbers <= self._latest_turn(tokens)[1]
+        mask = numbers <= self._latest_turn(tokens)[1]
         weights = self.term_weights.to(read.turns.dtype)
         turns = weights[1:4].sum() * read.turns + weights[4] * read.turns[:, -1:]
         x = _exact(read.vectors).unsqueeze(1)
         vectors = weights[0] * x + self._scale / x.norm(dim=-1, keepdim=True).clamp(min=1e-6) * turns
-        return ContextEncoding(vectors.to(read.vectors.dtype), own)
+        return ContextEncoding(vectors.to(read.vectors.dtype), mask)
 
     def context_vectors(self, contexts: ContextEncoding) -> Tensor:
         assert contexts.tokens is not None
         return torch.cat([one.vectors for one in contexts.tokens])
 
     def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
-        vectors, found = self.compared_vectors(self.candidate_tower(tokens), tokens.mask)
+        vectors, weights = self.compared_vectors(self.candidate_tower(tokens), tokens.mask)
         lengths = tokens.mask.sum(1).clamp(min=1).tolist()
-        return [TokenVectors(vectors[row], found[row, :length]) for row, length in enumerate(lengths)]
+        return [TokenVectors(vectors[row], weights[row, :length]) for row, length in enumerate(lengths)]
 
     @torch.no_grad()
     def rescore(self, contexts: ContextEncoding, candidates: Sequence[TokenVectors]) -> Tensor:
         assert contexts.tokens is not None
         read = stacked(contexts.tokens)
         scores = torch.empty(contexts.batch_size, len(candidates), device=read.tokens.device)
-        most = max(1, TOKENS_KEPT // max(len(one.tokens) for one in candidates))
+        num_columns = max(1, TOKENS_KEPT // max(len(one.tokens) for one in candidates))
         for group in length_groups([len(one.tokens) for one in candidates]):
-            for columns in torch.tensor(group).split(most):
+            for columns in torch.tensor(group).split(num_columns):
                 vectors, tokens, mask = packed([candidates[column] for column in columns.tolist()])
-                own = self._candidate_texts(vectors, tokens.to(read.tokens.dtype), mask)
+                texts = self._candidate_texts(vectors, tokens.to(read.tokens.dtype), mask)
                 for rows in torch.arange(len(scores)).split(max(1, TOKENS_KEPT // read.tokens.size(1))):
-                    place = (rows.unsqueeze(1), columns)
-                    scores[place] = self.compare(read.select(rows.to(scores.device)), own).float()
+                    block = (rows.unsqueeze(1), columns)
+                    scores[block] = self.compare(read.select(rows.to(scores.device)), texts).float()
         return scores
 
     # ---- scores
@@ -165,18 +165,18 @@ class LateEncoder(LateCapabilities, BiEncoder):
             return self.compare(read, _read(self._read_candidate, candidates, pieces, max_tokens=max_tokens), index)
         if index is None:
             return self._of_all(contexts, candidates, max_tokens=max_tokens)
-        used, place = index.clamp(min=0).unique(return_inverse=True)
+        used, inverse = index.clamp(min=0).unique(return_inverse=True)
         if len(used) <= 2 * index.size(1):  # mostly the same candidates: each is read once for all contexts
             scores = self._of_all(contexts, candidates.select(used), max_tokens=max_tokens)
-            return scores.gather(1, place).masked_fill(index < 0, -torch.inf)
+            return scores.gather(1, inverse).masked_fill(index < 0, -torch.inf)
         scores = torch.full(index.shape, -torch.inf, device=contexts.ids.device)
         width = candidates.ids.size(1) * index.size(1)  # of each context's own candidates
         at_once = max(1, TOKENS_KEPT // max(contexts.ids.size(1), width))
         for rows in torch.arange(len(contexts), device=scores.device).split(at_once):
             read = self._read_all(self.read_contexts, contexts.select(rows), max_tokens=max_tokens)
-            used, place = index[rows].clamp(min=0).unique(return_inverse=True)
-            own = self._read_all(self._read_candidate, candidates.select(used), max_tokens=max_tokens)
-            scores[rows] = self.compare(read, own, place).float().masked_fill(index[rows] < 0, -torch.inf)
+            used, inverse = index[rows].clamp(min=0).unique(return_inverse=True)
+            texts = self._read_all(self._read_candidate, candidates.select(used), max_tokens=max_tokens)
+            scores[rows] = self.compare(read, texts, inverse).float().masked_fill(index[rows] < 0, -torch.inf)
         return scores
 
     def _of_all(self, contexts: TokenBatch, candidates: TokenBatch, *, max_tokens: int | None) -> Tensor:
@@ -188,8 +188,8 @@ class LateEncoder(LateCapabilities, BiEncoder):
             read = self._read_all(self.read_contexts, contexts.select(rows), max_tokens=max_tokens)
             for part in parts:
                 columns = torch.tensor(part, device=scores.device)
-                own = self._read_all(self._read_candidate, candidates.select(columns), max_tokens=max_tokens)
-                scores[rows.unsqueeze(1), columns] = self.compare(read, own).float()
+                texts = self._read_all(self._read_candidate, candidates.select(columns), max_tokens=max_tokens)
+                scores[rows.unsqueeze(1), columns] = self.compare(read, texts).float()
         return scores
 
     def _read_all(self, read: Callable[[TokenBatch], Texts], tokens: TokenBatch, *, max_tokens: int | None) -> Texts:
@@ -253,8 +253,8 @@ class LateEncoder(LateCapabilities, BiEncoder):
         """The mean output of each turn, of length 1: [batch, turns, dim]; a shorter context repeats its latest turn."""
         turn_of, last = self._latest_turn(tokens)
         # A graph has as many for every batch: one for each token is enough.
-        most = outputs.size(1) if is_traced() else int(last.max()) + 1 if len(last) else 1
-        numbers = torch.arange(most, device=outputs.device)
+        num_turns = outputs.size(1) if is_traced() else int(last.max()) + 1 if len(last) else 1
+        numbers = torch.arange(num_turns, device=outputs.device)
         return F.normalize(_exact(turn_means(outputs, turn_of, torch.minimum(numbers, last))), dim=-1)
 
     def _latest_turn(self, tokens: TokenBatch) -> tuple[Tensor, Tensor]:

@@ -107,21 +107,21 @@ def layout(config: RankerConfig, *, dim: int = 1, dtype: WeightDtype = "float32"
     if not config.backbone or config.backbone.get("embedding_norm") is False:
         return Layout()
     tower = _Towers(config, dim, dtype)
-    found = tower.of_texts() if family(config.architecture).can.has_vectors else tower.of_pairs()
+    towers = tower.of_texts() if family(config.architecture).can.has_vectors else tower.of_pairs()
     if config.base is None:
-        return found
+        return towers
     base = layout(config.base, dim=dim, dtype=dtype).modules
-    return Layout((*found.modules, *(module.inside("base", prefix="base.") for module in base)))
+    return Layout((*towers.modules, *(module.inside("base", prefix="base.") for module in base)))
 
 
 def layout_files(folder: Path) -> list[str]:
     """The files of a model, a ranker or an encoder, in a folder, by their paths in it."""
-    found = [name for name in (*_FILES, MODULES, ROUTER, SENTENCE_CONFIG, CONFIG, WEIGHTS) if (folder / name).is_file()]
+    names = [name for name in (*_FILES, MODULES, ROUTER, SENTENCE_CONFIG, CONFIG, WEIGHTS) if (folder / name).is_file()]
     for inside in folder.iterdir() if folder.is_dir() else ():
         if _FOLDER.fullmatch(inside.name) and inside.is_dir() and not inside.is_symlink():
             paths = (path for path in inside.rglob("*") if path.name in _FILES and path.is_file())
-            found += [path.relative_to(folder).as_posix() for path in paths]
-    return found
+            names += [path.relative_to(folder).as_posix() for path in paths]
+    return names
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ class _Towers:
         if one_tower:
             document = (*query, *_in_folders(mlp, prefix="document_", start=len(query)))
         else:
-            own = tower("own_candidate_tower", "own_candidate_dense", _first(lengths, at=1), "right")
-            document = _in_folders([*own, *mlp], prefix="document_")
+            candidate = tower("own_candidate_tower", "own_candidate_dense", _first(lengths, at=1), "right")
+            document = _in_folders([*candidate, *mlp], prefix="document_")
         behind = _in_folders(normalize, start=1)
         modules = tuple({module.folder: module for module in (*query, *document, *behind)}.values())
         if not is_readable:
@@ -222,8 +222,8 @@ class _Towers:
         from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
         kind = MODEL_MAPPING_NAMES.get(config.backbone["model_type"], "")
-        own = {"architectures": [kind], **config.backbone, "dtype": self.dtype}
-        files = {MODULE_CONFIG: own, LENGTHS: longest, TOKENIZER_CONFIG: tokenizer}
+        model_config = {"architectures": [kind], **config.backbone, "dtype": self.dtype}
+        files = {MODULE_CONFIG: model_config, LENGTHS: longest, TOKENIZER_CONFIG: tokenizer}
         transformer = Module("Transformer", files=files, tensors={"": f"{name}.model."})
         mode = POOLINGS.get(config.reduction)
         if mode is None:
@@ -234,20 +234,20 @@ class _Towers:
 
     def hidden(self, name: str) -> list[Module]:
         """The modules of `RankerConfig.dense`, whose weights are those of the module of this name (`build_dense`)."""
-        found: list[Module] = []
-        size, place = self.dim, 0
+        modules: list[Module] = []
+        size, position = self.dim, 0
         for layer in self.config.dense:
-            found += self.dense(size, {f"{name}.{place}": layer})
-            size, place = layer.size, place + 2
+            modules += self.dense(size, {f"{name}.{position}": layer})
+            size, position = layer.size, position + 2
             if layer.norm_eps is not None:
                 files = {MODULE_CONFIG: {"dimension": size}}
-                found.append(Module("LayerNorm", files=files, tensors={"norm.": f"{name}.{place}."}))
-                place += 1
-        return found
+                modules.append(Module("LayerNorm", files=files, tensors={"norm.": f"{name}.{position}."}))
+                position += 1
+        return modules
 
     def dense(self, size: int, layers: Mapping[str, DenseConfig], *, output: str | None = None) -> tuple[Module, ...]:
         """Linear layers by the names of their weights, behind vectors of this size."""
-        found = []
+        modules = []
         for name, layer in layers.items():
             activation = ACTIVATIONS[layer.activation]
             settings = {
@@ -257,9 +257,9 @@ class _Towers:
                 "activation_function": f"{activation.__module__}.{activation.__name__}",
                 **({} if output is None else {"module_output_name": output}),
             }
-            found.append(Module("Dense", files={MODULE_CONFIG: settings}, tensors={"linear.": f"{name}."}))
+            modules.append(Module("Dense", files={MODULE_CONFIG: settings}, tensors={"linear.": f"{name}."}))
             size = layer.size
-        return tuple(found)
+        return tuple(modules)
 
     def files(self, row: Iterable[Module], *, pairs: bool = False) -> dict[str, Any]:
         """The files that make a row of modules a `SentenceTransformer`, or for `pairs` a `CrossEncoder`."""

@@ -50,10 +50,10 @@ def add_adapters(
         layers = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
         if not layers:
             raise ConfigError("lora adapts linear layers, and this model's encoder has none", argument="lora")
-        own = {name.rpartition(".")[2] for name in layers}
-        if unknown := sorted({*targets} - own):
+        names = {name.rpartition(".")[2] for name in layers}
+        if unknown := sorted({*targets} - names):
             raise ConfigError(
-                f"lora_targets: the encoder has no linear layer {unknown[0]!r}; it has {', '.join(sorted(own))}",
+                f"lora_targets: the encoder has no linear layer {unknown[0]!r}; it has {', '.join(sorted(names))}",
                 argument="lora_targets",
             )
         config = peft.LoraConfig(

@@ -171,7 +171,7 @@ class Ragged(Packing):
                 q, k, v, attn_mask=seen, dropout_p=options.dropout, scale=options.scale
             )
             outputs.append(output.transpose(1, 2).flatten(0, 1))
-        return torch.cat(outputs)[blocks.given]
+        return torch.cat(outputs)[blocks.inverse]
 
     @cached_property
     def _padded(self) -> _PaddedBlocks:
@@ -188,12 +188,12 @@ class Ragged(Packing):
             order.append(real.ravel())
             shapes.append(real.shape)
             masks.append(torch.from_numpy(real[:, None, None]).to(self.places.device))
-        row, kept = np.concatenate(taken), np.concatenate(order).nonzero()[0]
-        given = np.empty_like(kept)
-        given[row[kept]] = kept
+        row, positions = np.concatenate(taken), np.concatenate(order).nonzero()[0]
+        inverse = np.empty_like(positions)
+        inverse[row[positions]] = positions
         return _PaddedBlocks(
             torch.from_numpy(row).to(self.places.device),
-            torch.from_numpy(given).to(self.places.device),
+            torch.from_numpy(inverse).to(self.places.device),
             shapes,
             masks,
         )
@@ -206,7 +206,7 @@ class _PaddedBlocks(NamedTuple):
     """
 
     taken: Tensor
-    given: Tensor
+    inverse: Tensor
     shapes: list[tuple[int, int]]
     masks: list[Tensor]
 

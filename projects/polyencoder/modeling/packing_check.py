@@ -73,9 +73,9 @@ def gives_first(
     return _alike(again[mask], every[mask]) and _alike(first, every[:, :1])
 
 
-def _alike(found: Tensor, expected: Tensor) -> bool:
-    same = found.shape == expected.shape
-    return same and bool((found - expected).abs().max() <= LARGEST_DIFFERENCE * expected.abs().max())
+def _alike(actual: Tensor, expected: Tensor) -> bool:
+    same = actual.shape == expected.shape
+    return same and bool((actual - expected).abs().max() <= LARGEST_DIFFERENCE * expected.abs().max())
 
 
 def _some(model: nn.Module, length: int) -> TokenBatch:

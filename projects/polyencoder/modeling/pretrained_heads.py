@@ -42,9 +42,11 @@ def start_from_heads(model: RankerModel, folder: str | os.PathLike[str]) -> None
 
 def _next_utterance(model: RankerModel, folder: str | os.PathLike[str]) -> list[tuple[Tensor, Tensor]]:
     """Pairs of (model parameter, head tensor); empty without a matching head."""
-    if (own := model.next_utterance_head) is None:
+    if (head := model.next_utterance_head) is None:
         return []
     heads = read_heads(folder)
-    pairs = [(getattr(own, name), heads.get(f"{NEXT_UTTERANCE}.{name}")) for name in ("weight", "bias")]
-    found = [(parameter, value) for parameter, value in pairs if value is not None and value.shape == parameter.shape]
-    return found if len(found) == len(pairs) else []
+    pairs = [(getattr(head, name), heads.get(f"{NEXT_UTTERANCE}.{name}")) for name in ("weight", "bias")]
+    matching = [
+        (parameter, value) for parameter, value in pairs if value is not None and value.shape == parameter.shape
+    ]
+    return matching if len(matching) == len(pairs) else []

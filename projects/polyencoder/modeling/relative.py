@@ -24,10 +24,10 @@ def with_our_layers(model: PreTrainedModel) -> PreTrainedModel:
     """An MPNet as one that can be packed, with the same modules under the same names; other models unchanged."""
     if model.config.model_type != "mpnet":
         return model
-    given: Any = model
+    original: Any = model
     with torch.device("meta"):
-        ours = _PackableMPNet(given.config, add_pooling_layer=False)
-    ours.embeddings, ours.encoder = given.embeddings, given.encoder
+        ours = _PackableMPNet(original.config, add_pooling_layer=False)
+    ours.embeddings, ours.encoder = original.embeddings, original.encoder
     ours.set_attn_implementation("sdpa")
     ours.train(model.training)
     return ours
@@ -59,12 +59,13 @@ class _PackableMPNet(MPNetModel):
 def _layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, packing: Packing | None) -> Tensor:
     """One transformer layer, normalised after each of its two parts: [batch, length, dim] -> the same."""
     block: Any = layer.attention
-    own = block.attn
+    projections = block.attn
     cast = _for_products(hidden)
     q, k, v = (
-        project(cast).unflatten(-1, (own.num_attention_heads, -1)).transpose(1, 2) for project in (own.q, own.k, own.v)
+        project(cast).unflatten(-1, (projections.num_attention_heads, -1)).transpose(1, 2)
+        for project in (projections.q, projections.k, projections.v)
     )
-    dropout = own.dropout.p if own.training else 0.0
+    dropout = projections.dropout.p if projections.training else 0.0
     if packing is not None:
         attended = packing.attend(q, k, v, AttentionOptions(dropout, bias=bias))
     elif q.device.type == "cpu" and not is_traced():
@@ -72,7 +73,7 @@ def _layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, packin
     else:
         mask = biased_mask(bias.to(q.dtype), seen)
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
-    attended = block.LayerNorm(block.dropout(own.o(attended.flatten(2))) + hidden)
+    attended = block.LayerNorm(block.dropout(projections.o(attended.flatten(2))) + hidden)
     return layer.output(layer.intermediate(attended), attended)
 
 

@@ -112,16 +112,16 @@ def reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
 def own_pair_start(name: str | os.PathLike[str], text: TextEncoder) -> PairStart:
     """How the tokenizer of a reranker joins its pairs. ConfigError if rankers do not join them so."""
     try:
-        own = text.pair_start
+        start = text.pair_start
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}", argument="backbone") from None
     inputs = (json_of(name, "tokenizer_config.json", dict) or {}).get("model_input_names") or [_SEGMENTS]
-    return "same_segment" if own is False and _SEGMENTS not in inputs else own
+    return "same_segment" if start is False and _SEGMENTS not in inputs else start
 
 
 def _tensors(name: str | os.PathLike[str], layers: Mapping[str, str]) -> dict[str, Tensor]:
     """The weights and biases of `layers`, by the names that these are given; without those that are missing."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     if (path := file_of(name, WEIGHTS)) is None:
         raise ConfigError(
             f"{name}: a reranker's weights are read from one {WEIGHTS}, which is missing: save it with transformers' "
@@ -134,7 +134,7 @@ def _tensors(name: str | os.PathLike[str], layers: Mapping[str, str]) -> dict[st
                 layer, _, kind = key.rpartition(".")
                 for theirs, ours in layers.items():
                     if f".{layer}".endswith(f".{theirs}"):
-                        found[f"{ours}.{kind}"] = file.get_tensor(key).float()
+                        tensors[f"{ours}.{kind}"] = file.get_tensor(key).float()
     except SafetensorError as error:
         raise ConfigError(f"{path}: damaged or not a safetensors file ({first_line(error)})") from None
-    return found
+    return tensors

@@ -40,8 +40,10 @@ def weights_state(model: nn.Module) -> Hashable:
 @torch.no_grad()
 def weights_sample(model: nn.Module) -> bytes:
     """A few weights, of every twelfth parameter: shows that all were overwritten through `data`, as averaging does."""
-    some = [p.reshape(-1)[p.numel() // 2] for p in [*model.parameters()][::12] if p.numel()]
-    return torch.stack([one.double() for one in some]).cpu().numpy().tobytes() if some else b""  # graphs have none
+    samples = [p.reshape(-1)[p.numel() // 2] for p in [*model.parameters()][::12] if p.numel()]
+    return (
+        torch.stack([one.double() for one in samples]).cpu().numpy().tobytes() if samples else b""
+    )  # graphs have none
 
 
 T = TypeVar("T")
@@ -86,10 +88,10 @@ class LowPrecisionWeights:
     def _copy_of(self, model: nn.Module) -> nn.Module:
         state = weights_state(model)
         if self._copy is None or state != self._copied:
-            kept: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
+            memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
             for parameter in model.parameters():
-                kept[id(parameter)] = nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False)
-            self._copy, self._copied = deepcopy(model, kept), state
+                memo[id(parameter)] = nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False)
+            self._copy, self._copied = deepcopy(model, memo), state
         return self._copy.eval()
 
     def forget(self) -> None:

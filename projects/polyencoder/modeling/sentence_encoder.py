@@ -161,8 +161,10 @@ def own_architecture(name: str | os.PathLike[str]) -> Architecture:
     return "cross" if sentence_encoder(name) is None and classifier_of(name) else "bi"
 
 
-def own_fields(name: str | os.PathLike[str], architecture: Architecture, *, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `RankerConfig` that follow from a sentence encoder, except the `given` ones; logs them.
+def own_fields(
+    name: str | os.PathLike[str], architecture: Architecture, *, explicit: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields of a `RankerConfig` that follow from a sentence encoder, except the `explicit` ones; logs them.
 
     A cross-encoder gets those of a trained reranker's head. Empty for an unreachable hub id, and for other encoders: a
     warning names trained layers behind the transformer. Raises as `sentence_encoder` and `reranker_head` do.
@@ -171,13 +173,16 @@ def own_fields(name: str | os.PathLike[str], architecture: Architecture, *, give
     if encoder is None:
         if not has_vectors and (head := reranker_head(name)) is not None:
             _log.info("%s is a trained reranker: the cross-encoder begins with its scores", name)
-            return {field: value for field, value in head.fields.items() if field not in given}
+            return {field: value for field, value in head.fields.items() if field not in explicit}
         if layers := left_out(name):
             _log.warning("%s: only its transformer is taken, not its %s: train before you use it", name, layers)
         return {}
-    if not {"reduction"} & {*encoder.fields, *given}:
+    if not {"reduction"} & {*encoder.fields, *explicit}:
         raise ConfigError(f"{name}: its pooling, {encoder.pooling}, is not supported", argument="reduction")
-    leave = {*given, *(("output_scaling",) if given.get("normalize") is False else ())}  # its scaling is the cosine's
+    leave = {
+        *explicit,
+        *(("output_scaling",) if explicit.get("normalize") is False else ()),
+    }  # its scaling is the cosine's
     leave |= set() if has_vectors else {*encoder.fields} - {"reduction"}
     fields = {key: value for key, value in encoder.fields.items() if key not in leave}
     shown = ", ".join(f"{key} {value}" for key, value in fields.items())
@@ -221,8 +226,8 @@ def start_from_dense(model: RankerModel, name: str | os.PathLike[str]) -> None:
                 linear.load_state_dict(layer.state_dict())
 
 
-def own_prompts(name: str | os.PathLike[str], *, given: Collection[str] = ()) -> dict[str, str]:
-    """The fields of a `TextConfig` that are prompts of a sentence encoder, except the `given` ones; logs them.
+def own_prompts(name: str | os.PathLike[str], *, explicit: Collection[str] = ()) -> dict[str, str]:
+    """The fields of a `TextConfig` that are prompts of a sentence encoder, except the `explicit` ones; logs them.
 
     A context's is the prompt `query`, a candidate's the first of `document`, `passage` and `corpus`; without one
     of these names the default prompt. A reranker's default prompt is for contexts, others are unused. Empty for an
@@ -240,7 +245,7 @@ def own_prompts(name: str | os.PathLike[str], *, given: Collection[str] = ()) ->
     chosen: dict[str, str] = {}
     for key, names in ({"context_prompt": ()} if pairs else _PROMPT_NAMES).items():
         prompt = next((prompts[known] for known in (*names, default) if known in prompts), "")
-        if prompt and key not in given:
+        if prompt and key not in explicit:
             chosen[key] = prompt
     if chosen:
         _log.info("%s: %s", name, ", ".join(f"{key} {text!r}" for key, text in chosen.items()))

@@ -141,8 +141,8 @@ class TurnVectors(NamedTuple):
 
     def weighted(self, weights: Tensor) -> ContextEncoding:
         """The context vectors, for the three weights."""
-        whole, own, latest = weights
-        vectors = whole * self.pooled + own * self.turns + latest * self.turns[:, -1:]
+        whole, each, latest = weights
+        vectors = whole * self.pooled + each * self.turns + latest * self.turns[:, -1:]
         return ContextEncoding(vectors.to(torch.promote_types(self.pooled.dtype, weights.dtype)), self.mask)
 
 

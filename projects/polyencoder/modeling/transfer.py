@@ -47,15 +47,19 @@ def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origi
     state = model.state_dict()
     fresh: list[str] = []
     for name, tensor in state.items():
-        own = next((tower for tower in _SOURCES if name.startswith(tower)), None)
-        names = [name] if own is None else [source + name[len(own) :] for source in _SOURCES[own]]
-        found = next((weights[n] for n in names if n in weights), None)
-        if found is not None and found.shape == tensor.shape:
-            tensor.copy_(found)
-        elif own is None:
+        tower = next((tower for tower in _SOURCES if name.startswith(tower)), None)
+        names = [name] if tower is None else [source + name[len(tower) :] for source in _SOURCES[tower]]
+        counterpart = next((weights[n] for n in names if n in weights), None)
+        if counterpart is not None and counterpart.shape == tensor.shape:
+            tensor.copy_(counterpart)
+        elif tower is None:
             fresh.append(name)
         else:
-            what = "is missing" if found is None else f"has shape {list(found.shape)}, not {list(tensor.shape)}"
+            what = (
+                "is missing"
+                if counterpart is None
+                else f"has shape {list(counterpart.shape)}, not {list(tensor.shape)}"
+            )
             raise CheckpointError(f"{origin}: cannot start from these weights: {names[0]} {what}")
     return fresh
 
@@ -64,12 +68,12 @@ def inherited_fields(
     stored: RankerConfig,
     architecture: Architecture,
     *,
-    given: Mapping[str, Any] | None = None,
+    explicit: Mapping[str, Any] | None = None,
     residual: bool | None = None,
 ) -> dict[str, Any]:
     """The fields (pooling, scaling, ...) that a ranker of this architecture takes from the one it starts from.
 
-    `given` are explicit fields of the new ranker. The scaling of normalized vectors (a cosine's) differs from one of
+    `explicit`: fields that the caller sets. The scaling of normalized vectors (a cosine's) differs from one of
     outputs: it is inherited only if both normalize, or neither does. So is the number of context vectors, only if
     both have the same kind. `residual`: whether the ranker adds its score to that of the one it starts from; None where
     it can.
@@ -77,7 +81,7 @@ def inherited_fields(
     Raises:
         ConfigError: it cannot.
     """
-    given = given or {}
+    explicit = explicit or {}
     if not family(stored.architecture).can.has_vectors:
         stored = replace(stored, normalize=False)  # of no vectors, whose scaling would be a cosine's
     names, together = ["reduction", "reduction_outputs"], not family(architecture).can.has_vectors
@@ -86,10 +90,10 @@ def inherited_fields(
     names += ["dense"] if together != family(stored.architecture).can.has_vectors else []
     names += [] if together else ["vector_dim"]  # an error of `check_config` where vectors cannot be shortened
     if architecture == stored.architecture:
-        same_kind = given.get("context_vectors") in (None, stored.context_vectors)
+        same_kind = explicit.get("context_vectors") in (None, stored.context_vectors)
         names += [*_OF_ARCHITECTURE, *(_OF_KIND if same_kind else [])]
     inherited = {name: getattr(stored, name) for name in names}
-    has_length_1 = not together and given.get("normalize", stored.normalize)
+    has_length_1 = not together and explicit.get("normalize", stored.normalize)
     means_the_same = has_length_1 == stored.normalize or (together and not family(stored.architecture).can.has_vectors)
     if residual is not False:
         inherited["base"] = _base(stored) if together else None
@@ -112,12 +116,12 @@ def check_layout(config: RankerConfig) -> None:
     """Raises ConfigError if a residual ranker's texts are laid out otherwise than its base's, lengths apart."""
     if config.base is None:
         return
-    given, own = config.text, replace(config.base.text, candidate_rows=False)
+    text, base_text = config.text, replace(config.base.text, candidate_rows=False)
     for name in (one.name for one in fields(TextConfig) if one.name not in _LENGTHS):
-        if (value := getattr(given, name)) != (known := getattr(own, name)):
+        if (value := getattr(text, name)) != (base_value := getattr(base_text, name)):
             raise ConfigError(
                 f"{name} is {value!r}, but the ranker that the cross-encoder starts from, to whose score it adds "
-                f"(residual), has {known!r}: leave it out, or take its encoder alone (residual off)",
+                f"(residual), has {base_value!r}: leave it out, or take its encoder alone (residual off)",
                 argument="turn_separator" if name == "separator" else name,
             )
 

@@ -56,20 +56,20 @@ def kernel_for(query: Tensor, options: AttentionOptions) -> Kernel | None:
 
 @cache
 def _torchs() -> Kernel | None:
-    known = _options_of_torchs()
-    if known[: len(_GIVEN)] != _GIVEN:  # no kernel, or its signature has changed
+    parameters = _options_of_torchs()
+    if parameters[: len(_GIVEN)] != _GIVEN:  # no kernel, or its signature has changed
         return None
     varlen = import_module("torch.nn.attention.varlen").varlen_attn
 
     def attend(q: Tensor, k: Tensor, v: Tensor, ends: Tensor, longest: int, options: AttentionOptions) -> Tensor:
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         if options.window is not None:
-            given["window_size"] = (options.window - 1, options.window - 1)
-        if options.scale is not None and "scale" in known:
-            given["scale"] = options.scale
+            arguments["window_size"] = (options.window - 1, options.window - 1)
+        if options.scale is not None and "scale" in parameters:
+            arguments["scale"] = options.scale
         elif options.scale is not None:  # the first version has a fixed scale
             q = q * (options.scale * q.size(-1) ** 0.5)
-        return varlen(q, k, v, ends, ends, longest, longest, **given)
+        return varlen(q, k, v, ends, ends, longest, longest, **arguments)
 
     return attend
 

@@ -108,7 +108,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
             report,
             backbone=settings.encoder.backbone,
             corpus=settings.data.corpus,
-            flags={name: values[name] for name in values if name in settings.given - NOT_ON_THE_CARD},
+            flags={name: values[name] for name in values if name in settings.explicit - NOT_ON_THE_CARD},
             seed=seed,
             updates=trainer.updates.count,
             tokens=log.tokens * processes.count,

@@ -118,8 +118,8 @@ class ContextEncoding:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> ContextEncoding:
         """Converts device and dtype (the mask stays boolean)."""
 
-        def converted(one: Tensor) -> Tensor:
-            return one.to(device, None if one.dtype == torch.bool else dtype)
+        def converted(tensor: Tensor) -> Tensor:
+            return tensor.to(device, None if tensor.dtype == torch.bool else dtype)
 
         tokens = None if self.tokens is None else [one.mapped(converted) for one in self.tokens]
         return replace(self._mapped(converted), tokens=tokens)
@@ -135,12 +135,12 @@ class ContextEncoding:
             if len(rows) == 1:
                 return self.select(rows[0])  # a view, not a copy
             rows = torch.tensor(rows, dtype=torch.int64, device=self.vectors.device)
-        some = self._mapped(lambda tensor: tensor[rows])
+        selected = self._mapped(lambda tensor: tensor[rows])
         if self.tokens is None:
-            return some
+            return selected
         tokens = self.tokens
         places = range(self.batch_size)[rows] if isinstance(rows, slice) else torch.arange(self.batch_size)[rows.cpu()]
-        return replace(some, tokens=[tokens[int(place)] for place in places])
+        return replace(selected, tokens=[tokens[int(place)] for place in places])
 
     def empty(self, batch_size: int) -> ContextEncoding:
         """Zeros for `batch_size` contexts of the same shape; a mask is False everywhere."""
@@ -153,8 +153,8 @@ class ContextEncoding:
 
     def put(self, rows: Tensor, part: ContextEncoding) -> None:
         """Writes the contexts of `part`, with at most as many codes, into rows: int64 [batch of the part]."""
-        for whole, some in zip(self._tensors(), part._tensors(), strict=True):
-            whole[rows, : some.size(1)] = some
+        for whole, new in zip(self._tensors(), part._tensors(), strict=True):
+            whole[rows, : new.size(1)] = new
         if self.tokens is not None and part.tokens is not None:
             for row, text in zip(rows.tolist(), part.tokens, strict=True):
                 self.tokens[row] = text

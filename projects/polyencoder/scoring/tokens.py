@@ -81,8 +81,8 @@ def packed(candidates: Sequence[TokenVectors]) -> tuple[Tensor, Tensor, Tensor]:
     lengths = torch.tensor([len(one.tokens) for one in candidates], device=tokens.device)
     columns = torch.arange(int(lengths.max()), device=tokens.device)
     mask = columns < lengths.unsqueeze(1)
-    place = (lengths.cumsum(0) - lengths).unsqueeze(1) + columns * mask
-    return vectors, tokens[place], mask
+    positions = (lengths.cumsum(0) - lengths).unsqueeze(1) + columns * mask
+    return vectors, tokens[positions], mask
 
 
 def max_similarities(
@@ -100,19 +100,19 @@ def max_similarities(
     Returns:
         Both sums, [batch, n], in the dtype of the weights.
     """
-    own, n = candidates.dim() == 4, candidates.size(-3)
+    per_context, n = candidates.dim() == 4, candidates.size(-3)
     of_pair = max(1, contexts.size(1) * candidates.size(-2))
     columns = max(1, min(n, SIMILARITIES // of_pair))
     rows = max(1, SIMILARITIES // (of_pair * columns))
-    found = []
+    sums = []
     for i in range(0, max(1, len(contexts)), rows):
         here = slice(i, i + rows)
         blocks = []
         for j in range(0, max(1, n), columns):
-            place = (here, slice(j, j + columns)) if own else (slice(j, j + columns),)
-            blocks.append(_block(contexts[here], context_weights[here], candidates[place], weights[place]))
-        found.append(torch.cat(blocks, dim=-1))
-    forth, back = torch.cat(found, dim=1)
+            block = (here, slice(j, j + columns)) if per_context else (slice(j, j + columns),)
+            blocks.append(_block(contexts[here], context_weights[here], candidates[block], weights[block]))
+        sums.append(torch.cat(blocks, dim=-1))
+    forth, back = torch.cat(sums, dim=1)
     return forth, back
 
 

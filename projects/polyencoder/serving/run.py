@@ -66,7 +66,7 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
 
 
 def _serve_stdio(config: ServerConfig) -> None:
-    if unread := sorted(config.given & _OF_HTTP):
+    if unread := sorted(config.explicit & _OF_HTTP):
         raise ConfigError(
             f"{unread[0]} is of the HTTP server, which mcp stdio does not start: leave it out, or give mcp http",
             argument=unread[0],

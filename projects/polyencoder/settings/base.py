@@ -59,10 +59,10 @@ def settings(*, panel: str | None = None, in_parlai: bool = False) -> Callable[[
 
     def decorate(cls: type[T]) -> type[T]:
         made: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=_CONFIG)
-        for one in dataclasses.fields(made):
-            if words := made.__pydantic_fields__[one.name].description:  # a field of a base class has its help
-                one.metadata = MappingProxyType({**one.metadata, "help": " ".join(words.split())})
-            if dataclasses.is_dataclass(plain := one.default_factory) and not issubclass(plain, Settings):
+        for member in dataclasses.fields(made):
+            if words := made.__pydantic_fields__[member.name].description:  # a field of a base class has its help
+                member.metadata = MappingProxyType({**member.metadata, "help": " ".join(words.split())})
+            if dataclasses.is_dataclass(plain := member.default_factory) and not issubclass(plain, Settings):
                 set_flags(plain)
         with_config_errors(made)
         made.__panel__, made.__in_parlai__ = panel, in_parlai
@@ -79,19 +79,19 @@ class Settings:
 
     @model_validator(mode="wrap")
     @classmethod
-    def _complete(cls, given: Any, handler: Callable[[Any], Any]) -> Any:
+    def _complete(cls, raw: Any, handler: Callable[[Any], Any]) -> Any:
         """Reads the file `config`, adds dependent defaults, and rejects settings that nothing would read."""
-        values = (given.kwargs or {}) if hasattr(given, "kwargs") else given  # ArgsKwargs, of a call in Python
+        values = (raw.kwargs or {}) if hasattr(raw, "kwargs") else raw  # ArgsKwargs, of a call in Python
         if isinstance(values, _Complete) or not isinstance(values, Mapping):
             return handler(values)  # nested settings, an instance, or invalid
-        known = leaves(cls)
-        flat = _flat(known, values)
-        file = flat.get("config") if "config" in known else None
-        held = {} if file is None else _flat(known, read_yaml(file), of_file=file)
+        by_name = leaves(cls)
+        flat = _flat(by_name, values)
+        file = flat.get("config") if "config" in by_name else None
+        held = {} if file is None else _flat(by_name, read_yaml(file), of_file=file)
         whole = {name: value for name, value in flat.items() if isinstance(value, Settings)}
         flat = {name: value for name, value in flat.items() if name not in whole}  # `optimizer` is also a flag's name
-        below = {name: _value(whole, leaf.path) for name, leaf in known.items() if leaf.path[0] in whole}
-        overridden = {*held} & {*flat} & {*known}
+        below = {name: _value(whole, leaf.path) for name, leaf in by_name.items() if leaf.path[0] in whole}
+        overridden = {*held} & {*flat} & {*by_name}
         try:
             check_values(cls, **{name: held[name] for name in overridden})  # wrong values, too, that a flag overrides
         except ConfigError as error:
@@ -101,10 +101,10 @@ class Settings:
             usual = {**{name: value for name, value in presets.items() if name not in below}, **held}
             wanted = {**held, **flat}
             for name in overridden:
-                if str(flat[name]) == str(known[name].default):  # a flag that takes a setting of the file back
+                if str(flat[name]) == str(by_name[name].default):  # a flag that takes a setting of the file back
                     del wanted[name]
-            _check_needs(known, wanted, {**usual, **below})
-            made = handler(_nested(known, {**usual, **flat}, whole))
+            _check_needs(by_name, wanted, {**usual, **below})
+            made = handler(_nested(by_name, {**usual, **flat}, whole))
         except (ConfigError, ValidationError) as error:
             known_error = error if isinstance(error, ConfigError) else config_error(error, of=cls)
             if known_error.argument in held and known_error.argument not in flat:
@@ -114,7 +114,7 @@ class Settings:
         return made
 
     @property
-    def given(self) -> frozenset[str]:
+    def explicit(self) -> frozenset[str]:
         """The flat names of the settings that were given explicitly."""
         names: frozenset[str] = getattr(self, "_names", frozenset())
         return names
@@ -125,7 +125,7 @@ class Settings:
         return {leaf.path: name for name, leaf in leaves(cls).items()}
 
     @classmethod
-    def presets(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def presets(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Defaults that depend on other settings, by flat name: they override a field's own default."""
         return {}
 
@@ -142,9 +142,9 @@ class Settings:
         return made
 
     @classmethod
-    def of(cls: type[T], values: Mapping[str, Any] | None = None, /, **given: Any) -> T:
-        """Makes settings of flat names, or nested mappings; `given` take precedence. ConfigError for wrong ones."""
-        return cls(**(dict(values or {}) | given))
+    def of(cls: type[T], values: Mapping[str, Any] | None = None, /, **overrides: Any) -> T:
+        """Makes settings of flat names, or nested mappings; `overrides` take precedence. ConfigError for wrong ones."""
+        return cls(**(dict(values or {}) | overrides))
 
 
 class _Complete(dict[str, Any]):
@@ -163,15 +163,15 @@ def check_values(cls: type[Settings], /, **values: Any) -> None:
 
 def flat_values(settings: Settings) -> dict[str, Any]:
     """The values of settings with a flag, by flat name."""
-    known = leaves(type(settings)).items()
-    return {name: _value(vars(settings), leaf.path) for name, leaf in known if leaf.has_flag}
+    items = leaves(type(settings)).items()
+    return {name: _value(vars(settings), leaf.path) for name, leaf in items if leaf.has_flag}
 
 
 def flat_defaults(settings: Settings) -> dict[str, Any]:
     """The values of `flat_values` where they are not given; without those of required settings."""
-    known, given = leaves(type(settings)), flat_values(settings)
-    usual = {name: known[name].default for name in given} | dict(settings.presets(given))
-    return {name: usual[name] for name in given if usual[name] is not dataclasses.MISSING}
+    by_name, values = leaves(type(settings)), flat_values(settings)
+    usual = {name: by_name[name].default for name in values} | dict(settings.presets(values))
+    return {name: usual[name] for name in values if usual[name] is not dataclasses.MISSING}
 
 
 def _value(groups: Mapping[str, Any], path: Sequence[str]) -> Any:
@@ -179,33 +179,33 @@ def _value(groups: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def _flat(
-    known: Mapping[str, Leaf], given: Mapping[str, Any], path: tuple[str, ...] = (), *, of_file: str | None = None
+    by_name: Mapping[str, Leaf], values: Mapping[str, Any], path: tuple[str, ...] = (), *, of_file: str | None = None
 ) -> dict[str, Any]:
     """Flattens values, and mappings of nested settings. ConfigError for a file's setting by both names."""
-    names = {leaf.path: name for name, leaf in known.items()}
+    names = {leaf.path: name for name, leaf in by_name.items()}
     groups = {path[:end] for path in names for end in range(len(path))}
     flat: dict[str, Any] = {}
-    for key, value in given.items():
-        place = (*path, str(key).replace("-", "_"))
-        name = names.get(place, ".".join(place))
-        if isinstance(value, Mapping) and (place in groups or name not in known):
-            new = _flat(known, value, place, of_file=of_file)
-        elif isinstance(value, bool) and name in known and bool not in known[name].kinds:
+    for key, value in values.items():
+        key_path = (*path, str(key).replace("-", "_"))
+        name = names.get(key_path, ".".join(key_path))
+        if isinstance(value, Mapping) and (key_path in groups or name not in by_name):
+            new = _flat(by_name, value, key_path, of_file=of_file)
+        elif isinstance(value, bool) and name in by_name and bool not in by_name[name].kinds:
             new = {name: (value,)}  # invalid: pydantic would read 1 or 0
         else:
             new = {name: os.fspath(value) if isinstance(value, os.PathLike) else value}
-        if of_file is not None and (twice := sorted(flat.keys() & new.keys() & known.keys())):
-            other = ".".join(known[twice[0]].path)
+        if of_file is not None and (twice := sorted(flat.keys() & new.keys() & by_name.keys())):
+            other = ".".join(by_name[twice[0]].path)
             raise ConfigError(f"{of_file}: {twice[0]} is given twice, also as {other}: give one of them")
         flat |= new
     return flat
 
 
-def _nested(known: Mapping[str, Leaf], flat: Mapping[str, Any], whole: Mapping[str, Settings]) -> dict[str, Any]:
+def _nested(by_name: Mapping[str, Leaf], flat: Mapping[str, Any], whole: Mapping[str, Settings]) -> dict[str, Any]:
     """Nests flat values for pydantic, beside nested settings that are given whole."""
     nested: dict[str, Any] = {**whole}
     for name, value in flat.items():
-        *groups, last = known[name].path if name in known else name.split(".")
+        *groups, last = by_name[name].path if name in by_name else name.split(".")
         inner = nested
         for group in groups:
             inner = inner.setdefault(group, _Complete())
@@ -215,18 +215,19 @@ def _nested(known: Mapping[str, Leaf], flat: Mapping[str, Any], whole: Mapping[s
     return nested
 
 
-def _check_needs(known: Mapping[str, Leaf], given: Mapping[str, Any], presets: Mapping[str, Any]) -> None:
+def _check_needs(by_name: Mapping[str, Leaf], explicit: Mapping[str, Any], presets: Mapping[str, Any]) -> None:
     """Raises ConfigError for a non-default setting that the other settings leave unread."""
-    defaults = {name: leaf.default for name, leaf in known.items()}
-    values = {**defaults, **presets, **given}
+    defaults = {name: leaf.default for name, leaf in by_name.items()}
+    values = {**defaults, **presets, **explicit}
     used = {
         name
-        for name in {*given} & {*known}
-        if given[name] is not None and (type(given[name]), given[name]) != (type(defaults[name]), defaults[name])
+        for name in {*explicit} & {*by_name}
+        if explicit[name] is not None
+        and (type(explicit[name]), explicit[name]) != (type(defaults[name]), defaults[name])
     }
     for name in sorted(used):
-        for other, wanted, or_with in known[name].metadata(Needs):
-            if other not in known or or_with in used:
+        for other, wanted, or_with in by_name[name].metadata(Needs):
+            if other not in by_name or or_with in used:
                 continue
             if wanted and values[other] not in wanted:
                 words = " or ".join(str(one) for one in wanted if one is not None)
@@ -235,7 +236,7 @@ def _check_needs(known: Mapping[str, Leaf], given: Mapping[str, Any], presets: M
                 )
             if not wanted and other not in used:
                 raise ConfigError(f"{name} is read only with {other}: give that too, or leave it out", argument=name)
-        for (other,) in known[name].metadata(Without):
+        for (other,) in by_name[name].metadata(Without):
             if other in used:
                 raise ConfigError(f"{name} is not read with {other}: give one of them", argument=name)
 

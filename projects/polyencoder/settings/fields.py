@@ -80,8 +80,8 @@ class Leaf:
     @functools.cached_property
     def parlai(self) -> Parlai | None:
         """ParlAI's option for the setting, by its own name or the flag's; None without one."""
-        found = next(iter(self.metadata(Parlai)), Parlai("" if getattr(self.owner, "__in_parlai__", False) else None))
-        return None if found.name is None else found._replace(name=found.name or _flat_name(self))
+        option = next(iter(self.metadata(Parlai)), Parlai("" if getattr(self.owner, "__in_parlai__", False) else None))
+        return None if option.name is None else option._replace(name=option.name or _flat_name(self))
 
     @property
     def has_flag(self) -> bool:
@@ -115,14 +115,14 @@ def _by_name(cls: type) -> Mapping[str, Leaf]:
 def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> Iterator[Leaf]:
     """The settings below a class; those of a group need what the group needs."""
     hints = get_type_hints(cls, include_extras=True)
-    for one in dataclasses.fields(cls):
-        hint = functools.reduce(lambda inner, need: Annotated[inner, need], needs, hints[one.name])
+    for item in dataclasses.fields(cls):
+        hint = functools.reduce(lambda inner, need: Annotated[inner, need], needs, hints[item.name])
         inner = group_of(hint)
         if inner is None:
-            yield Leaf((*path, one.name), hint, one, cls)
+            yield Leaf((*path, item.name), hint, item, cls)
         else:
-            own = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, (Needs, Without))]
-            yield from _leaves(inner, (*path, one.name), tuple(own))
+            conditions = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, (Needs, Without))]
+            yield from _leaves(inner, (*path, item.name), tuple(conditions))
 
 
 def set_flags(cls: type) -> None:
@@ -139,8 +139,8 @@ def set_flags(cls: type) -> None:
 def docstrings(cls: type) -> dict[str, str]:
     """The docstrings under the fields of a plain dataclass or NamedTuple, those of its bases included."""
     bases = [base for base in reversed(cls.__mro__) if base.__module__ != "builtins"]
-    found = [one for base in bases for one in docstring_parser.parse_from_object(base).params]
-    return {one.arg_name: " ".join((one.description or "").split()) for one in found}
+    documented = [one for base in bases for one in docstring_parser.parse_from_object(base).params]
+    return {parameter.arg_name: " ".join((parameter.description or "").split()) for parameter in documented}
 
 
 def group_of(hint: Any) -> type | None:
@@ -157,7 +157,7 @@ def parts(hint: Any) -> Iterator[Any]:
         yield from metadata
         yield from parts(inner)
     elif get_args(hint) and get_origin(hint) is not Literal:
-        for one in get_args(hint):
-            yield from parts(one)
+        for argument in get_args(hint):
+            yield from parts(argument)
     else:
         yield hint

@@ -21,10 +21,10 @@ from polyencoder.settings.metadata import Needs, Parlai, Without
 from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
 from polyencoder.validation import Count, Positive, Share
 
-_POLY = Needs("architecture", Families(lambda own: own.can.has_vectors and not own.can.has_one_vector))
-_CROSS = Needs("architecture", Families(lambda own: own.has_backbone and not own.can.has_vectors))
-_LATE = Needs("architecture", Families(lambda own: own.can.has_vectors and own.can.reads_pairs))
-_CONVERT = Needs("architecture", Families(lambda own: not own.has_backbone))
+_POLY = Needs("architecture", Families(lambda family: family.can.has_vectors and not family.can.has_one_vector))
+_CROSS = Needs("architecture", Families(lambda family: family.has_backbone and not family.can.has_vectors))
+_LATE = Needs("architecture", Families(lambda family: family.can.has_vectors and family.can.reads_pairs))
+_CONVERT = Needs("architecture", Families(lambda family: not family.has_backbone))
 _NEW = Without("init")
 
 OF_ANY = ("text_truncate", "label_truncate", "epochs")
@@ -243,34 +243,38 @@ class TrainSettings(Settings):
     """A YAML file of these settings, by the names of their flags; flags take precedence."""
 
     @classmethod
-    def presets(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def presets(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """The architecture's defaults; without one, those of the architecture of `init`; and those of the preset."""
-        init = given.get("init")
-        preset = PRESETS.get(str(given.get("preset")), {})
-        architecture = given.get("architecture")
+        init = values.get("init")
+        preset = PRESETS.get(str(values.get("preset")), {})
+        architecture = values.get("architecture")
         if init and not architecture:
             from polyencoder.checkpoint import stored_architecture
 
             architecture = stored_architecture(init)
         architecture = architecture or preset.get("architecture", "poly")
-        own = family(architecture)
-        usual = {"architecture": architecture, **own.preset(fine_tuning=bool(init))}
-        if not own.can.has_vectors:
+        spec = family(architecture)
+        usual = {"architecture": architecture, **spec.preset(fine_tuning=bool(init))}
+        if not spec.can.has_vectors:
             usual |= {"batch_size": 8, "candidates": "inline"}
-        if given.get("objective", "softmax") != "softmax":
+        if values.get("objective", "softmax") != "softmax":
             usual |= {"label_smoothing": 0.0}
-        fitting = preset if own.can.has_vectors else {name: preset[name] for name in preset if name in OF_ANY}
+        fitting = preset if spec.can.has_vectors else {name: preset[name] for name in preset if name in OF_ANY}
         usual |= {**fitting, "architecture": architecture}
-        if init and "learning_rate" in {**usual, **given}:  # a trained ranker has no new parts
-            usual["new_learning_rate"] = {**usual, **given}["learning_rate"]
-        return {**usual, **TrainingConfig.presets({**usual, **given})}
+        if init and "learning_rate" in {**usual, **values}:  # a trained ranker has no new parts
+            usual["new_learning_rate"] = {**usual, **values}["learning_rate"]
+        return {**usual, **TrainingConfig.presets({**usual, **values})}
 
     @property
     def preset_values(self) -> dict[str, Any]:
         """The settings that the preset has set: those of it that were not given."""
         values = flat_values(self)
-        known = PRESETS.get(str(self.preset), {})
-        return {name: values[name] for name in known if name not in self.given and values[name] == known[name]}
+        preset_values = PRESETS.get(str(self.preset), {})
+        return {
+            name: values[name]
+            for name in preset_values
+            if name not in self.explicit and values[name] == preset_values[name]
+        }
 
     def __post_init__(self) -> None:
         model, vocabulary = self.model, self.convert.vocabulary

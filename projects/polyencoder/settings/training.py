@@ -51,8 +51,8 @@ class Below:
         return iter([f"below {self.limit:g}"])
 
 
-AROUND_BACKBONE = Needs("architecture", Families(lambda own: own.has_backbone))
-TWO_TOWERS = Needs("architecture", Families(lambda own: own.has_backbone and own.can.has_vectors))
+AROUND_BACKBONE = Needs("architecture", Families(lambda family: family.has_backbone))
+TWO_TOWERS = Needs("architecture", Families(lambda family: family.has_backbone and family.can.has_vectors))
 
 _LABELS_COUNT = Needs("distillation_weight", Below(1))
 
@@ -84,7 +84,7 @@ class OptimizerConfig(Settings):
     learning_rate: Annotated[Positive, Parlai("learningrate", theirs=True)] = 5e-5
     """Peak learning rate, after the warm-up (convert: 1, with --init 0.1)."""
     new_learning_rate: Annotated[
-        Positive | None, Needs("architecture", Families(lambda own: own.can.has_new_parts))
+        Positive | None, Needs("architecture", Families(lambda family: family.can.has_new_parts))
     ] = None
     """Peak learning rate of a ranker's new parts, such as a poly-encoder's codes, which have no weight decay (default:
     100 times the learning rate, at most 0.05; with sgd and adadelta, and with --init, which has no new parts, the
@@ -198,9 +198,9 @@ def parse_ranks(text: Any) -> Any:
         text = str(text)
     if not isinstance(text, str):
         return text
-    if (found := re.fullmatch(r"(?:(\d+)-)?(\d+)", text.strip(), re.ASCII)) is None:
+    if (match := re.fullmatch(r"(?:(\d+)-)?(\d+)", text.strip(), re.ASCII)) is None:
         raise ConfigError(f"ranks {text!r}: give the first and the last, as in 10-100", argument="hard_negative_ranks")
-    return int(found[1] or 1), int(found[2])
+    return int(match[1] or 1), int(match[2])
 
 
 Similarity = Annotated[float, Field(ge=-1, lt=1)]
@@ -315,7 +315,7 @@ class TrainingConfig(Settings):
     the labels of each example's own candidates; lambdaloss: the order of pairs, by what it is worth in nDCG."""
     label_smoothing: Annotated[Share, Needs("objective", ("softmax",)), _LABELS_COUNT] = 0.0
     """The probability mass shared by an example's wrong candidates; the right one has the rest (convert: 0.2)."""
-    matryoshka: Annotated[Numbers | None, Needs("architecture", Families(lambda own: own.can.shortens))] = None
+    matryoshka: Annotated[Numbers | None, Needs("architecture", Families(lambda family: family.can.shortens))] = None
     """Also train these numbers of first dimensions of the vectors, comma-separated, such as 192,96 (Matryoshka
     representation learning): with `polyencoder export --vector-dim` the model then gives shorter vectors."""
     precision: Annotated[PrecisionName, Parlai(None)] = "float32"
@@ -333,10 +333,10 @@ class TrainingConfig(Settings):
     """Batches per update (gradient accumulation)."""
     clip: Annotated[NotNegative, Parlai("gradient_clip", theirs=True)] = 1.0
     """Maximum gradient norm, 0 for no limit (convert: 0)."""
-    grad_cache: Annotated[AtLeastZero, Needs("architecture", Families(lambda own: own.can.has_vectors))] = 0
+    grad_cache: Annotated[AtLeastZero, Needs("architecture", Families(lambda family: family.can.has_vectors))] = 0
     """Gradient caching: train with the memory of this many contexts, whatever the batch size; 0 turns it off. A batch
     goes through the encoder in pieces, twice; gradients are the same, at the cost of one more forward pass."""
-    pair_tokens: Annotated[AtLeastZero, Needs("architecture", Families(lambda own: not own.can.has_vectors))] = 0
+    pair_tokens: Annotated[AtLeastZero, Needs("architecture", Families(lambda family: not family.can.has_vectors))] = 0
     """Train a cross-encoder with the memory of this many tokens, however many pairs of context and candidate a batch
     has; 0 turns it off. Pairs of similar length go through the encoder together, twice; gradients are the same, at the
     cost of one more forward pass."""
@@ -354,9 +354,9 @@ class TrainingConfig(Settings):
     """A fixed loss scale; gradients are unscaled before the update. See `Precision`."""
 
     @classmethod
-    def presets(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        updates = {"epochs": None} if given.get("max_updates") is not None else {}
-        return updates | ({"precision": "bfloat16"} if given.get("bf16") in (True, "true") else {})
+    def presets(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        updates = {"epochs": None} if values.get("max_updates") is not None else {}
+        return updates | ({"precision": "bfloat16"} if values.get("bf16") in (True, "true") else {})
 
     def __post_init__(self) -> None:
         if self.epochs is None and self.max_updates is None and self.max_seconds is None:

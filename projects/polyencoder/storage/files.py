@@ -227,11 +227,11 @@ def versioned(
     """
     try:
         values = json.loads(text)
-        if (found := values.pop("format_version")) == version:
+        if (written := values.pop("format_version")) == version:
             return make(values)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{origin}: damaged ({type(error).__name__}: {first_line(error)}); {remedy}") from None
     raise CheckpointError(
-        f"{origin}: format version {found!r}, but this version of polyencoder reads {version}; install the version "
+        f"{origin}: format version {written!r}, but this version of polyencoder reads {version}; install the version "
         f"that wrote it, or {remedy}"
     )

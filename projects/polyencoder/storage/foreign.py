@@ -48,9 +48,9 @@ _FOLDERS = (
 
 def what_it_is(path: str | os.PathLike[str]) -> str | None:
     """The kind of a file or folder, and what to do with it; None if it looks like nothing known."""
-    place = Path(path)
+    location = Path(path)
     try:
-        return _folder(place) if place.is_dir() else _file(place) if place.is_file() else None
+        return _folder(location) if location.is_dir() else _file(location) if location.is_file() else None
     except Exception:  # of a damaged archive, whose reader raises anything
         return None
 
@@ -66,8 +66,8 @@ def _folder(folder: Path) -> str | None:
 def _file(file: Path) -> str | None:
     with file.open("rb") as opened:
         head = opened.read(64)
-    if found := next((what for magic, what in _MAGIC if head.startswith(magic)), None):
-        return found
+    if description := next((what for magic, what in _MAGIC if head.startswith(magic)), None):
+        return description
     if file.suffix == ".safetensors" or (head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 30):
         return "weights alone: give the folder that they are in, with its config.json"
     if file.suffix == ".onnx":

@@ -73,30 +73,30 @@ class Teacher:
         candidate_keys = [_key(text) for text in candidates]
         pairs = zip(rows.tolist(), index[rows, columns].tolist(), strict=True)
         keys = [context_keys[row] + candidate_keys[place] for row, place in pairs]
-        known = self._cache.get(keys)
+        cached = self._cache.get(keys)
         missing: dict[bytes, int] = {}  # key -> first occurrence
-        for place, key in enumerate(keys):
-            if key not in known:
-                missing.setdefault(key, place)
+        for position, key in enumerate(keys):
+            if key not in cached:
+                missing.setdefault(key, position)
         if missing:
             places = torch.tensor(list(missing.values()))
             new = self._ask_some(contexts, candidates, index, rows[places], columns[places])
             fresh = dict(zip(missing, new.tolist(), strict=True))
             self._cache.put(fresh)
-            known |= fresh
+            cached |= fresh
         scores = torch.full(index.shape, -torch.inf)
-        scores[rows, columns] = torch.tensor([known[key] for key in keys])
+        scores[rows, columns] = torch.tensor([cached[key] for key in keys])
         return scores
 
     def _of_step(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
         """Scores pairs of one step once, which several losses may ask for, as with `matryoshka`."""
         if self._step is None or self._step[0] is not contexts or self._step[1] is not candidates:
             self._step = contexts, candidates, torch.full((len(contexts), len(candidates)), torch.nan)
-        known, places = self._step[2], index.clamp(min=0)
-        rows, columns = (known.gather(1, places).isnan() & (index >= 0)).nonzero(as_tuple=True)
+        scores, places = self._step[2], index.clamp(min=0)
+        rows, columns = (scores.gather(1, places).isnan() & (index >= 0)).nonzero(as_tuple=True)
         if len(rows):
-            known[rows, index[rows, columns]] = self._ask_some(contexts, candidates, index, rows, columns)
-        return known.gather(1, places).masked_fill(index < 0, -torch.inf)
+            scores[rows, index[rows, columns]] = self._ask_some(contexts, candidates, index, rows, columns)
+        return scores.gather(1, places).masked_fill(index < 0, -torch.inf)
 
     def _ask(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
         if not self.asked:
@@ -118,11 +118,11 @@ class Teacher:
         self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, rows: Tensor, columns: Tensor
     ) -> Tensor:
         """Scores these positions of `index`."""
-        some, row_of = rows.unique(return_inverse=True)
+        used, row_of = rows.unique(return_inverse=True)
         texts, place_of = index[rows, columns].unique(return_inverse=True)
-        asked = torch.full((len(some), index.size(1)), -1)
+        asked = torch.full((len(used), index.size(1)), -1)
         asked[row_of, columns] = place_of
-        scores = self._ask([contexts[i] for i in some.tolist()], [candidates[i] for i in texts.tolist()], asked)
+        scores = self._ask([contexts[i] for i in used.tolist()], [candidates[i] for i in texts.tolist()], asked)
         return scores[row_of, columns]
 
 
@@ -147,11 +147,11 @@ class Distillation:
             soft = distillation_kl(student, teacher, temperature=config.temperature)
         else:
             soft = margin_mse(student, teacher, torch.zeros_like(pool.labels))
-        own = {
+        metrics = {
             "teacher_pairs": (float(self.teacher.asked - asked), 0),
             "distillation_loss": (float(soft.detach().sum()), len(soft)),
         }
-        return (1 - config.weight) * hard + config.weight * soft, {**sums, **own}
+        return (1 - config.weight) * hard + config.weight * soft, {**sums, **metrics}
 
     def has_choice(self, labels: Sequence[float]) -> bool:
         return len(labels) > 1 or self.labels.has_choice(labels)

@@ -32,9 +32,9 @@ def run_folder(out: Path) -> Iterator[Processes]:
 
     CheckpointError: no run wrote what it holds. TrainingError: another process trains in it.
     """
-    there = [name for name in _REPLACED if (out / name).exists()]
-    if there and not any((out / name).exists() for name in _OF_A_RUN):
-        what = "a model" if {CONFIG, MODULE_CONFIG} & {*there} else there[0]
+    existing = [name for name in _REPLACED if (out / name).exists()]
+    if existing and not any((out / name).exists() for name in _OF_A_RUN):
+        what = "a model" if {CONFIG, MODULE_CONFIG} & {*existing} else existing[0]
         raise CheckpointError(f"{out}: holds {what}, but no run to resume ({FOLDER}/); give another folder")
     processes = Processes.of_this_group()
     lock = TrainingLock(out / CHECKPOINT, argument="out") if processes.is_first else None

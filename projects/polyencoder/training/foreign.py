@@ -67,14 +67,14 @@ class ForeignCandidates:
         self._living = np.array([row for row in range(len(self._texts)) if row not in removed], dtype=np.int64)
         index.close()
 
-    def config(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The fields of a new model's `RankerConfig`; `given` are the user's."""
+    def config(self, explicit: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a new model's `RankerConfig`; `explicit` are the user's."""
         rows = self._sample()
         length = float(np.linalg.norm(self._vectors.take(rows), axis=1).mean())
-        normalize = given.get("normalize") is not False
+        normalize = explicit.get("normalize") is not False
         scaling = {"output_scaling": LOGIT / length} if normalize else {}
-        own = {"foreign_dim": self._vectors.dim, "foreign_fingerprint": self._fingerprint}
-        return {"normalize": True, **scaling, **given, **own}
+        foreign = {"foreign_dim": self._vectors.dim, "foreign_fingerprint": self._fingerprint}
+        return {"normalize": True, **scaling, **explicit, **foreign}
 
     def attach(self, ranker: Ranker) -> Ranker:
         """Lets a ranker for these vectors find them by text, as long as it is in memory."""

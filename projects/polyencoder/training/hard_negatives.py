@@ -46,12 +46,12 @@ class EncodedTexts:
     def search(self, contexts: ContextEncoding, *, top_k: int) -> list[list[ScoredText]]:
         """The best candidates of each context, best first; equal scores in the order of texts."""
         step = max(1, _SCORES // len(self._texts))
-        found: list[list[ScoredText]] = []
+        hits: list[list[ScoredText]] = []
         for i in range(0, contexts.batch_size, step):
             scores = score(contexts.select(slice(i, i + step)), self._vectors, attention=self._attention)
             for values, rows in zip(*(part.tolist() for part in best(scores, top_k)), strict=True):
-                found.append([ScoredText(self._texts[row], value) for row, value in zip(rows, values, strict=True)])
-        return found
+                hits.append([ScoredText(self._texts[row], value) for row, value in zip(rows, values, strict=True)])
+        return hits
 
 
 SearchHit = Hit | ScoredText
@@ -110,9 +110,9 @@ class Choice:
         top_k = last + max(map(len, excluded))
         while True:  # duplicates may require a larger search, unless there is nothing more to find
             top_k = min(top_k, size)
-            found = find(top_k)
-            wrong = [self._wrong(hits, out) for hits, out in zip(found, excluded, strict=True)]
-            enough = (len(own) >= last or len(hits) < top_k for own, hits in zip(wrong, found, strict=True))
+            results = find(top_k)
+            wrong = [self._wrong(hits, out) for hits, out in zip(results, excluded, strict=True)]
+            enough = (len(texts) >= last or len(hits) < top_k for texts, hits in zip(wrong, results, strict=True))
             if top_k == size or all(enough):
                 break
             top_k *= 2
@@ -125,20 +125,27 @@ class Choice:
         """The first texts of each list that are no near-duplicates of its positives; encodes no more than it needs."""
         count, limit = self._settings.count, self._settings.max_similarity
         assert limit is not None
-        kept: list[list[str]] = [[] for _ in texts]
-        waiting = {row: iter(some) for row, some in enumerate(texts)}
+        chosen: list[list[str]] = [[] for _ in texts]
+        waiting = {row: iter(candidates) for row, candidates in enumerate(texts)}
         vectors: dict[str, Tensor] = {}
         while waiting:
-            some = {row: [*islice(rest, count - len(kept[row]))] for row, rest in waiting.items()}
-            new = [text for row, found in some.items() for text in (*found, *positives[row]) if text not in vectors]
+            taken = {row: [*islice(rest, count - len(chosen[row]))] for row, rest in waiting.items()}
+            new = [
+                text
+                for row, candidates in taken.items()
+                for text in (*candidates, *positives[row])
+                if text not in vectors
+            ]
             if new := list(dict.fromkeys(new)):
                 encoded = torch.from_numpy(self._ranker.encode_candidates(new))
                 vectors |= zip(new, normalize(encoded, dim=1), strict=True)
-            for row, found in some.items():
+            for row, candidates in taken.items():
                 near = torch.stack([vectors[text] for text in positives[row]])
-                kept[row] += [text for text in found if float((near @ vectors[text]).max()) <= limit]
-            waiting = {row: waiting[row] for row, found in some.items() if found and len(kept[row]) < count}
-        return kept
+                chosen[row] += [text for text in candidates if float((near @ vectors[text]).max()) <= limit]
+            waiting = {
+                row: waiting[row] for row, candidates in taken.items() if candidates and len(chosen[row]) < count
+            }
+        return chosen
 
     def _wrong(self, hits: Sequence[SearchHit], right: Collection[Hashable]) -> list[SearchHit]:
         """The distinct hits that are not among these texts."""
@@ -180,7 +187,7 @@ class WordMiner:
         turns = [[one] if isinstance(one, str) else list(one) for one in contexts]
 
         def find(k: int) -> list[list[ScoredText]]:
-            found = (self._words.find(query_words(one), k=k, allowed=None) for one in turns)
-            return [[ScoredText(self._texts[row], score) for row, score in hits] for hits in found]
+            results = (self._words.find(query_words(one), k=k, allowed=None) for one in turns)
+            return [[ScoredText(self._texts[row], score) for row, score in hits] for hits in results]
 
         return self._choice(find, labels, size=len(self._texts), right=right)

@@ -64,8 +64,8 @@ def _path(model_file: str | os.PathLike[str]) -> str:
 def _owner(path: str) -> str:
     try:
         owner: dict[str, Any] = dict(json.loads(Path(path).read_bytes()))
-        place = "" if owner["host"] == socket.gethostname() else f" on {owner['host']}"
-        return f"process {owner['pid']}{place}, since {owner['since']}"
+        host = "" if owner["host"] == socket.gethostname() else f" on {owner['host']}"
+        return f"process {owner['pid']}{host}, since {owner['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"  # which has not written into it yet
 

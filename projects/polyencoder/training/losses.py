@@ -62,11 +62,11 @@ def listnet(scores: Tensor, labels: Tensor) -> Tensor:
     a list's top-one probabilities are its softmax. A candidate with the label 0 has exp(0) of the mass, so that the
     target is flat among many wrong candidates. `scores` and `labels` are [batch, n]; a score of -inf is padding.
     """
-    there = scores != -torch.inf
+    present = scores != -torch.inf
     lowest = torch.finfo(scores.dtype).min  # its exp is 0, and a row of padding alone has no nan, as with -inf
-    target = torch.softmax(labels.masked_fill(~there, lowest), dim=-1)
-    logs = torch.log_softmax(scores.masked_fill(~there, lowest), dim=-1)
-    return -(target * logs.masked_fill(~there, 0)).sum(-1)
+    target = torch.softmax(labels.masked_fill(~present, lowest), dim=-1)
+    logs = torch.log_softmax(scores.masked_fill(~present, lowest), dim=-1)
+    return -(target * logs.masked_fill(~present, 0)).sum(-1)
 
 
 MU = 10.0
@@ -81,7 +81,7 @@ class Pairs(NamedTuple):
     """
 
     better: Tensor
-    there: Tensor
+    ordered: Tensor
     differences: Tensor
 
 
@@ -93,12 +93,12 @@ def pairs_of(scores: Tensor, labels: Tensor) -> Pairs:
     """
     present = scores != -torch.inf
     labels = labels.masked_fill(~present, -1.0)
-    most = max(1, int((labels > 0).sum(-1).max())) if len(labels) else 1
-    of_better, better = labels.topk(most, dim=-1)
-    there = (of_better.unsqueeze(-1) > labels.unsqueeze(-2)) & present.unsqueeze(-2)
+    num_better = max(1, int((labels > 0).sum(-1).max())) if len(labels) else 1
+    of_better, better = labels.topk(num_better, dim=-1)
+    ordered = (of_better.unsqueeze(-1) > labels.unsqueeze(-2)) & present.unsqueeze(-2)
     finite = scores.masked_fill(~present, 0)
     differences = finite.gather(-1, better).unsqueeze(-1) - finite.unsqueeze(-2)
-    return Pairs(better, there, torch.where(there, differences, 0))
+    return Pairs(better, ordered, torch.where(ordered, differences, 0))
 
 
 def ranknet(scores: Tensor, labels: Tensor) -> Tensor:
@@ -109,8 +109,8 @@ def ranknet(scores: Tensor, labels: Tensor) -> Tensor:
     by their order alone; 0 without such pairs. `scores` and `labels` are [batch, n]; a score of -inf is padding.
     """
     pairs = pairs_of(scores, labels)
-    costs = F.softplus(-pairs.differences).masked_fill(~pairs.there, 0)
-    return costs.sum((-2, -1)) / pairs.there.sum((-2, -1)).clamp(min=1)
+    costs = F.softplus(-pairs.differences).masked_fill(~pairs.ordered, 0)
+    return costs.sum((-2, -1)) / pairs.ordered.sum((-2, -1)).clamp(min=1)
 
 
 def lambdaloss(scores: Tensor, labels: Tensor, *, mu: float = MU) -> Tensor:
@@ -137,7 +137,7 @@ def lambdaloss(scores: Tensor, labels: Tensor, *, mu: float = MU) -> Tensor:
     delta = _discount(apart) - _discount(apart + 1)
     worth = (gains.gather(-1, pairs.better).unsqueeze(-1) - gains.unsqueeze(-2)).abs()
     costs = F.softplus(-pairs.differences) / math.log(2)
-    return ((rho + mu * delta) * worth * costs).masked_fill(~pairs.there, 0).sum((-2, -1))
+    return ((rho + mu * delta) * worth * costs).masked_fill(~pairs.ordered, 0).sum((-2, -1))
 
 
 def _gains(labels: Tensor) -> Tensor:
@@ -164,8 +164,8 @@ def bce(scores: Tensor, labels: Tensor) -> Tensor:
     """
     if (labels > 1).any():
         raise InputError(f"objective bce reads labels as probabilities, but one is {float(labels.max()):g}")
-    there = scores != -torch.inf
-    return _mean(F.binary_cross_entropy_with_logits(scores.masked_fill(~there, 0), labels, reduction="none"), there)
+    present = scores != -torch.inf
+    return _mean(F.binary_cross_entropy_with_logits(scores.masked_fill(~present, 0), labels, reduction="none"), present)
 
 
 def mse(scores: Tensor, labels: Tensor) -> Tensor:
@@ -174,12 +174,12 @@ def mse(scores: Tensor, labels: Tensor) -> Tensor:
     Cossock and Zhang, "Subset ranking using regression" (COLT 2006): least squares, with equal weights.
     `labels` [batch, n] are any numbers in the scores' unit; a score of -inf is padding.
     """
-    there = scores != -torch.inf
-    return _mean((scores.masked_fill(~there, 0) - labels).square(), there)
+    present = scores != -torch.inf
+    return _mean((scores.masked_fill(~present, 0) - labels).square(), present)
 
 
-def _mean(values: Tensor, there: Tensor) -> Tensor:
-    return values.masked_fill(~there, 0).sum(-1) / there.sum(-1).clamp(min=1)
+def _mean(values: Tensor, present: Tensor) -> Tensor:
+    return values.masked_fill(~present, 0).sum(-1) / present.sum(-1).clamp(min=1)
 
 
 OF_LABELS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
@@ -210,8 +210,8 @@ def margin_mse(scores: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
     """
     places = labels.unsqueeze(-1)
     negative = (teacher > -torch.inf).scatter(-1, places, False)
-    kept = negative.scatter(-1, places, True)
-    ours, theirs = scores.masked_fill(~kept, 0), teacher.masked_fill(~kept, 0)
+    compared = negative.scatter(-1, places, True)
+    ours, theirs = scores.masked_fill(~compared, 0), teacher.masked_fill(~compared, 0)
     errors = (ours.gather(-1, places) - ours) - (theirs.gather(-1, places) - theirs)
     squares = errors.square() * negative
     return squares.sum(-1) / negative.sum(-1).clamp(min=1)

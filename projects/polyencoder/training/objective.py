@@ -107,7 +107,7 @@ class Scored(NamedTuple):
 
     name: str
     scores: Tensor
-    there: Tensor | None = None
+    present: Tensor | None = None
 
 
 class RankingObjective:
@@ -144,40 +144,40 @@ class RankingObjective:
 
     def __call__(self, batch: Batch | None) -> Outcome | None:
         """Scores a batch; None in a process without examples, which still takes part in the collectives."""
-        own = None
+        local = None
         if batch is not None:  # candidates with equal tokens would be negatives of each other
             merged = without_twins(batch.pool, self._keys(batch.pool))
-            own = batch if merged is batch.pool else replace(batch, pool=merged, candidates=None)
+            local = batch if merged is batch.pool else replace(batch, pool=merged, candidates=None)
         joins = self.gather_negatives and self._processes.count > 1  # then the others' candidates may be negatives
-        if own is not None and not (joins and own.pool.own is None):
-            own = self._with_choice(own)
-        pool = shared_pool([], []) if own is None else own.pool
-        examples = 0 if own is None else len(own)
+        if local is not None and not (joins and local.pool.own is None):
+            local = self._with_choice(local)
+        pool = shared_pool([], []) if local is None else local.pool
+        examples = 0 if local is None else len(local)
         keys = self._keys(pool) if joins else pool.texts
         step = gathered_step(pool, examples, processes=self._processes, gather=self.gather_negatives, keys=keys)
         if not step.examples:
             return None
         if joins and not step.pool.has_negatives:
-            if own is not None:
-                self._skip(own)
+            if local is not None:
+                self._skip(local)
             return None
         if self.model.has_new_terms:
-            self._fit_terms(own, step)
-        if own is None:
+            self._fit_terms(local, step)
+        if local is None:
             return self._assist(step)
-        first, *others = self.scores(own, step)
+        first, *others = self.scores(local, step)
         scores = step.pool.masked(first.scores)
-        losses, sums = self.loss(scores, step.pool, own)
-        for one in others:
-            added, own_sums = self.loss(step.pool.masked(one.scores), step.pool, own)
+        losses, sums = self.loss(scores, step.pool, local)
+        for scored in others:
+            added, own_sums = self.loss(step.pool.masked(scored.scores), step.pool, local)
             for name, (value, count) in own_sums.items():
                 if not count:  # a plain sum; means are the first objective's
                     sums = {**sums, name: (sums.get(name, (0.0, 0))[0] + value, 0)}
-            added = added if one.there is None else added.where(one.there, 0)
-            count = len(added) if one.there is None else int(one.there.sum())
+            added = added if scored.present is None else added.where(scored.present, 0)
+            count = len(added) if scored.present is None else int(scored.present.sum())
             losses = losses + added
             if count:  # 0 is that of plain sums
-                sums = {**sums, f"{one.name}_loss": (float(added.detach().sum()), count)}
+                sums = {**sums, f"{scored.name}_loss": (float(added.detach().sum()), count)}
         return Outcome(losses.sum() / step.examples, losses.detach(), scores.detach(), step.pool, sums)
 
     def _fit_terms(self, batch: Batch | None, step: GatheredStep) -> None:
@@ -191,8 +191,8 @@ class RankingObjective:
 
     def _with_choice(self, batch: Batch) -> Batch | None:
         """Drops examples that leave nothing to rank, mostly those with the label alone; None if no other is left."""
-        own, labels, relevance = batch.pool.own, batch.pool.labels, batch.pool.relevance
-        sizes = [len(batch.pool.texts)] * len(batch) if own is None else list(map(len, own))
+        candidates, labels, relevance = batch.pool.own, batch.pool.labels, batch.pool.relevance
+        sizes = [len(batch.pool.texts)] * len(batch) if candidates is None else list(map(len, candidates))
         numbers = [[1.0, 0.0]] * len(batch) if relevance is None else relevance.tolist()
         rows = [row for row, size in enumerate(sizes) if self.loss.has_choice(numbers[row][:size])]
         if len(rows) == len(batch):
@@ -200,11 +200,13 @@ class RankingObjective:
         if not rows:
             self._skip(batch)
             return None
-        if own is None:  # the others have a choice among the same candidates
+        if candidates is None:  # the others have a choice among the same candidates
             return batch
         assert labels is not None
         self.skipped_examples += len(batch) - len(rows)
-        pool = inline_pool([own[row] for row in rows], [own[row][int(labels[row])] for row in rows]).to(labels.device)
+        pool = inline_pool([candidates[row] for row in rows], [candidates[row][int(labels[row])] for row in rows]).to(
+            labels.device
+        )
         if relevance is not None and pool.index is not None:
             pool = replace(pool, relevance=relevance[rows, : pool.index.size(1)])
         turns = None if batch.turns is None else [batch.turns[row] for row in rows]
@@ -256,8 +258,8 @@ class RankingObjective:
         contexts = TokenBatch(ids, ids.bool())
         scores = torch.zeros(0, len(step.pool.texts), device=device)
         if step.counts is not None and not self.model.reads_pairs:
-            found = [one.scores for one in self.scores(Batch(contexts, step.pool), step)]
-            scores, nothing = found[0], nothing + torch.stack(found).sum()
+            parts = [one.scores for one in self.scores(Batch(contexts, step.pool), step)]
+            scores, nothing = parts[0], nothing + torch.stack(parts).sum()
         return Outcome(nothing, torch.zeros(0, device=device), scores.detach(), step.pool)
 
 

@@ -25,8 +25,8 @@ class Adadelta(torch.optim.Adadelta):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        given = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        if any(p.device.type != "cpu" or not p.is_contiguous() for p in given):
+        parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if any(p.device.type != "cpu" or not p.is_contiguous() for p in parameters):
             return super().step(closure)
         loss = None
         if closure is not None:

@@ -52,7 +52,7 @@ class Place:
 
 @contextmanager
 def process_group(
-    place: Place, settings: Mapping[str, Any], *, timeout: float = TIMEOUT, on_cpu: bool = False
+    address: Place, settings: Mapping[str, Any], *, timeout: float = TIMEOUT, on_cpu: bool = False
 ) -> Iterator[torch.device]:
     """Joins the process group, over NCCL if each process has a GPU, else gloo; yields this process's device.
 
@@ -65,34 +65,34 @@ def process_group(
     if not 0 < timeout < float("inf"):
         raise ConfigError(f"timeout is {timeout}; it must be seconds, above 0", argument="timeout")
     on_gpu = torch.cuda.is_available() and not on_cpu
-    if on_gpu and place.local_count > torch.cuda.device_count():
+    if on_gpu and address.local_count > torch.cuda.device_count():
         raise ConfigError(
-            f"{place.local_count} processes on this host, but {torch.cuda.device_count()} GPU(s): start one process "
+            f"{address.local_count} processes on this host, but {torch.cuda.device_count()} GPU(s): start one process "
             "per GPU, or train on CPUs",
             argument="on_cpu",
         )
     if on_gpu:
-        torch.cuda.set_device(place.local_rank)
+        torch.cuda.set_device(address.local_rank)
     backend, waiting = "nccl" if on_gpu else "gloo", timedelta(seconds=timeout)
-    store = _meet(place, backend)
+    store = _meet(address, backend)
     store.set_timeout(waiting)
-    dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.count, timeout=waiting)
+    dist.init_process_group(backend, store=store, rank=address.rank, world_size=address.count, timeout=waiting)
     _check_settings(settings)
-    yield torch.device("cuda", place.local_rank) if on_gpu else torch.device("cpu")
+    yield torch.device("cuda", address.local_rank) if on_gpu else torch.device("cpu")
     dist.barrier()  # the first may still be writing
     dist.destroy_process_group()
 
 
-def _meet(place: Place, backend: str) -> Store:
+def _meet(address: Place, backend: str) -> Store:
     """Waits for all processes; returns the store with their hosts. ConfigError: gloo would announce a loopback."""
     store: Store
     store, _, _ = next(rendezvous("env://", timeout=JOINING))
     host = {"name": socket.gethostname(), "address": _own_address()}
-    store.set(f"host of {place.rank}", json.dumps(host))
-    hosts = [json.loads(store.get(f"host of {rank}")) for rank in range(place.count)]
-    store.set(f"read by {place.rank}", "")
-    if place.rank == 0:  # this process owns the store: on an error below, others must have read it first
-        store.wait([f"read by {rank}" for rank in range(place.count)])
+    store.set(f"host of {address.rank}", json.dumps(host))
+    hosts = [json.loads(store.get(f"host of {rank}")) for rank in range(address.count)]
+    store.set(f"read by {address.rank}", "")
+    if address.rank == 0:  # this process owns the store: on an error below, others must have read it first
+        store.wait([f"read by {rank}" for rank in range(address.count)])
     if backend == "gloo" and len({host["name"] for host in hosts}) > 1:
         for host in hosts:
             if ip_address(host["address"]).is_loopback:
@@ -116,11 +116,11 @@ def _own_address() -> str:
 def _check_settings(settings: Mapping[str, Any]) -> None:
     """Raises ConfigError, in every process, if settings differ between processes."""
     first, *others = gather_objects(dict(settings))
-    for rank, given in enumerate(others, 1):
-        for name in sorted(first.keys() | given.keys()):
-            if first.get(name) != given.get(name):
+    for rank, other in enumerate(others, 1):
+        for name in sorted(first.keys() | other.keys()):
+            if first.get(name) != other.get(name):
                 raise ConfigError(
-                    f"{name} is {first.get(name)!r} in process 0 and {given.get(name)!r} in process {rank}: start all "
+                    f"{name} is {first.get(name)!r} in process 0 and {other.get(name)!r} in process {rank}: start all "
                     "hosts with the same command",
                     argument=name,
                 )

@@ -16,19 +16,19 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def random_state(own: random.Random | None = None) -> dict[str, Any]:
+def random_state(generator: random.Random | None = None) -> dict[str, Any]:
     """The state of all generators, and of the caller's, as tensors, numbers and texts."""
-    name, keys, place, has_gauss, gauss = cast(tuple[Any, ...], np.random.get_state())  # noqa: NPY002
+    name, keys, position, has_gauss, gauss = cast(tuple[Any, ...], np.random.get_state())  # noqa: NPY002
     return {
         "python": _packed(random),
-        "numpy": (str(name), torch.from_numpy(keys.astype(np.int64)), int(place), int(has_gauss), float(gauss)),
+        "numpy": (str(name), torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "agent": None if own is None else _packed(own),
+        "agent": None if generator is None else _packed(generator),
     }
 
 
-def restore_random_state(state: dict[str, Any], own: random.Random | None = None) -> None:
+def restore_random_state(state: dict[str, Any], generator: random.Random | None = None) -> None:
     """Restores the state of `random_state`."""
     _unpack(state["python"], random)
     name, keys, *others = state["numpy"]
@@ -36,8 +36,8 @@ def restore_random_state(state: dict[str, Any], own: random.Random | None = None
     torch.set_rng_state(state["torch"])
     if len(state["cuda"]) == torch.cuda.device_count():  # on another machine a GPU's states have no place
         torch.cuda.set_rng_state_all(state["cuda"])
-    if own is not None:
-        _unpack(state["agent"], own)
+    if generator is not None:
+        _unpack(state["agent"], generator)
 
 
 def _packed(generator: Any) -> tuple[int, torch.Tensor, float | None]:

@@ -80,7 +80,7 @@ class RunReport:
     resumed: bool
     stopped: str | None
     """Why the run ended before its goal, if it did."""
-    kept: int
+    best: int
     """The number of updates of the saved model; 0 for the one before training."""
     warning: str | None
     """Why training may not have helped, if the model is no better than before."""
@@ -129,7 +129,7 @@ def _train(
             data_files(files)  # missing files are an error before the model is loaded
     if settings.preset is not None and processes.is_first:
         _log.info("preset %s: %s", settings.preset, ", ".join(f"{k} {v}" for k, v in settings.preset_values.items()))
-    if "gather_negatives" in settings.given and not settings.training.gather_negatives and processes.count == 1:
+    if "gather_negatives" in settings.explicit and not settings.training.gather_negatives and processes.count == 1:
         raise ConfigError(
             "gather_negatives off is read only in several processes: leave it out", argument="gather_negatives"
         )
@@ -212,20 +212,20 @@ def training_config(settings: TrainSettings, ranker: Ranker) -> TrainingConfig:
     config = settings.training.changed(teacher_scores=scores)
     if ranker.model.loss_scale is None:
         return config
-    halves = ranker.device.type == "cuda" and not settings.given & {"precision", "bf16"}
+    halves = ranker.device.type == "cuda" and not settings.explicit & {"precision", "bf16"}
     return replace(config, loss_scale=ranker.model.loss_scale, precision="float16" if halves else config.precision)
 
 
 def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, processes: Processes) -> Checkpoints:
     # each process's part of the data depends on their number
     of_the_data = {"processes": processes.count, "data": f"{data.size} pairs, digest {data.digest[:16]}"}
-    own = {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPE_FIELDS}
+    values = {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPE_FIELDS}
     return Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
-        settings=own | _of_the_model(ranker) | of_the_data,
+        settings=values | _of_the_model(ranker) | of_the_data,
         defaults=flat_defaults(settings),
         changeable={"max_seconds", "skip_bad_examples"},  # a bad record of a stream may come after hours
-        given=settings.given,
+        explicit=settings.explicit,
         instead=f"continue its model in another folder (init {settings.data.out})",
         every_seconds=settings.evaluation.save_every_seconds,
     )
@@ -245,10 +245,10 @@ def _of_the_model(ranker: Ranker) -> dict[str, Any]:
 
 def _say_what_learns(trainer: Trainer, data: RunData) -> None:
     """Logs the pairs, their lengths in tokens, and parameters; warns of a run that is too short for the model."""
-    own = data.train
-    some = own[:SAMPLE] if isinstance(own, Sequence) else list(islice(own.items(), SAMPLE))
-    contexts = trainer.text.contexts([one.turns for one in some]).mask.sum() / len(some)
-    labels = trainer.text.candidates([one.label for one in some]).mask.sum() / len(some)
+    pairs = data.train
+    sample = pairs[:SAMPLE] if isinstance(pairs, Sequence) else list(islice(pairs.items(), SAMPLE))
+    contexts = trainer.text.contexts([one.turns for one in sample]).mask.sum() / len(sample)
+    labels = trainer.text.candidates([one.label for one in sample]).mask.sum() / len(sample)
     parameters = list(trainer.model.parameters())
     _log.info(
         "%s pairs, of about %d and %d tokens; %s parameters, %s of them trained",

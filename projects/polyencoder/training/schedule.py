@@ -94,8 +94,8 @@ class Schedule:
             self._set()
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"reduction": self._reduction, "best": self._best, "bad": self._bad}
-        return {"updates": self._updates, "time": self._time, **own}
+        plateau = {"reduction": self._reduction, "best": self._best, "bad": self._bad}
+        return {"updates": self._updates, "time": self._time, **plateau}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._updates, self._time = state["updates"], state["time"]

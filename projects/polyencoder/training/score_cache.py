@@ -52,13 +52,13 @@ class ScoreCache:
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, float]:
         """The cached scores of these keys."""
-        found: dict[bytes, float] = {}
+        scores: dict[bytes, float] = {}
         with self._explained():
             for start in range(0, len(keys), _AT_ONCE):
-                some = keys[start : start + _AT_ONCE]
-                places = ",".join("?" * len(some))
-                found.update(self._connection.execute(f"SELECT key, score FROM scores WHERE key IN ({places})", some))
-        return found
+                part = keys[start : start + _AT_ONCE]
+                places = ",".join("?" * len(part))
+                scores.update(self._connection.execute(f"SELECT key, score FROM scores WHERE key IN ({places})", part))
+        return scores
 
     def put(self, scores: Mapping[bytes, float]) -> None:
         """Caches scores; existing keys are unchanged."""

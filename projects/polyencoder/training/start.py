@@ -51,17 +51,17 @@ def untrained_ranker(settings: TrainSettings) -> Ranker:
     its weights from another of its architecture, nor for a cross-encoder that is residual or has the head of a
     trained reranker or of pre-training. A late-interaction encoder starts as a bi-encoder. A new ConveRT is random.
     """
-    own = family(settings.model.architecture)
-    if settings.model.init or not own.has_backbone:
+    spec = family(settings.model.architecture)
+    if settings.model.init or not spec.has_backbone:
         return starting_ranker(settings)
     assert settings.model.backbone is not None
-    if own.can.has_one_vector:
+    if spec.can.has_one_vector:
         return _around_backbone(settings, settings.model.architecture)
     if holds_ranker(settings.model.backbone):
         ranker = _around_backbone(settings, settings.model.architecture)
         if _has_all_weights_of(Ranker.from_pretrained(settings.model.backbone, device="cpu").model, ranker.model):
             return ranker
-    if not own.can.has_vectors:
+    if not spec.can.has_vectors:
         ranker = _around_backbone(settings, settings.model.architecture)
         config = ranker.model.config
         if config.residual or config.dense or begins_with_head(ranker.model, settings.model.backbone):
@@ -97,8 +97,8 @@ def _initial(settings: TrainSettings) -> Ranker:
     ranker.model.check_config(config := ranker.model.completed(config, text))
     check_layout(config)
     ranker.model.config = config
-    own = {name: getattr(settings.convert, name) for name in family(settings.model.architecture).settings}
-    ranker.model.continue_with(own, origin=settings.model.init)
+    settings_used = {name: getattr(settings.convert, name) for name in family(settings.model.architecture).settings}
+    ranker.model.continue_with(settings_used, origin=settings.model.init)
     # without the calibration, which does not apply to the trained weights
     ranker = Ranker(ranker.model, text, device=settings.evaluation.device)
     if not ranker.model.has_foreign_candidates:
@@ -115,19 +115,19 @@ def _initial(settings: TrainSettings) -> Ranker:
 def _around_backbone(settings: TrainSettings, architecture: Any) -> Ranker:
     assert settings.model.backbone is not None
     model = settings.model
-    given: dict[str, Any] = {name: value for name in NEW_RANKER_FIELDS if (value := getattr(model, name)) is not None}
+    fields: dict[str, Any] = {name: value for name in NEW_RANKER_FIELDS if (value := getattr(model, name)) is not None}
     if isinstance(model.output_scaling, float):
-        given["output_scaling"] = model.output_scaling
+        fields["output_scaling"] = model.output_scaling
 
     def around(text: dict[str, Any], **fields: Any) -> Ranker:
         return Ranker.from_backbone(
             model.backbone or "", architecture, device=settings.evaluation.device, text=text, **fields
         )
 
-    ranker, text = around(_text_fields(settings), **given), _text_fields(settings)
+    ranker, text = around(_text_fields(settings), **fields), _text_fields(settings)
     if (foreign := foreign_candidates(settings.data.candidates_of, ranker)) is None:
         return ranker
-    new = foreign.attach(around({**text, "candidate_rows": True}, **foreign.config(given)))
+    new = foreign.attach(around({**text, "candidate_rows": True}, **foreign.config(fields)))
     foreign.fit_map(new.model.get_parameter("foreign_map.weight"), partial(ranker.encode, kind="pooled"))
     return new
 
@@ -152,7 +152,7 @@ def _over_vocabulary(settings: TrainSettings) -> Ranker:
 def _text_fields(settings: TrainSettings) -> dict[str, Any]:
     """The explicit fields of the text's configuration."""
     model, convert = settings.model, settings.convert
-    given = {
+    fields = {
         "text_truncate": model.text_truncate,
         "label_truncate": model.label_truncate,
         "history_size": model.history_size if convert.extra_contexts is None else 1 + convert.extra_contexts,
@@ -161,5 +161,5 @@ def _text_fields(settings: TrainSettings) -> dict[str, Any]:
     }
     is_frozen = settings.training.freeze_candidates and model.label_truncate is None
     if is_frozen and model.backbone and not holds_ranker(model.backbone):  # as in an index of the untrained encoder
-        given["label_truncate"] = Ranker.load(model.backbone, device="cpu").text.config.label_truncate
-    return {name: value for name, value in given.items() if value is not None}
+        fields["label_truncate"] = Ranker.load(model.backbone, device="cpu").text.config.label_truncate
+    return {name: value for name, value in fields.items() if value is not None}

@@ -41,8 +41,8 @@ def fitted_weights(scores: ScoresByWeights | None, pool: CandidatePool, *, start
         return sum(one for one, _ in everyone) + off @ off, sum(slope for _, slope in everyone) + 2 * off
 
     bounds = [(0, None)] * len(origin)  # the loss of a few examples has kinks, at which L-BFGS-B may stop
-    found = minimize(value, origin, jac=True, bounds=bounds, method="TNC")
-    return torch.from_numpy(found.x).to(start) if np.isfinite(found.fun) and found.x.any() else start
+    optimum = minimize(value, origin, jac=True, bounds=bounds, method="TNC")
+    return torch.from_numpy(optimum.x).to(start) if np.isfinite(optimum.fun) and optimum.x.any() else start
 
 
 def _loss(
@@ -60,8 +60,8 @@ def _loss(
         with torch.autocast(right.device.type, enabled=False):
             scores = scores_of(weights)[rows]
             scores = scores if padding is None else scores.masked_fill(padding, -torch.inf)
-            found = softmax_loss(scores, right).sum()
-        (slope,) = torch.autograd.grad(found, weights)
-        return found.item(), slope.cpu().numpy()
+            loss = softmax_loss(scores, right).sum()
+        (slope,) = torch.autograd.grad(loss, weights)
+        return loss.item(), slope.cpu().numpy()
 
     return loss

@@ -225,12 +225,12 @@ class Trainer:
         with closing(prefetched(self._batches())) as batches:  # also after an error, while that is kept
             first = next(batches, None)
             # collective: a process with a batch would wait in its first step for one without
-            given = gather_objects(first is not None)
-            for batch in chain([first], batches) if all(given) else ():
+            has_batch = gather_objects(first is not None)
+            for batch in chain([first], batches) if all(has_batch) else ():
                 self.step(batch)
                 if self._has_ended():
                     return
-        rank = self.processes.rank if all(given) else given.index(False)
+        rank = self.processes.rank if all(has_batch) else has_batch.index(False)
         raise InputError(
             f"there are too few training examples: process {rank} of {self.processes.count} has none", argument="train"
         )

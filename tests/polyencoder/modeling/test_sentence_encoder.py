@@ -284,7 +284,7 @@ def test_prompts_are_those_of_encode_query_and_encode_document(tmp_path, config,
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(config))
     expected = {"context_prompt": context, "candidate_prompt": candidate}
     assert own_prompts(tmp_path) == {name: text for name, text in expected.items() if text}
-    assert own_prompts(tmp_path, given=[*expected]) == {}
+    assert own_prompts(tmp_path, explicit=[*expected]) == {}
 
 
 def test_what_is_no_sentence_encoder(backbone_folder):

@@ -61,7 +61,7 @@ def test_nested_settings_are_given_whole_or_one_by_one(tmp_path):
     with pytest.raises(ConfigError, match="run.yaml: training is 3; it must be a mapping of settings"):
         TrainSettings.of(RUN, config=str(file), clip=1)
     whole = TrainSettings.of(RUN, training=TrainingConfig(candidates="inline", batch_size=5))
-    assert (whole.training.batch_size, whole.given) == (5, {"train", "out", "backbone", "architecture"})
+    assert (whole.training.batch_size, whole.explicit) == (5, {"train", "out", "backbone", "architecture"})
 
 
 @pytest.fixture

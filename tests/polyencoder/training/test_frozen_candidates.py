@@ -61,7 +61,7 @@ def test_an_index_from_before_training_is_searched_unchanged(given, tmp_path, ch
     ranker.index(RESPONSES, tmp_path / "index").close()
     before = digests(tmp_path / "index")
     report = train_ranker(settings)
-    assert report.kept > 0
+    assert report.best > 0
     trained = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     assert torch.equal(
         torch.as_tensor(trained.encode_candidates(RESPONSES)), torch.as_tensor(ranker.encode_candidates(RESPONSES))

@@ -216,4 +216,4 @@ def test_descent_on_the_scores_orders_them_by_their_labels(name):
 def test_pairs_cost_n_for_each_right_candidate():
     pairs = pairs_of(torch.zeros(3, 50), torch.eye(50)[:3])
     assert pairs.differences.shape == (3, 1, 50)
-    assert pairs.there.sum() == 3 * 49
+    assert pairs.ordered.sum() == 3 * 49

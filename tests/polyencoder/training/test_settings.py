@@ -29,8 +29,8 @@ def test_three_epochs_unless_updates_are_counted():
 def test_what_is_not_given_has_its_default(given):
     made = TrainSettings(train="a", out="b", **given)
     values, defaults = flat_values(made), flat_defaults(made)
-    assert {name: values[name] for name in values if name not in made.given} == {
-        name: defaults[name] for name in values if name not in made.given
+    assert {name: values[name] for name in values if name not in made.explicit} == {
+        name: defaults[name] for name in values if name not in made.explicit
     }
     assert "train" not in defaults
     assert defaults["seed"] == 0
@@ -141,6 +141,6 @@ def test_the_architecture_of_init_is_the_default(make_ranker, tmp_path):
 
 def test_what_was_given():
     settings = {"train": "a", "out": "b", "backbone": "c"}
-    assert TrainSettings(**settings).given == set(settings)
-    assert TrainSettings(**settings, max_updates=9).given == {*settings, "max_updates"}
-    assert TrainSettings(**settings, epochs=2).given == {*settings, "epochs"}
+    assert TrainSettings(**settings).explicit == set(settings)
+    assert TrainSettings(**settings, max_updates=9).explicit == {*settings, "max_updates"}
+    assert TrainSettings(**settings, epochs=2).explicit == {*settings, "epochs"}

@@ -20,10 +20,10 @@ def by_vector(encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
     """Splits the three codes [batch, 3, dim] by name; the extra one is masked for contexts of one turn."""
     assert encoded.mask is not None
     codes = encoded.vectors.unbind(1)
-    found: dict[str, ContextEncoding] = {
+    encodings: dict[str, ContextEncoding] = {
         name: ContextEncoding(codes[i].unsqueeze(1)) for i, name in enumerate(CONTEXT_VECTORS)
     }
-    return found | {"extra": ContextEncoding(codes[2].unsqueeze(1), encoded.mask[:, 2:])}
+    return encodings | {"extra": ContextEncoding(codes[2].unsqueeze(1), encoded.mask[:, 2:])}
 
 
 def immediate_and_extra(tokens: TokenBatch, *, separator: int) -> tuple[TokenBatch, TokenBatch, Tensor]:

@@ -141,9 +141,9 @@ class ConveRT(ConvertCapabilities, RankerModel):
         """The model to save: itself, or for quantization-aware training a copy for inference."""
         if not self.sizes.quantized or self.is_for_inference:
             return self
-        kept = copy.deepcopy(self)
-        kept.for_inference()
-        return kept
+        stored = copy.deepcopy(self)
+        stored.for_inference()
+        return stored
 
     @property
     def loss_scale(self) -> float | None:
@@ -182,9 +182,9 @@ class ConveRT(ConvertCapabilities, RankerModel):
             return super().kept_weights(dtype)
         if dtype == torch.bfloat16:
             raise ConfigError("a quantized convert model is stored in 8 bits and float16: leave dtype out")
-        kept = self.as_kept()
-        weights = {name: parameter.detach().half() for name, parameter in kept.named_parameters()}
-        return {name: weights.get(name, tensor.detach()) for name, tensor in kept.state_dict().items()}
+        stored = self.as_kept()
+        weights = {name: parameter.detach().half() for name, parameter in stored.named_parameters()}
+        return {name: weights.get(name, tensor.detach()) for name, tensor in stored.state_dict().items()}
 
     def export_steps(self) -> dict[str, Step]:
         if self.history is None:
@@ -265,23 +265,25 @@ class ConveRT(ConvertCapabilities, RankerModel):
         extra = torch.zeros_like(immediate)
         if len(rows):
             extra = extra.index_copy(0, rows, self.history.head(self.encoder(earlier), self.skip))
-        said = torch.zeros(len(tokens), dtype=torch.bool, device=rows.device).index_fill(0, rows, True)
-        return self._of_both(immediate, extra, said)
+        has_extra = torch.zeros(len(tokens), dtype=torch.bool, device=rows.device).index_fill(0, rows, True)
+        return self._of_both(immediate, extra, has_extra)
 
     def from_texts(self, last: TokenBatch, earlier: TokenBatch) -> ContextEncoding:
         """Like `encode_objectives`, from the split texts [batch, length], the second maybe all padding; for export."""
         assert self.history is not None
         ids, mask = torch.cat([last.ids, earlier.ids]), torch.cat([last.mask, earlier.mask])
         reduced = self.encoder(TokenBatch(ids, mask)).unflatten(0, (2, -1))
-        said = earlier.mask.any(1)
-        extra = self.history.head(reduced[1], self.skip).masked_fill(~said.unsqueeze(1), 0)
-        return self._of_both(self.context_head(reduced[0], self.skip), extra, said)
+        has_extra = earlier.mask.any(1)
+        extra = self.history.head(reduced[1], self.skip).masked_fill(~has_extra.unsqueeze(1), 0)
+        return self._of_both(self.context_head(reduced[0], self.skip), extra, has_extra)
 
-    def _of_both(self, immediate: Tensor, extra: Tensor, said: Tensor) -> ContextEncoding:
+    def _of_both(self, immediate: Tensor, extra: Tensor, has_extra: Tensor) -> ContextEncoding:
         assert self.history is not None
         combined = self.history.combined_head((immediate + extra) / 2, self.history.combined_skip)
         vectors = torch.stack([combined, immediate, extra], dim=1) * self.scale()
-        return ContextEncoding(vectors, torch.stack([torch.ones_like(said), torch.ones_like(said), said], dim=1))
+        return ContextEncoding(
+            vectors, torch.stack([torch.ones_like(has_extra), torch.ones_like(has_extra), has_extra], dim=1)
+        )
 
     def objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
         if self.history is None or encoded.n_codes == 1:  # no contexts

@@ -79,8 +79,8 @@ class QuantizationAwareEmbedding(nn.Embedding):
 
     def forward(self, ids: Tensor) -> Tensor:
         """[...] -> [..., dim]. Quantizes only the rows it looks up."""
-        kept = self.range
-        return _StraightThrough.apply(F.embedding(ids, self.weight), lambda some: kept.values(kept.codes(some)))
+        codec = self.range
+        return _StraightThrough.apply(F.embedding(ids, self.weight), lambda rows: codec.values(codec.codes(rows)))
 
     @torch.no_grad()
     def quantized(self) -> QuantizedEmbedding:

@@ -46,8 +46,8 @@ class PackedRows:
         order = torch.tensor([row for group in groups for row in group])
         batch = torch.arange(mask.numel()).view_as(mask)
         parts = [lengths[group] for group in order.split([len(group) for group in groups])]
-        own = [torch.arange(max(1, int(part[-1]))) < part[:, None] for part in parts]  # the last one is the longest
-        return cls(mask, batch[order][mask[order]], tuple(cls.of(part) for part in own), order)
+        masks = [torch.arange(max(1, int(part[-1]))) < part[:, None] for part in parts]  # the last one is the longest
+        return cls(mask, batch[order][mask[order]], tuple(cls.of(part) for part in masks), order)
 
     @property
     def positions(self) -> Tensor:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from polyencoder.modeling.cpu.modules import decides, draw, kept, raised
+from polyencoder.modeling.cpu.modules import decides, draw, keep_mask, raised
 
 CACHED = 2**17  # attention weights processed together, per thread
 
@@ -121,7 +121,9 @@ class _ByHeads(torch.autograd.Function):
                 ours, same = _same_heads(bias, part, heads)
                 same += ours
             torch.softmax(part, -1, out=part)
-            torch.bmm(part if numbers is None else kept(numbers[heads], p).mul_(part), value[heads], out=output[heads])
+            torch.bmm(
+                part if numbers is None else keep_mask(numbers[heads], p).mul_(part), value[heads], out=output[heads]
+            )
         ctx.save_for_backward(query, key, value, weights, numbers, bias)
         ctx.scale, ctx.p = scale, p
         return output
@@ -134,7 +136,7 @@ class _ByHeads(torch.autograd.Function):
         of_bias = torch.zeros_like(bias, dtype=torch.float32) if ctx.needs_input_grad[4] else None
         for heads in _cached(weights, bias):
             part, of_output = weights[heads], gradient[heads]
-            chosen = None if numbers is None else kept(numbers[heads], ctx.p)
+            chosen = None if numbers is None else keep_mask(numbers[heads], ctx.p)
             torch.bmm((part if chosen is None else part * chosen).mT, of_output, out=of_value[heads])
             # With `out`, autocast casts nothing
             of_weights = torch.bmm(of_output, value[heads].mT, out=torch.empty_like(part))

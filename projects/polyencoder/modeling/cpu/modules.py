@@ -20,7 +20,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     """
     if not decides(p) or not training or inplace:
         return F.dropout(input, p, training, inplace)
-    return input * kept(draw(input.shape), p, input.dtype).mul_(raised(p))
+    return input * keep_mask(draw(input.shape), p, input.dtype).mul_(raised(p))
 
 
 def decides(p: float) -> bool:
@@ -35,7 +35,7 @@ def draw(shape: torch.Size | tuple[int, ...]) -> Tensor:
     return numbers.view(torch.int16)[:count].view(shape)
 
 
-def kept(numbers: Tensor, p: float, dtype: torch.dtype = torch.float32) -> Tensor:
+def keep_mask(numbers: Tensor, p: float, dtype: torch.dtype = torch.float32) -> Tensor:
     """The mask of kept values (1) from the numbers of `draw`: the lowest share `p` is dropped (0)."""
     last = LOWEST + round(p * VALUES) - 1  # the largest number that drops
     return numbers.clamp(last, last + 1).sub_(last).to(dtype)

@@ -53,12 +53,12 @@ class Run(Protocol):
 class Callback:
     """Hooks of a run, no-ops by default, called in the trainer's order of callbacks.
 
-    `name` is the key of its state in a checkpoint, `kept` the attributes that are its state, by their names without a
-    leading underscore: tensors, numbers, texts and containers of them.
+    `name` is the key of its state in a checkpoint, `stored` the attributes that are its state, by their names without
+    a leading underscore: tensors, numbers, texts and containers of them.
     """
 
     name = ""
-    kept: tuple[str, ...] = ()
+    stored: tuple[str, ...] = ()
 
     def on_start(self, run: Run) -> None:
         """Before the first step; a checkpoint may restore a run here."""
@@ -81,9 +81,9 @@ class Callback:
 
     def state_dict(self) -> dict[str, Any]:
         """The state to resume from."""
-        return {name.removeprefix("_"): getattr(self, name) for name in self.kept}
+        return {name.removeprefix("_"): getattr(self, name) for name in self.stored}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores the state of `state_dict`."""
-        for name in self.kept:
+        for name in self.stored:
             setattr(self, name, state[name.removeprefix("_")])

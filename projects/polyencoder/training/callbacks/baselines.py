@@ -27,7 +27,7 @@ class Baselines(Callback):
     """
 
     name = "baselines"
-    kept = ("before", "stands_in", "tfidf")
+    stored = ("before", "stands_in", "tfidf")
 
     def __init__(
         self,
@@ -94,17 +94,17 @@ def why_no_better(
 
 
 def _reasons(run: Run, *, before: float | None, after: float, responses: list[str]) -> list[str]:
-    updates, config, found = run.updates.count, run.config, []
+    updates, config, reasons = run.updates.count, run.config, []
     if updates < FEW_UPDATES:
-        found.append(f"{updates} updates are few: give more epochs, or more data")
+        reasons.append(f"{updates} updates are few: give more epochs, or more data")
     if before is not None and after > HIGHER_LOSS * before:
-        found.append(
+        reasons.append(
             f"the validation loss rose from {before:.3g} to {after:.3g}: try a lower learning_rate than "
             f"{config.optimizer.learning_rate:g}"
         )
     if run.skipped:
         share = run.skipped / max(1, run.progress.batches)
-        found.append(f"{share:.0%} of the batches had a single candidate: give a larger batch_size, or other data")
+        reasons.append(f"{share:.0%} of the batches had a single candidate: give a larger batch_size, or other data")
     if responses and (different := len(set(responses))) < FEW_DIFFERENT * len(responses):
-        found.append(f"only {different:,} of the {len(responses):,} training responses are distinct")
-    return found or ["data that is more like the validation data, another learning_rate or more epochs may help"]
+        reasons.append(f"only {different:,} of the {len(responses):,} training responses are distinct")
+    return reasons or ["data that is more like the validation data, another learning_rate or more epochs may help"]

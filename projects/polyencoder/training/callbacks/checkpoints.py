@@ -49,14 +49,14 @@ class Checkpoints(Callback):
         settings: Mapping[str, Any],
         defaults: Mapping[str, Any] = MappingProxyType({}),
         changeable: Collection[str] = (),
-        given: Collection[str] = (),
+        explicit: Collection[str] = (),
         instead: str = "give another folder",
         every_seconds: float | None = None,
     ) -> None:
         self.path = Path(path)
         self.resumed = False
         self._settings, self._defaults, self._every = dict(settings), defaults, every_seconds
-        self._changeable, self._given, self._instead = changeable, given, instead
+        self._changeable, self._given, self._instead = changeable, explicit, instead
         self._written, self._due = time.monotonic(), False
         self._failed: str | None = None
 

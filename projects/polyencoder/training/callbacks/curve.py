@@ -27,7 +27,7 @@ class LearningCurve(Callback):
     """Collects points, `{"updates": n, "loss": ..., "R@1": ...}`, of evaluations and of batches between two points."""
 
     name = "curve"
-    kept = ("points", "_every", "_batches")
+    stored = ("points", "_every", "_batches")
     panels: tuple[str, ...] = ("loss", "R@1", RATE)
     """The measures to plot, one panel each."""
 
@@ -53,8 +53,8 @@ class LearningCurve(Callback):
             self._every *= 2
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        known = {**report, "R@1": report.get("hits@1"), AMONG: number_of_candidates(main_measures(report))}
-        shown = {name: float(value) for name in (*self.panels, AMONG) if (value := known.get(name)) is not None}
+        values = {**report, "R@1": report.get("hits@1"), AMONG: number_of_candidates(main_measures(report))}
+        shown = {name: float(value) for name in (*self.panels, AMONG) if (value := values.get(name)) is not None}
         self.points["validation"].append({"updates": run.updates.count, **shown})
 
     def on_end(self, run: Run) -> None:
@@ -87,12 +87,12 @@ class LearningCurve(Callback):
 
 def curve_label(kind: str, points: Sequence[Mapping[str, float]]) -> str:
     """`training, among 64 candidates`: their mean number, if known."""
-    known = [point[AMONG] for point in points if AMONG in point]
-    return f"{kind}, among {round(sum(known) / len(known)):,} candidates" if known else kind
+    counts = [point[AMONG] for point in points if AMONG in point]
+    return f"{kind}, among {round(sum(counts) / len(counts)):,} candidates" if counts else kind
 
 
 def _mean(points: Any) -> dict[str, float]:
     """The mean of each number over the points that have it."""
     names = dict.fromkeys(name for point in points for name in point)
-    known = {name: [point[name] for point in points if name in point] for name in names}
-    return {name: sum(values) / len(values) for name, values in known.items()}
+    by_name = {name: [point[name] for point in points if name in point] for name in names}
+    return {name: sum(values) / len(values) for name, values in by_name.items()}

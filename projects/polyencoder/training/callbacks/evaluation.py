@@ -25,10 +25,10 @@ LOWER_IS_BETTER = ("loss", "rank")
 
 def evaluate_together(ranker: TextRanker, examples: Sequence[Example], *, processes: Processes) -> dict[str, float]:
     """Evaluates a ranker on examples, shared among the processes; the metrics are the same in all of them."""
-    own = processes.share(examples)
+    part = processes.share(examples)
     graded = any(one.labels is not None for one in examples)
     tally = Tally()
-    for share in gather_objects(dict(evaluate(ranker, own, graded=graded).sums) if own else {}):
+    for share in gather_objects(dict(evaluate(ranker, part, graded=graded).sums) if part else {}):
         tally.merge(share)
     return tally.report()
 
@@ -37,7 +37,7 @@ class Evaluation(Callback):
     """Evaluates every `every` training examples, and at the end of the run; the processes share the examples."""
 
     name = "evaluation"
-    kept = ("_done", "_at", "report")
+    stored = ("_done", "_at", "report")
 
     def __init__(self, ranker: TextRanker, examples: Sequence[Example], *, every: int) -> None:
         self._ranker, self._examples = ranker, examples
@@ -81,7 +81,7 @@ class KeepBest(Callback):
     """
 
     name = "best"
-    kept = ("report", "trained", "_bad", "updates", "examples")
+    stored = ("report", "trained", "_bad", "updates", "examples")
 
     def __init__(
         self, ranker: Any, folder: str | os.PathLike[str], *, metric: str = "hits@1", patience: int | None = None
@@ -97,8 +97,8 @@ class KeepBest(Callback):
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
         if self._metric not in report:
-            known = ", ".join(report)
-            raise ConfigError(f"no metric {self._metric!r} to choose the best model by; use one of {known}")
+            names = ", ".join(report)
+            raise ConfigError(f"no metric {self._metric!r} to choose the best model by; use one of {names}")
         order = self._order(report)
         self._bad = 0 if order[0] > self._order(self.trained)[0] else self._bad + 1
         if self._patience is not None and self._bad >= self._patience:

@@ -40,7 +40,7 @@ class MeasuredScaling(Callback):
     """Measures `output_scaling` on the first batch, in one process for all, and calls `on_measured` with it."""
 
     name = "scaling"
-    kept = ("_scaling",)
+    stored = ("_scaling",)
 
     def __init__(self, on_measured: Callable[[float], None] | None = None) -> None:
         self._on_measured = on_measured
@@ -59,11 +59,11 @@ class MeasuredScaling(Callback):
         return batch
 
     def _measured(self, run: Run, batch: Batch | None) -> float | None:
-        own = None
+        measured = None
         if batch is not None:
             tokens = run.text.candidates(batch.pool.texts).to(batch.contexts.ids.device)
-            own = measured_scaling(run.model, batch.contexts, tokens)
-        scaling = next((value for value in gather_objects(own) if value is not None), None)
+            measured = measured_scaling(run.model, batch.contexts, tokens)
+        scaling = next((value for value in gather_objects(measured) if value is not None), None)
         if scaling is not None:
             what = "output scaling %.4g: the outputs have a standard deviation of %.4g, BERT's of %g"
             _log.info(what, scaling, BERT_OUTPUT_STD / scaling, BERT_OUTPUT_STD)

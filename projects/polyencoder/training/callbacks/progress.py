@@ -74,9 +74,9 @@ class ProgressLine(Callback):
         rate = self.rate()
         parts = [shown_rate(rate)] if rate else []
         for name, shown in (("loss", "loss {:.4g}"), ("R@1", "R@1 {:.3f}")):
-            known = [step.measures[name] for step in self._steps if name in step.measures]
-            if known:
-                parts += [shown.format(sum(value for value, _ in known) / sum(count for _, count in known))]
+            values = [step.measures[name] for step in self._steps if name in step.measures]
+            if values:
+                parts += [shown.format(sum(value for value, _ in values) / sum(count for _, count in values))]
         parts += [f"lr {run.updates.learning_rate:.2g}"]
         if (left := run.goal.seconds_left(run.progress, rate=rate)) is not None:
             parts += [f"{tqdm.format_interval(left)} left"]

@@ -45,7 +45,7 @@ class Tracking(Callback):
     """
 
     name = "tracking"
-    kept = ("_ids", "_logged")
+    stored = ("_ids", "_logged")
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Tracking(Callback):
 
     def on_start(self, run: Run) -> None:
         for name in dict.fromkeys(self._names):
-            known = self._ids.get(name)
+            run_id = self._ids.get(name)
             try:
                 made = Tracker(
-                    name, self._folder, run=self._run, options=self._options, id=known, step=run.updates.count
+                    name, self._folder, run=self._run, options=self._options, id=run_id, step=run.updates.count
                 )
             except PolyencoderError:
                 raise

@@ -71,7 +71,7 @@ def test_other_settings_are_an_error_that_names_the_given_one_first(run, tmp_pat
     Checkpoints(path, settings={"batch_size": 4, "seed": 1, "epochs": 2, "gone": 0}).write(run)
     now = {"batch_size": 8, "seed": 2, "epochs": 3, "gone": 0}
     with pytest.raises(CheckpointError, match=r"was begun with seed 1, not 2; .* or look elsewhere") as error:
-        resumed(path, run, settings=now, changeable={"epochs"}, given={"seed", "epochs"}, instead="look elsewhere")
+        resumed(path, run, settings=now, changeable={"epochs"}, explicit={"seed", "epochs"}, instead="look elsewhere")
     assert error.value.argument == "seed"
     with pytest.raises(CheckpointError, match="was begun with batch_size 4, not 8"):
         resumed(path, run, settings=now, changeable={"epochs"})
@@ -88,7 +88,7 @@ def test_a_checkpoint_that_is_older_than_a_setting_was_begun_with_its_default(ru
         resumed(path, run, settings=now, defaults=defaults)
     assert error.value.argument == "objective"
     with pytest.raises(CheckpointError, match="was begun with seed 1, not 2"):  # what the checkpoint says comes first
-        resumed(path, run, settings=now | {"seed": 2}, defaults=defaults, given={"objective"})
+        resumed(path, run, settings=now | {"seed": 2}, defaults=defaults, explicit={"objective"})
     assert resumed(path, run, settings=now, defaults=defaults, changeable={"objective"}).resumed
 
 
