@@ -144,8 +144,8 @@ def measured_alone(module: str, *flags: str, what: str) -> dict[str, Any]:
     """
     done = subprocess.run([sys.executable, "-m", module, *flags], capture_output=True, text=True, check=False)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise SystemExit(f"{what}: {said[-1]}")
+        output = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise SystemExit(f"{what}: {output[-1]}")
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 

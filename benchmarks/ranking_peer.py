@@ -62,8 +62,8 @@ def multi_vector_encoder(backbone: str | Path, *, projected: bool, config: Mappi
             "pip install 'sentence-transformers>=6.2'"
         ) from None
     if not projected:
-        kept = [module for module in model.children() if not isinstance(module, dense)]
-        model = package.MultiVectorEncoder(modules=kept, device="cpu")
+        modules = [module for module in model.children() if not isinstance(module, dense)]
+        model = package.MultiVectorEncoder(modules=modules, device="cpu")
     model.max_seq_length = TOKENS
     return model
 
@@ -130,9 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         late.model.get_parameter("term_weights").fill_(1e-3)
     peers = {name: make(backbone) for name, make in PEERS[flags.peer].items()}
     rows = [*_times(late, peers, contexts, texts, counts=counts), *_bytes(late, peers, texts[-max(counts) :])]
-    found = {(row["system"], row["candidates"], name): row[name] for row in rows for name in row}
+    times = {(row["system"], row["candidates"], name): row[name] for row in rows for name in row}
     summary = {
-        f"ours / {theirs}, {n}, {case}": found[OURS, n, case] / found[theirs, n, case]
+        f"ours / {theirs}, {n}, {case}": times[OURS, n, case] / times[theirs, n, case]
         for n, case, theirs in itertools.product(counts, ("unseen_ms", "kept_ms"), peers)
     }
     settings = {"repeats": repeats, "candidates": list(counts), "tokens": TOKENS}
@@ -148,17 +148,17 @@ def _times(
     _measured(late, peers, list(itertools.islice(unseen, WARM_UP)), contexts[0])
     rows = []
     for n in counts:
-        found = [_measured(late, peers, list(itertools.islice(unseen, n)), turns) for turns in contexts]
+        measured = [_measured(late, peers, list(itertools.islice(unseen, n)), turns) for turns in contexts]
         for system in (OURS, *peers):
-            cases = [case for name, case in found[0] if name == system]
-            medians = {case: statistics.median(one[system, case] for one in found) for case in cases}
+            cases = [case for name, case in measured[0] if name == system]
+            medians = {case: statistics.median(one[system, case] for one in measured) for case in cases}
             rows.append({"system": system, "candidates": n, **medians})
     return rows
 
 
 def _measured(late: Ranker, peers: Mapping[str, Any], candidates: list[str], turns: list[str]) -> Times:
     """Milliseconds of each system in each case, for one list."""
-    kept = {name: peer.encode_document(candidates, show_progress_bar=False) for name, peer in peers.items()}
+    encoded = {name: peer.encode_document(candidates, show_progress_bar=False) for name, peer in peers.items()}
 
     def ours() -> object:
         return late.rank(turns, candidates, top_k=TOP_K)
@@ -169,7 +169,7 @@ def _measured(late: Ranker, peers: Mapping[str, Any], candidates: list[str], tur
     times = {(OURS, "unseen_ms"): processor_ms(ours)}
     times |= {(name, "unseen_ms"): processor_ms(theirs(name, None)) for name in peers}
     times[OURS, "kept_ms"] = processor_ms(ours)
-    times |= {(name, "kept_ms"): processor_ms(theirs(name, kept[name])) for name in peers}
+    times |= {(name, "kept_ms"): processor_ms(theirs(name, encoded[name])) for name in peers}
     with tempfile.TemporaryDirectory() as folder, late.index(candidates, folder, store_tokens="int8") as index:
         stored = Searcher(late, index, top_k=TOP_K, rerank_k=len(candidates), keep_turns=True)
         times[OURS, "stored_ms"] = processor_ms(lambda: stored([turns]))

@@ -100,34 +100,34 @@ def _scaled(vectors: Tensor) -> Tensor:
 
 
 def measure(
-    one: ContextEncoding, candidates: Tensor, parlai: Callable[[ContextEncoding, Tensor], Tensor], *, repeats: int
+    encoded: ContextEncoding, candidates: Tensor, parlai: Callable[[ContextEncoding, Tensor], Tensor], *, repeats: int
 ) -> dict[str, Any]:
     """One row of the report, of one context."""
-    codes = one.vectors[0]
-    arrays, rows = Contexts.of(one), candidates.numpy()
+    codes = encoded.vectors[0]
+    arrays, rows = Contexts.of(encoded), candidates.numpy()
 
     def search_one() -> object:
         return search(arrays, rows, k=TOP_K)
 
-    expected, found = score(one, candidates), parlai(one, candidates)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    expected, parlai_scores = score(encoded, candidates), parlai(encoded, candidates)
+    torch.testing.assert_close(parlai_scores, expected, rtol=1e-4, atol=1e-4)
     times = interleaved_ms(
         {
             "floor": lambda: candidates @ codes.t(),
             "search": search_one,
-            "torch_search": lambda: by_torch.search(one, candidates, k=TOP_K),
-            "fp32_score": lambda: score(one, candidates),
-            "parlai": lambda: parlai(one, candidates),
+            "torch_search": lambda: by_torch.search(encoded, candidates, k=TOP_K),
+            "fp32_score": lambda: score(encoded, candidates),
+            "parlai": lambda: parlai(encoded, candidates),
         },
         repeats=repeats,
     )
     return {
         "candidates": len(candidates),
-        "codes": one.n_codes,
+        "codes": encoded.n_codes,
         **{f"{name}_ms": value for name, value in times.items()},
         "search_vs_parlai": times["parlai"] / times["search"],
         "extra_memory_mb": peak_extra_mb(search_one),
-        "parlai_extra_memory_mb": peak_extra_mb(lambda: parlai(one, candidates)),
+        "parlai_extra_memory_mb": peak_extra_mb(lambda: parlai(encoded, candidates)),
     }
 
 

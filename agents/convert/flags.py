@@ -86,11 +86,11 @@ def sizes_of(config: RankerConfig, *, origin: str) -> ConvertConfig:
 
 def check_start(opt: Opt, start: LoadedModel) -> None:
     """Raises CheckpointError for flags that contradict the loaded model."""
-    given, own = flags.given_flags(opt), sizes_of(start.config, origin=str(start.origin))
-    kept = shown_sizes(own, CONVERT_SIZES)  # also with --init-model
+    explicit, sizes = flags.given_flags(opt), sizes_of(start.config, origin=str(start.origin))
+    stored = shown_sizes(sizes, CONVERT_SIZES)  # also with --init-model
     if not start.origin.is_finetune:  # fine-tuning may change these
-        kept["number_turns"] = start.config.text.number_turns
-        kept |= {"quantization_aware": own.quantized, "quantization_update": own.quantization_update}
-    if not own.multi_context:
-        kept["extra_contexts"] = 0
-    flags.check_kept(given, kept, origin=str(start.origin))
+        stored["number_turns"] = start.config.text.number_turns
+        stored |= {"quantization_aware": sizes.quantized, "quantization_update": sizes.quantization_update}
+    if not sizes.multi_context:
+        stored["extra_contexts"] = 0
+    flags.check_kept(explicit, stored, origin=str(start.origin))

@@ -58,8 +58,8 @@ class ConvertFamily(ModelFamily):
     def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
         """Trains subwords: those that occur `--dict-minfreq` times if given, else about `--dict-maxtokens`."""
         words = count_words(text.rstrip("\n") for text in texts)
-        if (least := opt.get("dict_minfreq") or 0) > 0:
-            return learn_subwords(words, SubwordSettings(min_count=least))
+        if (min_count := opt.get("dict_minfreq") or 0) > 0:
+            return learn_subwords(words, SubwordSettings(min_count=min_count))
         size = opt.get("dict_maxtokens") or -1
         tokenizer, _ = learn_subwords_of_size(words, size if size > 0 else SIZE, least_count=LEAST_COUNT)
         return tokenizer
@@ -72,12 +72,14 @@ class ConvertFamily(ModelFamily):
             raise ConfigError(
                 "the tokenizer is not ConveRT's subwords: its dictionary or model belongs to another agent"
             )
-        given: dict[str, Any] = {name: length(opt, name, fields[name]) for name in ("text_truncate", "label_truncate")}
+        changes: dict[str, Any] = {
+            name: length(opt, name, fields[name]) for name in ("text_truncate", "label_truncate")
+        }
         if (extra := opt.get("extra_contexts")) is not None:
-            given["history_size"] = 1 + extra
+            changes["history_size"] = 1 + extra
         if (numbered := opt.get("number_turns")) is not None:
-            given["number_turns"] = numbered
-        return TextConfig(**{**fields, **given})
+            changes["number_turns"] = numbered
+        return TextConfig(**{**fields, **changes})
 
     def configure(
         self, opt: Opt, architecture: Architecture, text: TextEncoder, start: LoadedModel | None
@@ -87,9 +89,9 @@ class ConvertFamily(ModelFamily):
             if opt.get("number_turns") and text.config.history_size == 1:
                 raise ConfigError("--number-turns true: needs --extra-contexts; leave it out")
             multi_context, size = text.config.history_size != 1, text.tokenizer.get_vocab_size(False)
-            given = parse_sizes({name: opt[name] for name in CONVERT_SIZES if opt.get(name) is not None})
+            explicit = parse_sizes({name: opt[name] for name in CONVERT_SIZES if opt.get(name) is not None})
             sizes = ConvertConfig(
-                vocab_size=size, multi_context=multi_context, **given, **_quantization(opt), **dropout
+                vocab_size=size, multi_context=multi_context, **explicit, **_quantization(opt), **dropout
             )
             config = convert_ranker(sizes, text.config)
         else:

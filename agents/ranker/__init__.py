@@ -15,13 +15,13 @@ PARLAI_VERSION = "1.7.2"
 def require_parlai() -> None:
     """Raises `ImportError`, with a remedy, unless ParlAI is installed at `PARLAI_VERSION`."""
     try:
-        found = version("parlai")
+        installed = version("parlai")
     except PackageNotFoundError:
         problem = "ParlAI is not installed"
     else:
-        if found == PARLAI_VERSION:
+        if installed == PARLAI_VERSION:
             return
-        problem = f"ParlAI {found} is installed, but only {PARLAI_VERSION} is supported"
+        problem = f"ParlAI {installed} is installed, but only {PARLAI_VERSION} is supported"
     raise ImportError(f"{problem}: run `pip install --no-deps parlai=={PARLAI_VERSION}`")
 
 

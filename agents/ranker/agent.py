@@ -92,7 +92,7 @@ class RankerAgent(RankerModelAgent):
         if label is not None:
             obs.force_set("label_choice", label)
         if self.source.blocks_repeats and "labels" not in obs:
-            obs.force_set("said", history.lines())
+            obs.force_set("spoken", history.lines())
         return obs
 
     def self_observe(self, self_message: Message) -> None:
@@ -129,7 +129,7 @@ class RankerAgent(RankerModelAgent):
             valid_indices=torch.tensor(places),
             turns=[obs["turns"] for obs in examples] if self.reads_turns() else None,
             candidates=None if None in candidates else candidates,
-            said=[obs.get("said") or set() for obs in examples],
+            spoken=[obs.get("spoken") or set() for obs in examples],
             observations=list(examples) if self.is_debug else None,
         )
 
@@ -165,8 +165,8 @@ class RankerAgent(RankerModelAgent):
 
     def rank(self, batch: Batch) -> Ranked | None:
         """Ranks the candidates of each example, with the label's metrics; None if there are no negatives."""
-        spare = max(map(len, batch.said)) if self.source.blocks_repeats else 0
-        ranked = self.source.answer(batch, most=self._wanted() + spare)
+        spare = max(map(len, batch.spoken)) if self.source.blocks_repeats else 0
+        ranked = self.source.answer(batch, top_k=self._wanted() + spare)
         self._examples.check_exam(batch.labels, self.source.name, is_ranked=ranked is not None)
         for name, value in () if ranked is None else ranked.costs.items():
             self.global_metrics.add(name, AverageMetric(value, batch.batchsize))
@@ -187,18 +187,21 @@ class RankerAgent(RankerModelAgent):
         the reply's ranking includes them, as teachers compute hits@k from it. If no candidate is likely enough
         (`--min-probability`), the reply is the text of `--no-answer`.
         """
-        found, metrics, _ = ranked
+        results, metrics, _ = ranked
         if self.source.confidence is not None and metrics is not None:
-            metrics = [{**one, **more} for one, more in zip(metrics, answer_metrics(found, batch.labels), strict=True)]
-        sayable = found
+            metrics = [
+                {**example, **more}
+                for example, more in zip(metrics, answer_metrics(results, batch.labels), strict=True)
+            ]
+        sayable = results
         if self.source.blocks_repeats:
             sayable = [
                 [pair for pair in pairs if same(pair[0]) not in lines] or pairs
-                for pairs, lines in zip(found, batch.said, strict=True)
+                for pairs, lines in zip(results, batch.spoken, strict=True)
             ]
         choices = 1 if self.opt["inference"] == "max" else self.opt["topk"]
         choosable = [[text for text, _ in pairs[:choices]] for pairs in sayable]
-        listed = [pairs[: self._wanted()] for pairs in (sayable if metrics is None else found)]
+        listed = [pairs[: self._wanted()] for pairs in (sayable if metrics is None else results)]
         return Output(
             [self.random.choice(texts) if texts else self.opt["no_answer"] for texts in choosable],
             [[text for text, _ in pairs] for pairs in listed],

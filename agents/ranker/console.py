@@ -43,14 +43,14 @@ def explain_errors(parser: ParlaiParser | None = None) -> None:
 
 
 def _parse_known_args(parser: ParlaiParser, parse: Any, *args: Any, nohelp: bool = False, **others: Any) -> Any:
-    known, unknown = parse(*args, nohelp=nohelp, **others)
+    parsed, unknown = parse(*args, nohelp=nohelp, **others)
     if unknown and not nohelp:  # without help ParlAI only determines agent and task
         # ParlAI keeps its short flags with two hyphens, and its long ones first
         flags = {name.lstrip("-"): one.option_strings[0] for name, one in parser._option_string_actions.items()}
         first = next((word.lstrip("-") for word in unknown if word.startswith("-")), None)
         meant = did_you_mean(first, flags, listed=False, shown=flags.__getitem__) if first else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
-    return known, unknown
+    return parsed, unknown
 
 
 def _program() -> str:

@@ -59,14 +59,14 @@ class RankerDictionary(DictionaryAgent):
         if shared:
             self._use(shared["text"])
             return
-        if (found := _existing_tokenizer(opt, self.family)) is None:
+        if (existing := _existing_tokenizer(opt, self.family)) is None:
             self.family.check_new_vocabulary(opt)
             if opt.get("load_from_checkpoint") and opt.get("model_file"):  # in training, which writes it beside X
                 self._lock = TrainingLock.shared(opt["model_file"])
             if is_for_show(opt):
                 self._train(("nothing",))
             return  # to be built
-        self._use(self._text_encoder(*found))
+        self._use(self._text_encoder(*existing))
 
     def is_prebuilt(self) -> bool:
         """Whether the vocabulary exists already."""
@@ -176,8 +176,8 @@ class RankerDictionary(DictionaryAgent):
         self.ind2tok = {index: token for token, index in self.tok2ind.items()}
         self.null_token, self.start_token = text.config.pad_token, text.config.start_token
         self.end_token = text.config.end_token
-        own = getattr(text.tokenizer, "model", None)  # missing in ConveRT's subwords
-        unknown = (getattr(own, "unk_token", None), "[UNK]", "<unk>")
+        model = getattr(text.tokenizer, "model", None)  # missing in ConveRT's subwords
+        unknown = (getattr(model, "unk_token", None), "[UNK]", "<unk>")
         self.unk_token = next((token for token in unknown if token in self.tok2ind), self.null_token)
         self._unk_token_idx = self.tok2ind[self.unk_token]
 
@@ -198,8 +198,8 @@ class RankerDictionary(DictionaryAgent):
 
     def _counted(self, texts: Iterator[str]) -> Counter[str]:
         ids: Counter[int] = Counter()
-        while some := [text.rstrip("\n") for text in islice(texts, COUNTED_AT_ONCE)]:
-            ids.update(i for row in self._ready().ids(some, remember=False) for i in row)
+        while batch := [text.rstrip("\n") for text in islice(texts, COUNTED_AT_ONCE)]:
+            ids.update(i for row in self._ready().ids(batch, remember=False) for i in row)
         return Counter({self.ind2tok[i]: count for i, count in ids.items() if i in self.ind2tok})
 
 

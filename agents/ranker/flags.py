@@ -109,12 +109,16 @@ def check_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, tuple
 
 def check_unread(opt: Opt) -> None:
     """Raises ConfigError for a flag of ParlAI's answers or evaluations that nothing reads."""
-    given = given_flags(opt)
-    if given.get("topk", TOPK) != TOPK and opt.get("inference") != "topk":
-        raise ConfigError(f"--topk {given['topk']} is read only with --inference topk: give that too, or leave it out")
+    explicit = given_flags(opt)
+    if explicit.get("topk", TOPK) != TOPK and opt.get("inference") != "topk":
+        raise ConfigError(
+            f"--topk {explicit['topk']} is read only with --inference topk: give that too, or leave it out"
+        )
     for name, unused in (("area_under_curve_digits", -1), ("area_under_curve_class", None)):
-        if given.get(name, unused) != unused:
-            raise ConfigError(f"{flag(name)} {given[name]}: is a measure of classifiers, not of rankers; leave it out")
+        if explicit.get(name, unused) != unused:
+            raise ConfigError(
+                f"{flag(name)} {explicit[name]}: is a measure of classifiers, not of rankers; leave it out"
+            )
 
 
 def check_supported(opt: Opt) -> None:
@@ -129,17 +133,17 @@ def check_supported(opt: Opt) -> None:
 def check_flags(opt: Opt, architecture: Architecture) -> None:
     """Raises ConfigError for a flag that these rankers do not support, before anything is built."""
     check_supported(opt)
-    given = given_flags(opt)
+    explicit = given_flags(opt)
     can = family(architecture).can
-    if can.reads_pairs and given.get("encode_candidate_vecs"):
+    if can.reads_pairs and explicit.get("encode_candidate_vecs"):
         raise ConfigError(
             f"--encode-candidate-vecs true: the scores of a {can.title} are not those of candidates' vectors; leave "
             "it out"
         )
-    part = given.get("type_optimization")
-    if part and "learn_embeddings" in given and given["learn_embeddings"] != (part == "all"):
-        raise ConfigError(f"--learn-embeddings {given['learn_embeddings']} contradicts --type-optimization {part}")
-    if opt.get("lora") and given.get("learn_embeddings"):
+    part = explicit.get("type_optimization")
+    if part and "learn_embeddings" in explicit and explicit["learn_embeddings"] != (part == "all"):
+        raise ConfigError(f"--learn-embeddings {explicit['learn_embeddings']} contradicts --type-optimization {part}")
+    if opt.get("lora") and explicit.get("learn_embeddings"):
         raise ConfigError(
             "--learn-embeddings True contradicts --lora, which freezes the encoder: leave out one of them"
         )
@@ -157,14 +161,17 @@ def check_existing_vocabulary(opt: Opt, tokenizer: AnyTokenizer, path: str) -> N
     """Raises CheckpointError for a flag that contradicts the vocabulary at `path`, which is there already."""
     if not isinstance(tokenizer, Tokenizer):  # ConveRT's subwords
         return
-    given, size = given_flags(opt), tokenizer.get_vocab_size(with_added_tokens=False)  # turns' separator may be added
+    explicit, size = (
+        given_flags(opt),
+        tokenizer.get_vocab_size(with_added_tokens=False),
+    )  # turns' separator may be added
     normalizer = tokenizer.normalizer
     is_lower = normalizer is not None and normalizer.normalize_str("A") == normalizer.normalize_str("a")
     remedy = "leave the flag out, or remove the file and the .dict beside it to train another"
-    if given.get("dict_lower", is_lower) != is_lower:
+    if explicit.get("dict_lower", is_lower) != is_lower:
         what = "ignores case" if is_lower else "has upper case"
-        raise CheckpointError(f"--dict-lower {given['dict_lower']}: the vocabulary in {path} {what}: {remedy}")
-    at_most = given.get("dict_maxtokens", 0)
+        raise CheckpointError(f"--dict-lower {explicit['dict_lower']}: the vocabulary in {path} {what}: {remedy}")
+    at_most = explicit.get("dict_maxtokens", 0)
     of_size = f"--dict-maxtokens {at_most}: the vocabulary in {path} has {size:,} tokens"
     if 0 < at_most < size > SMALLEST_VOCABULARY:
         raise CheckpointError(f"{of_size}: {remedy}")
@@ -180,18 +187,18 @@ def check_origin(
     learning: Collection[str] = OF_THE_VOCABULARY,
 ) -> None:
     """Raises CheckpointError for flags that contradict the source of the model and its vocabulary, `origin`."""
-    given, named = given_flags(opt), opt.get(source)
+    explicit, named = given_flags(opt), opt.get(source)
     if origin is None:
         check_init_model(opt)
-        _check_vocabulary(given, None, origin=f"{flag(source)} {named}" if named else None, learning=learning)
+        _check_vocabulary(explicit, None, origin=f"{flag(source)} {named}" if named else None, learning=learning)
         return
     stored = stored_options(origin)
     if named and origin.is_finetune:
         raise CheckpointError(f"{flag(source)} {named} contradicts {origin}: both name the source of the encoder")
-    if source in given and stored is not None and given[source] != stored.get(source):
-        raise _contradiction(source, given[source], str(origin), stored.get(source) or "none")
-    _check_vocabulary(given, stored, origin=str(origin), learning=learning)
-    _check_dictionary(given, origin.path, str(origin))
+    if source in explicit and stored is not None and explicit[source] != stored.get(source):
+        raise _contradiction(source, explicit[source], str(origin), stored.get(source) or "none")
+    _check_vocabulary(explicit, stored, origin=str(origin), learning=learning)
+    _check_dictionary(explicit, origin.path, str(origin))
 
 
 def check_init_model(opt: Opt) -> None:
@@ -208,75 +215,79 @@ def stored_options(origin: CheckpointSource) -> dict[str, Any] | None:
 
 def check_encoder(opt: Opt, backbone: dict[str, Any], *, origin: str) -> None:
     """Raises CheckpointError for a size that differs from the encoder's configuration `backbone`."""
-    given = given_flags(opt)
+    explicit = given_flags(opt)
     for name, keys in OF_THE_ENCODER.items():
-        value = given.get(name)
-        own = next((backbone[key] for key in keys if key in backbone), None)
-        own = max_length(backbone) if name == "n_positions" else own  # some architectures have more rows than positions
-        if value is not None and value != own and not (name == "n_encoder_layers" and value <= 0):
-            raise _contradiction(name, value, origin, own)
+        value = explicit.get(name)
+        encoder_value = next((backbone[key] for key in keys if key in backbone), None)
+        encoder_value = (
+            max_length(backbone) if name == "n_positions" else encoder_value
+        )  # some architectures have more rows than positions
+        if value is not None and value != encoder_value and not (name == "n_encoder_layers" and value <= 0):
+            raise _contradiction(name, value, origin, encoder_value)
 
 
 def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
     """Raises CheckpointError for a flag that contradicts the resumed model at `origin`."""
-    given = given_flags(opt)
-    if given.get("output_scaling") == "auto":
-        del given["output_scaling"]  # measured when this file's training began
+    explicit = given_flags(opt)
+    if explicit.get("output_scaling") == "auto":
+        del explicit["output_scaling"]  # measured when this file's training began
     values = {name: getattr(stored, field) for field, name in RANKER_FIELDS.items()}
     prompts = {name: getattr(stored.text, name) for name in PROMPTS}
-    check_kept(given, {**values, **prompts, "turn_separator": turn_separator(stored.text)}, origin=origin)
+    check_kept(explicit, {**values, **prompts, "turn_separator": turn_separator(stored.text)}, origin=origin)
 
 
 def check_special_tokens(opt: Opt, tokens: Mapping[str, str]) -> None:
     """Raises ConfigError for special tokens other than the tokenizer's; the end token may be the start token."""
-    given = given_flags(opt)
+    explicit = given_flags(opt)
     for name, token in tokens.items():
         names = {token, token.removesuffix(END_OF_WORD)}
         if name == "dict_endtoken" and token == tokens["dict_starttoken"]:
             names.add("__start__")  # ParlAI's name for it
-        if given.get(name, token) not in names:
-            raise ConfigError(f"{flag(name)} {given[name]}: the tokenizer has {token} for it; leave it out")
+        if explicit.get(name, token) not in names:
+            raise ConfigError(f"{flag(name)} {explicit[name]}: the tokenizer has {token} for it; leave it out")
 
 
 def _check_vocabulary(
-    given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, origin: str | None, learning: Collection[str]
+    explicit: Mapping[str, Any], stored: Mapping[str, Any] | None, *, origin: str | None, learning: Collection[str]
 ) -> None:
     for name in learning:
-        if name not in given:
+        if name not in explicit:
             continue
-        if stored is not None and name in stored and given[name] != stored[name]:
-            raise _contradiction(name, given[name], str(origin), stored[name])
+        if stored is not None and name in stored and explicit[name] != stored[name]:
+            raise _contradiction(name, explicit[name], str(origin), stored[name])
         if origin and not origin.startswith(("--init-model", "--model-file")):
-            raise CheckpointError(f"{flag(name)} {given[name]}: the tokenizer is that of {origin}; leave the flag out")
-        if origin is None and name == "dict_tokenizer" and given[name] not in TRAINED_TOKENIZERS:
+            raise CheckpointError(
+                f"{flag(name)} {explicit[name]}: the tokenizer is that of {origin}; leave the flag out"
+            )
+        if origin is None and name == "dict_tokenizer" and explicit[name] not in TRAINED_TOKENIZERS:
             raise ConfigError(
-                f"--dict-tokenizer {given[name]}: a vocabulary trained on a task is byte-level BPE; leave it out"
+                f"--dict-tokenizer {explicit[name]}: a vocabulary trained on a task is byte-level BPE; leave it out"
             )
 
 
-def _check_dictionary(given: Mapping[str, Any], path: str, origin: str) -> None:
+def _check_dictionary(explicit: Mapping[str, Any], path: str, origin: str) -> None:
     """Raises CheckpointError for an existing `--dict-file` that is not the model's dictionary without added tokens."""
-    named, own = (f"{str(name).removesuffix('.dict')}.tokenizer.json" for name in (given.get("dict_file"), path))
-    if not (os.path.exists(named) and os.path.exists(own)) or os.path.samefile(named, own):
+    named, stored = (f"{str(name).removesuffix('.dict')}.tokenizer.json" for name in (explicit.get("dict_file"), path))
+    if not (os.path.exists(named) and os.path.exists(stored)) or os.path.samefile(named, stored):
         return
     apart = {"added_tokens": None, "post_processor": None}
-    one, other = (json.loads(read_tokenizer(file).to_str()) | apart for file in (named, own))
-    if one != other:
+    named_tokenizer, stored_tokenizer = (json.loads(read_tokenizer(file).to_str()) | apart for file in (named, stored))
+    if named_tokenizer != stored_tokenizer:
         raise CheckpointError(
-            f"--dict-file {given['dict_file']} contradicts {origin}, which has its own tokenizer: leave the flag out"
+            f"--dict-file {explicit['dict_file']} contradicts {origin}, which has its own tokenizer: leave the flag out"
         )
 
 
-def check_kept(given: Mapping[str, Any], kept: Mapping[str, Any], *, origin: str) -> None:
+def check_kept(explicit: Mapping[str, Any], stored: Mapping[str, Any], *, origin: str) -> None:
     """Raises CheckpointError for a flag that differs from what the model at `origin` keeps."""
-    for name, value in kept.items():
-        if given.get(name, value) != value:
-            raise _contradiction(name, given[name], origin, value)
+    for name, value in stored.items():
+        if explicit.get(name, value) != value:
+            raise _contradiction(name, explicit[name], origin, value)
 
 
-def _contradiction(name: str, value: Any, origin: str, own: Any) -> CheckpointError:
+def _contradiction(name: str, value: Any, origin: str, stored: Any) -> CheckpointError:
     if origin.startswith("--backbone"):
         what, remedy = "whose encoder has", "leave the flag out"
     else:
         what, remedy = "which was trained with", "leave the flag out, or train another model file"
-    return CheckpointError(f"{flag(name)} {value} contradicts {origin}, {what} {own}: {remedy}")
+    return CheckpointError(f"{flag(name)} {value} contradicts {origin}, {what} {stored}: {remedy}")

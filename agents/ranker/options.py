@@ -24,8 +24,8 @@ _PRESETS = Path("~/.parlai/opt_presets")  # where ParlAI looks for the names of 
 def check_option_files(opt: Opt | dict[str, Any] | None) -> None:
     """Checks that option files are JSON, and name no code that `opt` does not: else CheckpointError or ConfigError."""
     opt = opt or {}
-    given = {name: opt[name] for name in ("model", "task", "evaltask") if opt.get(name)}
-    named = [module for _, _, module in named_modules(given)]
+    named_options = {name: opt[name] for name in ("model", "task", "evaltask") if opt.get(name)}
+    named = [module for _, _, module in named_modules(named_options)]
     for name in ("init_opt", "final_extra_opt"):
         for path in _presets(opt.get(name)):
             check_options(path, named=named)
@@ -42,12 +42,12 @@ def check_option_files(opt: Opt | dict[str, Any] | None) -> None:
 
 def given_flags(opt: Opt) -> dict[str, Any]:
     """The options of the command line, and of an `--init-opt` that ParlAI did not write beside a model."""
-    given = chosen(opt)
+    explicit = chosen(opt)
     saved: dict[str, Any] = {}
-    for path in _presets(given.get("init_opt")):  # a model's options have that of its training
+    for path in _presets(explicit.get("init_opt")):  # a model's options have that of its training
         options = read_options(path)
         saved |= options if "starttime" in options else {}
-    return {name: value for name, value in given.items() if name not in saved or saved[name] != value}
+    return {name: value for name, value in explicit.items() if name not in saved or saved[name] != value}
 
 
 def chosen(opt: Opt) -> dict[str, Any]:
@@ -68,6 +68,6 @@ def _on_disk(opt: Opt | dict[str, Any], name: str) -> str:
 
 def _presets(names: str | None) -> Iterator[Path]:
     for name in (names or "").split(","):
-        own = _PRESETS.expanduser() / f"{name}.opt"
-        if path := next((path for path in (Path(name), own) if name and os.path.exists(path)), None):
+        preset = _PRESETS.expanduser() / f"{name}.opt"
+        if path := next((path for path in (Path(name), preset) if name and os.path.exists(path)), None):
             yield path

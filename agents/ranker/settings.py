@@ -26,7 +26,7 @@ def flag(name: str) -> str:
 
 def option_names(cls: type) -> dict[str, str]:
     """ParlAI's options for the settings of a class, by setting."""
-    return {name: found.name for name, leaf in leaves(cls).items() if (found := leaf.parlai) and found.name}
+    return {name: option.name for name, leaf in leaves(cls).items() if (option := leaf.parlai) and option.name}
 
 
 def add_settings(
@@ -46,31 +46,31 @@ def add_settings(
     names, groups, others = option_names(cls), {}, {*without}
     flags = {flag(name): flag(option) for name, option in names.items()}
     for name, leaf in leaves(cls).items():
-        found = leaf.parlai
-        if found is None or found.theirs or others & {name, *leaf.path} or _of_others(leaf, architecture):
+        option = leaf.parlai
+        if option is None or option.theirs or others & {name, *leaf.path} or _of_others(leaf, architecture):
             continue
         title = panel or leaf.panel
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         groups[title].add_argument(
-            *([found.short] if found.short else []),
+            *([option.short] if option.short else []),
             flag(names[name]),
             type=_type(leaf),
             default=_default(leaf),
             choices=None if float in leaf.kinds else leaf.choices or None,
-            help=_help(f"{leaf.help} {(notes or {}).get(found.name, '')}".strip(), flags),
+            help=_help(f"{leaf.help} {(notes or {}).get(option.name, '')}".strip(), flags),
         )
 
 
 def given_in(opt: Opt, cls: type) -> dict[str, Any]:
     """The settings of a class from the agents' options, by name, without those that need another that is not given."""
-    known = leaves(cls)
-    ours = {name: found.name for name, leaf in known.items() if (found := leaf.parlai) and not found.theirs}
+    by_name = leaves(cls)
+    ours = {name: parlai.name for name, leaf in by_name.items() if (parlai := leaf.parlai) and not parlai.theirs}
     values = {name: opt[option] for name, option in ours.items() if option and opt.get(option) is not None}
 
     def is_read(name: str) -> bool:
-        needs = [need.other for need in known[name].metadata(Needs) if not need.values]
-        return all(values.get(other) for other in needs if other in known)
+        needs = [need.other for need in by_name[name].metadata(Needs) if not need.values]
+        return all(values.get(other) for other in needs if other in by_name)
 
     return {name: value for name, value in values.items() if is_read(name)}
 
@@ -81,18 +81,18 @@ def check_read(opt: Opt, cls: type, *, defaults: Mapping[str, Any]) -> None:
     The agent's `defaults` and the setting's own default may be given. ParlAI's own flags are not checked: its qhadam
     also reads `--betas`.
     """
-    known, names, given = leaves(cls), option_names(cls), given_flags(opt)
+    by_name, names, explicit = leaves(cls), option_names(cls), given_flags(opt)
     for name, option in names.items():
-        value = given.get(option)
-        own = known[name].parlai
+        value = explicit.get(option)
+        parlai = by_name[name].parlai
         if (
             value is None
-            or own is None
-            or own.theirs
-            or str(value) in (str(defaults.get(option)), str(known[name].default))
+            or parlai is None
+            or parlai.theirs
+            or str(value) in (str(defaults.get(option)), str(by_name[name].default))
         ):
             continue
-        for other, values, _ in known[name].metadata(Needs):
+        for other, values, _ in by_name[name].metadata(Needs):
             needed = names.get(other)
             if needed is None or (opt.get(needed) in values if values else opt.get(needed)):
                 continue
@@ -126,7 +126,7 @@ def _default(leaf: Leaf) -> Any:
 
 
 def _help(words: str, flags: Mapping[str, str]) -> str:
-    return re.sub("--[a-z-]*[a-z]", lambda found: flags.get(found[0], found[0]), words).replace("%", "%%")
+    return re.sub("--[a-z-]*[a-z]", lambda match: flags.get(match[0], match[0]), words).replace("%", "%%")
 
 
 RANKER_FIELDS = {

@@ -88,20 +88,20 @@ def _run(name: str, flags: argparse.Namespace) -> dict[str, Any]:
 def _in_its_own_process(name: str, flags: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        own = Path(folder) / "part.json"
-        command = [sys.executable, "-m", "benchmarks.gpu", "--here", "--only", name, "--out", str(own)]
+        report = Path(folder) / "part.json"
+        command = [sys.executable, "-m", "benchmarks.gpu", "--here", "--only", name, "--out", str(report)]
         command += ["--device", flags.device, *(["--quick"] if flags.quick else [])]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
             try:
-                _, said = process.communicate(timeout=LIMIT)
-                why = said.strip().splitlines()[-1:]
+                _, errors = process.communicate(timeout=LIMIT)
+                why = errors.strip().splitlines()[-1:]
             except BaseException as error:
                 os.killpg(process.pid, signal.SIGKILL)  # with what it started, which else keeps the GPU
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
                 why = [f"not over after {LIMIT} seconds"]
-        if own.exists():
-            part: dict[str, Any] = json.loads(own.read_text(encoding="utf-8"))["parts"][name]
+        if report.exists():
+            part: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))["parts"][name]
             return part
     return {"status": "failed", "why": " ".join(why), "seconds": time.perf_counter() - start}
 

@@ -140,9 +140,9 @@ def _gradient(trainer: Trainer, examples: Sequence[Example]) -> Tensor:
         outcome = trainer.objective(Collator(made.text)(list(examples)).to(made.device))
     assert outcome is not None
     (outcome.loss * 128).backward()  # else the smallest numbers of a float16 gradient are 0
-    found = torch.cat([p.grad.flatten() for p in made.model.parameters() if p.grad is not None]) / 128
+    gradient = torch.cat([p.grad.flatten() for p in made.model.parameters() if p.grad is not None]) / 128
     made.model.zero_grad()
-    return found
+    return gradient
 
 
 def _tail(losses: Sequence[float]) -> float:
@@ -178,12 +178,12 @@ def caching(*, device: str, quick: bool) -> dict[str, Any]:
 
 def _member(rank: int, processes: int, device: str, quick: bool, batch: int, folder: str) -> None:
     """One process of the group, with its share of the batch."""
-    place = f"file://{folder}/group"
+    address = f"file://{folder}/group"
     if device == "cuda":
         torch.cuda.set_device(rank)
     dist.init_process_group(
         "nccl" if device == "cuda" else "gloo",
-        init_method=place,
+        init_method=address,
         rank=rank,
         world_size=processes,
         timeout=timedelta(seconds=120),
@@ -247,8 +247,8 @@ def resume(*, device: str, quick: bool) -> dict[str, Any]:
         return _weights(made.model), trainer.updates.count
 
     try:
-        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-            straight, _ = run(Path(one))
+        with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as other:
+            straight, _ = run(Path(first))
             with suppress(Killed):
                 run(Path(other), KillAt(5))
             resumed, updates = run(Path(other))

@@ -62,10 +62,10 @@ def ranker(
     return Ranker(model, TextEncoder(tokenizer, text), device=device)
 
 
-def relative(found: Tensor, expected: Tensor) -> float:
+def relative(actual: Tensor, expected: Tensor) -> float:
     """The largest difference, as a share of the largest number that is expected."""
-    found, expected = found.detach().float().cpu(), expected.detach().float().cpu()
-    return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
+    actual, expected = actual.detach().float().cpu(), expected.detach().float().cpu()
+    return float((actual - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
 
 
 def check(name: str, value: float, *, limit: float) -> dict[str, Any]:

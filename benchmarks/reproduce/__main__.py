@@ -64,9 +64,9 @@ def _run(flags: argparse.Namespace) -> int:
         table = read_table(name)
         rows = [table.row(row) for row in flags.row] if flags.row else table.rows
         asked.append((table, rows))
-        for one in plan(table, scale, rows, seeds=flags.seeds):
-            if one.run.name not in planned or planned[one.run.name].seeds < one.seeds:
-                planned[one.run.name] = one
+        for item in plan(table, scale, rows, seeds=flags.seeds):
+            if item.run.name not in planned or planned[item.run.name].seeds < item.seeds:
+                planned[item.run.name] = item
     if not planned:
         raise PolyencoderError(f"{flags.table}: these rows have no runs at --scale {scale.name}; {PAGE} says why")
     if flags.display_commands:
@@ -102,14 +102,14 @@ def _write_docs(results: Path) -> int:
 def _check(planned: Sequence[Planned], places: Places) -> int:
     """`--dry-run`: print a line for each run; return 1 if a command's flags are invalid."""
     ready, refused = 0, 0
-    for one in planned:
-        said = checks.wrong(one.run, places)
-        lacking = checks.missing(one.run, places)
-        hours = f", {one.run.hours:g} h each" if one.run.hours else ""
-        state = "; ".join(said) if said else f"missing: {'; '.join(lacking)}" if lacking else "ready"
-        print(f"{one.run.name} ({one.seeds} x{hours}): {state}")
-        refused += bool(said)
-        ready += not said and not lacking
+    for item in planned:
+        problems = checks.wrong(item.run, places)
+        lacking = checks.missing(item.run, places)
+        hours = f", {item.run.hours:g} h each" if item.run.hours else ""
+        state = "; ".join(problems) if problems else f"missing: {'; '.join(lacking)}" if lacking else "ready"
+        print(f"{item.run.name} ({item.seeds} x{hours}): {state}")
+        refused += bool(problems)
+        ready += not problems and not lacking
     print(
         f"{len(planned)} runs: {ready} ready, {refused} invalid, {len(planned) - ready - refused} lack files or models"
     )
@@ -117,11 +117,11 @@ def _check(planned: Sequence[Planned], places: Places) -> int:
 
 
 def _display(planned: Sequence[Planned], places: Places) -> int:
-    for one in planned:
-        for seed in range(one.seeds):
-            print(f"# {one.run.name}, seed {seed}" + (f": missing: {one.run.missing}" if one.run.missing else ""))
-            for step in one.run.steps:
-                print(shlex.join(places.command(step, run=one.run.name, seed=seed)))
+    for item in planned:
+        for seed in range(item.seeds):
+            print(f"# {item.run.name}, seed {seed}" + (f": missing: {item.run.missing}" if item.run.missing else ""))
+            for step in item.run.steps:
+                print(shlex.join(places.command(step, run=item.run.name, seed=seed)))
     return 0
 
 

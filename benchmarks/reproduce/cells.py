@@ -105,11 +105,11 @@ def unavailable_reason(scale: Scale, cell: Cell) -> str:
 def _model(name: str, *, where: str) -> Model:
     if name in MODELS:
         return MODELS[name]
-    found = _POLY.fullmatch(name)
-    if not found:
+    match = _POLY.fullmatch(name)
+    if not match:
         raise ConfigError(f"{where}: unknown model {name}; it must be poly-N or one of {', '.join(MODELS)}")
-    vectors = _VECTORS[found["vectors"]] if found["vectors"] else {}
-    return Model("polyencoder", "poly", {"poly-n-codes": int(found["codes"]), **vectors})
+    vectors = _VECTORS[match["vectors"]] if match["vectors"] else {}
+    return Model("polyencoder", "poly", {"poly-n-codes": int(match["codes"]), **vectors})
 
 
 def _counting(name: str, task: Task) -> ReproductionRun:

@@ -28,11 +28,11 @@ def wrong(run: ReproductionRun, places: Places) -> list[str]:
     lines = []
     for step in run.steps:
         try:
-            said = _refused(tuple(places.command(step, run="any", seed=0)))
+            problem = _refused(tuple(places.command(step, run="any", seed=0)))
         except PolyencoderError as error:
-            said = str(error)
-        if said:
-            lines.append(f"{run.name}, {step.name}: {said}")
+            problem = str(error)
+        if problem:
+            lines.append(f"{run.name}, {step.name}: {problem}")
     return lines
 
 
@@ -48,7 +48,7 @@ def missing(run: ReproductionRun, places: Places) -> list[str]:
             lines.append(f"{data / choices[0]}" + (f" (or {', '.join(choices[1:])})" if choices[1:] else ""))
     for name in run.models:
         try:
-            value = places.place(name)
+            value = places.placeholder(name)
         except PolyencoderError as error:
             lines.append(str(error))
             continue
@@ -105,13 +105,13 @@ def _refused_by_parlai(name: str, words: list[str]) -> str:
         return f"parlai has no command {name}"
     parser = SCRIPT_REGISTRY[name].klass.setup_args()
     words = [f"not-fetched/{word}" if word.startswith("zoo:") else word for word in words]
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), _as_command(name, words):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), _as_command(name, words):
             parser.add_extra_args(words)
             ArgumentParser.parse_args(parser, words)  # ParlAI's own parser would download missing models
     except SystemExit:
-        return said.getvalue().strip().splitlines()[-1]
+        return output.getvalue().strip().splitlines()[-1]
     except Exception as error:  # agents and teachers raise errors of any kind
         return str(error)
     return ""

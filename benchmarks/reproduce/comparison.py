@@ -17,21 +17,21 @@ def compared(table: Table, scale: Scale, rows: Sequence[Row], results: Path) -> 
     Raises:
         ConfigError, InputError: a result is invalid; the message names the file.
     """
-    own = measured(table, scale, results)
-    kept = measured(table, scale, RESULTS)
+    here = measured(table, scale, results)
+    published = measured(table, scale, RESULTS)
     names, heads = [], list[Head]()
     for number, column in enumerate(table.columns):
         cells = [(row.name, column.title) for row in rows]
-        if not any(cell in own.values for cell in cells):
+        if not any(cell in here.values for cell in cells):
             continue
         if any(row.paper[number] for row in rows):
             names.append(f"{column.title}, paper")
             heads.append((column, None))
-        if results.resolve() != RESULTS.resolve() and any(cell in kept.values for cell in cells):
+        if results.resolve() != RESULTS.resolve() and any(cell in published.values for cell in cells):
             names.append(f"{column.title}, docs/results.md")
-            heads.append((column, kept))
+            heads.append((column, published))
         names.append(f"{column.title}, {results}")
-        heads.append((column, own))
+        heads.append((column, here))
     if heads:
         yield from ("", f"{table.name}: {table.title}", "")
-        yield from grid(table, [row for row in rows if any(row.name == name for name, _ in own.values)], heads, names)
+        yield from grid(table, [row for row in rows if any(row.name == name for name, _ in here.values)], heads, names)

@@ -106,15 +106,15 @@ def _result(run: ReproductionRun, *, scale: str, seed: int, places: Places, dead
     amount = TrainingAmount()
     for step in run.steps:
         if step.name not in progress.done:
-            found = _one(step, run=run, seed=seed, places=places, deadline=deadline, progress=progress)
-            progress.done[step.name] = found
+            values = _one(step, run=run, seed=seed, places=places, deadline=deadline, progress=progress)
+            progress.done[step.name] = values
             progress.save()
         if "training" in step.read:
             amount = _training_amount(step, run=run, seed=seed, places=places)
             progress.done[step.name] |= {"hours": progress.seconds[step.name] / 3600}
         if "amount" in step.read:
-            found = progress.done[step.name]
-            amount = TrainingAmount(int(found["updates"]), int(found["examples"]), progress.seconds[step.name])
+            values = progress.done[step.name]
+            amount = TrainingAmount(int(values["updates"]), int(values["examples"]), progress.seconds[step.name])
     machine, versions = machine_and_versions()
     return Result(
         scale=scale,
@@ -133,9 +133,9 @@ def _result(run: ReproductionRun, *, scale: str, seed: int, places: Places, dead
     )
 
 
-def _published(place: str) -> str:
+def _published(path: str) -> str:
     """A place as results name it: of a path on this machine its last part."""
-    return Path(place).name if os.path.isabs(os.path.expanduser(place)) else place
+    return Path(path).name if os.path.isabs(os.path.expanduser(path)) else path
 
 
 def _progress(folder: Path, run: ReproductionRun) -> _SeedProgress:

@@ -194,13 +194,13 @@ def run(flags: argparse.Namespace) -> dict[str, object]:
         numbers = list(range(len(train)))
         if flags.per_intent:
             numbers, _ = draw_per_label([label for _, label in train], lambda _: flags.per_intent, seed=seed)
-        held_out, kept = draw_per_label([train[number][1] for number in numbers], _tenth, seed=seed)
-        parts = [torch.tensor([numbers[i] for i in part]) for part in (kept, held_out)]
+        held_out, used = draw_per_label([train[number][1] for number in numbers], _tenth, seed=seed)
+        parts = [torch.tensor([numbers[i] for i in part]) for part in (used, held_out)]
         return Vectors(data.vectors[parts[0]], labels[parts[0]]), Vectors(data.vectors[parts[1]], labels[parts[1]])
 
     def fit_seed(seed: int, config: HeadConfig) -> tuple[Head, HeadScore]:
-        kept, held_out = split(seed)
-        head, valid = fit(kept, held_out, num_labels=len(names), config=config, training=training, seed=seed)
+        used, held_out = split(seed)
+        head, valid = fit(used, held_out, num_labels=len(names), config=config, training=training, seed=seed)
         print(f"seed {seed}: {config}, held out {valid.accuracy:.1%}", file=sys.stderr)
         return head, valid
 

@@ -84,7 +84,7 @@ def page(results: Path) -> str:
 
 def measured(table: Table, scale: Scale, results: Path) -> Measured:
     """Read the stored results of a table's cells at a scale."""
-    found: dict[str, list[Result]] = {}
+    results_of: dict[str, list[Result]] = {}
     values: dict[tuple[str, str], Value] = {}
     inputs: dict[str, list[str]] = {}
     rows = [row for row in table.rows if row.at(scale.name)]
@@ -94,16 +94,16 @@ def measured(table: Table, scale: Scale, results: Path) -> Measured:
             if unavailable_reason(scale, cell):
                 continue
             run = run_of(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
-            kept = found.setdefault(run.name, kept_results(results, scale.name, run))
-            inferred = not any(cell.metric in one.metrics for one in kept)
+            stored = results_of.setdefault(run.name, kept_results(results, scale.name, run))
+            inferred = not any(cell.metric in one.metrics for one in stored)
             metric = cell.inferred if inferred else cell.metric
-            numbers = [one.metrics[metric] * UNITS[column.unit] for one in kept if metric in one.metrics]
+            numbers = [one.metrics[metric] * UNITS[column.unit] for one in stored if metric in one.metrics]
             if numbers:
                 values[row.name, column.title] = replace(mean_of(numbers, digits=column.digits), inferred=inferred)
                 if cell.model and not cell.run:
                     titles = inputs.setdefault(_inputs(scale, cell, run), [])
                     titles += [] if row.title in titles else [row.title]
-    return Measured(scale, values, {name: kept for name, kept in found.items() if kept}, inputs)
+    return Measured(scale, values, {name: kept for name, kept in results_of.items() if kept}, inputs)
 
 
 def _inputs(scale: Scale, cell: Cell, run: ReproductionRun) -> str:
@@ -162,9 +162,9 @@ def _left_out_rows(table: Table) -> Iterator[str]:
         yield f"{', '.join(names)}: {reason}."
 
 
-def _replacements(table: Table, one: Measured) -> Iterable[str]:
+def _replacements(table: Table, measured_here: Measured) -> Iterable[str]:
     """The names of the tasks that a scale has in the place of the table's."""
-    return one.scale.tables.get(table.name, {}).values()
+    return measured_here.scale.tables.get(table.name, {}).values()
 
 
 def _paper(table: Table, row: Row, column: Column) -> list[Value]:

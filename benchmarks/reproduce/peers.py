@@ -87,8 +87,8 @@ def _run(flags: argparse.Namespace) -> dict[str, float]:
     tally = Tally()
     model.eval()
     evaluated = list(islice(_examples(flags.datapath, "valid", seed=0), flags.evaluated))
-    for (_, label, candidates), found in zip(evaluated, score(evaluated), strict=True):
-        scores, right = found.float().cpu()[None], torch.tensor([candidates.index(label)])
+    for (_, label, candidates), predicted in zip(evaluated, score(evaluated), strict=True):
+        scores, right = predicted.float().cpu()[None], torch.tensor([candidates.index(label)])
         loss = float(torch.nn.functional.cross_entropy(scores, right))
         tally.add([of_example(int(ranks(scores, right)), loss, len(candidates))])
     return {"updates": updates, "examples": updates * flags.batch_size, **tally.report()}
@@ -131,8 +131,8 @@ def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Pa
         for text, _, candidates in evaluated:
             new = [candidate for candidate in candidates if candidate not in vectors]
             if new:
-                known = model.encode(new, show_progress_bar=False, convert_to_tensor=True)
-                vectors.update(zip(new, known, strict=True))
+                encoded = model.encode(new, show_progress_bar=False, convert_to_tensor=True)
+                vectors.update(zip(new, encoded, strict=True))
             context = model.encode([text], show_progress_bar=False, convert_to_tensor=True)
             yield peer.util.cos_sim(context, torch.stack([vectors[candidate] for candidate in candidates]))[0]
 
@@ -186,10 +186,10 @@ def _by_tokens(encoder: Any, *, bf16: bool) -> Score:
         with low:
             tokens = dict(zip(texts, encoder.encode_document(texts, show_progress_bar=True), strict=True))
         for start in range(0, len(evaluated), ENCODED):  # contexts of about the same length are encoded together
-            some = evaluated[start : start + ENCODED]
+            batch = evaluated[start : start + ENCODED]
             with low:
-                contexts = encoder.encode_query([text for text, _, _ in some], show_progress_bar=False)
-            for context, (_, _, candidates) in zip(contexts, some, strict=True):
+                contexts = encoder.encode_query([text for text, _, _ in batch], show_progress_bar=False)
+            for context, (_, _, candidates) in zip(contexts, batch, strict=True):
                 yield encoder.similarity([context.float()], [tokens[one].float() for one in candidates])[0]
 
     return score

@@ -42,8 +42,8 @@ def draw(table: Table, all_measured: Sequence[Measured], times: Mapping[str, Tim
     if table.picture is None:
         return None
     series = _series(table, _PAPER, _paper(table), times[_PAPER])
-    for one in all_measured:
-        series |= _series(table, f"here, {one.scale.name}", one.values, times[one.scale.name])
+    for at_scale in all_measured:
+        series |= _series(table, f"here, {at_scale.scale.name}", at_scale.values, times[at_scale.scale.name])
     shown = {name: points for name, points in series.items() if len(points) > 1}
     if not shown:
         return None
@@ -61,9 +61,11 @@ def answer_times(paper: Table, peers: Table, all_measured: Sequence[Measured]) -
         all_measured: the numbers of `peers` at each scale.
     """
     times: dict[str, Times] = {_PAPER: {row.name: value.mean for row in paper.rows if (value := row.paper[1])}}
-    for one in all_measured:
+    for at_scale in all_measured:
         cells = {str(row.cell["model"]): (row.name, _TIMED) for row in peers.rows if "model" in row.cell}
-        times[one.scale.name] = {model: one.values[cell].mean for model, cell in cells.items() if cell in one.values}
+        times[at_scale.scale.name] = {
+            model: at_scale.values[cell].mean for model, cell in cells.items() if cell in at_scale.values
+        }
     return times
 
 
@@ -96,9 +98,9 @@ def _points(table: Table, rows: Sequence[Row], values: Mapping[tuple[str, str], 
     for row in rows:
         for column in table.columns:
             value = values.get((row.name, column.title))
-            place = _place(table, row, column, times)
-            if value is not None and place is not None and not value.inferred:
-                points.append((row.title, place, value))
+            position = _place(table, row, column, times)
+            if value is not None and position is not None and not value.inferred:
+                points.append((row.title, position, value))
     return points
 
 

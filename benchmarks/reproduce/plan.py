@@ -55,20 +55,20 @@ def plan(table: Table, scale: Scale, rows: Iterable[Row], *, seeds: int | None) 
 
     def add(run: ReproductionRun, wanted: int, asked_by: Sequence[str]) -> None:
         needs = {} if run.missing else run.needs  # a run that cannot be executed has no dependencies
-        known = all_runs(scale) if needs else {}
+        runs = all_runs(scale) if needs else {}
         if run.name in asked_by:
             raise ConfigError(f"{' needs '.join([*asked_by, run.name])}: the dependencies form a circle")
         for need, each in needs.items():
-            if need not in known:
+            if need not in runs:
                 raise ConfigError(f"{run.name} needs {need}, which is a run of no table")
-            add(known[need], wanted if each and known[need].trains else 1, [*asked_by, run.name])
+            add(runs[need], wanted if each and runs[need].trains else 1, [*asked_by, run.name])
         before = planned.get(run.name)
         if before is None or before.seeds < wanted:
             planned[run.name] = Planned(run, wanted)
 
     for row in rows:
-        for one in runs_of(table, scale, row):
-            add(one.run, seeds if seeds and one.run.trains else one.seeds, [])
+        for item in runs_of(table, scale, row):
+            add(item.run, seeds if seeds and item.run.trains else item.seeds, [])
     return list(planned.values())
 
 
@@ -87,7 +87,7 @@ def all_runs(scale: Scale) -> Mapping[str, ReproductionRun]:
     runs = dict(scale.runs)
     for table in _tables():
         for row in table.rows:
-            for one in runs_of(table, scale, row):
-                if runs.setdefault(one.run.name, one.run) != one.run:
-                    raise ConfigError(f"{table.name}, row {row.name}: another table has another run {one.run.name}")
+            for item in runs_of(table, scale, row):
+                if runs.setdefault(item.run.name, item.run) != item.run:
+                    raise ConfigError(f"{table.name}, row {row.name}: another table has another run {item.run.name}")
     return runs

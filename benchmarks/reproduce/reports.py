@@ -28,10 +28,10 @@ def numbers(read: Mapping[str, Any], *, printed: str, where: str) -> dict[str, f
         report = _json(Path(read["report"]).read_text(encoding="utf-8"), where)["report"]
         return dict(_flat(report))
     if "pattern" in read:
-        found = list(re.finditer(read["pattern"], printed))
-        if not found:
+        matches = list(re.finditer(read["pattern"], printed))
+        if not matches:
             raise InputError(f"{where}: its output has nothing like {read['pattern']}")
-        return {name: float(text) for name, text in found[-1].groupdict().items()}
+        return {name: float(text) for name, text in matches[-1].groupdict().items()}
     if "rows" in read:
         rows = _json(_object(printed), where)["rows"]
         keys = read["rows"]

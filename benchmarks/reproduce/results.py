@@ -104,8 +104,8 @@ def machine_and_versions() -> tuple[dict[str, Any], dict[str, str]]:
     """The machine and the package versions, which numbers depend on besides the settings."""
     packages = {package: number for package in _PACKAGES if (number := version_of(package))}
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
-    kept = {name: value for name, value in {**machine(), **gpu}.items() if name in _MACHINE and value is not None}
-    return kept, {"python": platform.python_version(), **packages}
+    hardware = {name: value for name, value in {**machine(), **gpu}.items() if name in _MACHINE and value is not None}
+    return hardware, {"python": platform.python_version(), **packages}
 
 
 def _seed_of(path: Path) -> int:

@@ -105,8 +105,8 @@ class Places:
             ConfigError: a placeholder is unknown, or a package is not installed.
         """
 
-        def value(found: re.Match[str]) -> str:
-            name, of = found["name"], found["of"]
+        def value(match: re.Match[str]) -> str:
+            name, of = match["name"], match["of"]
             if name == "model" and of:
                 return str(self.folder(of, seed) / "model")
             if name == "folder":  # of another run: data that does not depend on the seed
@@ -115,22 +115,22 @@ class Places:
                 return str(seed)
             if name not in self.named:
                 raise ConfigError(f"{word}: unknown placeholder {{{name}}}; set it with --set {name}=...")
-            return self.place(name)
+            return self.placeholder(name)
 
         return _PLACE.sub(value, word)
 
-    def place(self, name: str) -> str:
+    def placeholder(self, name: str) -> str:
         """The value of a placeholder; a folder for `package:NAME/FOLDER`."""
         value = self.named[name]
         if not value.startswith(PACKAGE):
             return value
         package, _, folder = value.removeprefix(PACKAGE).partition("/")
-        found = importlib.util.find_spec(package)
-        if found is None or not found.submodule_search_locations:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
             raise ConfigError(
                 f"{{{name}}} is in the package {package}, which is not installed; give --set {name}=FOLDER"
             )
-        return str(Path(found.submodule_search_locations[0]) / folder)
+        return str(Path(spec.submodule_search_locations[0]) / folder)
 
     def command(self, step: Step, *, run: str, seed: int) -> list[str]:
         """A step's words, with all placeholders filled in."""

@@ -131,11 +131,11 @@ class Table:
 def table_names() -> list[str]:
     """The names of all tables: the poly-encoder paper's, ConveRT's, then this project's own."""
 
-    def place(name: str) -> tuple[bool, str, int]:
+    def sort_key(name: str) -> tuple[bool, str, int]:
         kind, _, number = name.rpartition("-")
         return (not number.isdigit(), "" if kind == "poly" else kind, int(number) if number.isdigit() else 0)
 
-    return sorted((path.stem for path in TABLES.glob("*.yaml")), key=place)
+    return sorted((path.stem for path in TABLES.glob("*.yaml")), key=sort_key)
 
 
 def read_table(name: str) -> Table:
@@ -170,8 +170,8 @@ def _table(name: str, document: _Document, *, where: str) -> Table:
     columns = []
     for number, values in enumerate(non_empty_list(document.columns, where=f"{where}, columns"), start=1):
         title, cell = _titled(values, where=f"{where}, column {number}")
-        own = {"unit": cell.pop("unit", document.unit), "digits": cell.pop("digits", document.digits)}
-        column = parse_fields(Column, {"title": title, "cell": cell, **own}, where=f"{where}, column {number}")
+        options = {"unit": cell.pop("unit", document.unit), "digits": cell.pop("digits", document.digits)}
+        column = parse_fields(Column, {"title": title, "cell": cell, **options}, where=f"{where}, column {number}")
         if column.unit not in UNITS:
             raise ConfigError(
                 f"{where}, column {number}: unit {column.unit} is unknown{did_you_mean(column.unit, UNITS)}"
@@ -203,23 +203,24 @@ def _table(name: str, document: _Document, *, where: str) -> Table:
 
 
 def _row(values: object, *, group: str, cell: Mapping[str, Any], columns: int, where: str) -> Row:
-    title, own = _titled(values, where=where)
-    name = str(own.pop("name", ""))
+    title, fields = _titled(values, where=where)
+    name = str(fields.pop("name", ""))
     where = f"{where}, row {name or title}"
     if not name:
         raise ConfigError(f"{where}: name is missing")
     try:
         paper = tuple(
-            None if str(one) == _NOTHING else read_value(one) for one in own.pop("paper", [_NOTHING] * columns)
+            None if str(number) == _NOTHING else read_value(number)
+            for number in fields.pop("paper", [_NOTHING] * columns)
         )
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
     if len(paper) != columns:
         raise ConfigError(f"{where}: paper has {len(paper)} numbers for {columns} columns; write - for a missing one")
-    only = str(own.pop("only", ""))
-    scales = tuple(own.pop("scales", cell.get("scales", ())))
+    only = str(fields.pop("only", ""))
+    scales = tuple(fields.pop("scales", cell.get("scales", ())))
     cell = {name: value for name, value in cell.items() if name != "scales"}
-    return Row(name=name, title=title, group=group, cell={**cell, **own}, paper=paper, only=only, scales=scales)
+    return Row(name=name, title=title, group=group, cell={**cell, **fields}, paper=paper, only=only, scales=scales)
 
 
 def _titled(values: object, *, where: str) -> tuple[str, dict[str, Any]]:

@@ -44,15 +44,15 @@ def read_value(text: str | int | float) -> Value:
     Raises:
         ValueError: another format.
     """
-    found = _VALUE.fullmatch(str(text).strip())
-    if not found:
+    match = _VALUE.fullmatch(str(text).strip())
+    if not match:
         raise ValueError(f"{text!r} is not a number, with or without a deviation, such as 83.3 ± 0.2")
-    mean, deviation = found["mean"], found["deviation"]
+    mean, deviation = match["mean"], match["deviation"]
     return Value(
         float(mean.replace(",", "")),
         None if deviation is None else float(deviation),
         digits=len(mean.partition(".")[2]),
-        inferred=found["inferred"] is not None,
+        inferred=match["inferred"] is not None,
     )
 
 

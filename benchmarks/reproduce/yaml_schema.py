@@ -13,8 +13,8 @@ from polyencoder.errors import ConfigError, did_you_mean
 T = TypeVar("T")
 
 
-def parse_fields(kind: type[T], values: object, *, where: str, **known: Any) -> T:
-    """Build a dataclass from a mapping of its fields, but those `known`; nested mappings and lists are kept unchanged.
+def parse_fields(kind: type[T], values: object, *, where: str, **fixed: Any) -> T:
+    """Build a dataclass from a mapping of its fields, but those `fixed`; nested mappings and lists are kept unchanged.
 
     Raises:
         ConfigError: not a mapping, or a field is unknown, missing or of another type; the message begins with `where`.
@@ -22,7 +22,7 @@ def parse_fields(kind: type[T], values: object, *, where: str, **known: Any) -> 
     assert dataclasses.is_dataclass(kind)
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where}: must be a mapping of names to values, not {values!r}")
-    fields = {field.name: field for field in dataclasses.fields(kind) if field.name not in known}
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.name not in fixed}
     for name in values:
         if name not in fields:
             raise ConfigError(f"{where}: {name} is unknown{did_you_mean(str(name), fields)}")
@@ -34,7 +34,7 @@ def parse_fields(kind: type[T], values: object, *, where: str, **known: Any) -> 
     for name, value in values.items():
         if not _fits(value, hints[name]):
             raise ConfigError(f"{where}: {name} cannot be {value!r}")
-    return kind(**values, **known)
+    return kind(**values, **fixed)
 
 
 def non_empty_list(values: object, *, where: str) -> Sequence[Any]:

@@ -66,8 +66,8 @@ def measure(
 
 def times_faster(rows: Sequence[dict[str, Any]], column: str, *, ours: str = OURS, than: str = PARLAI) -> float | None:
     """How many times faster than a peer one of ours is at the most candidates; `column` is the time."""
-    most = max((row["candidates"] for row in rows), default=0)
-    times = {row["system"]: row[column] for row in rows if row["candidates"] == most}
+    largest = max((row["candidates"] for row in rows), default=0)
+    times = {row["system"]: row[column] for row in rows if row["candidates"] == largest}
     return times[than] / times[ours] if {ours, than} <= times.keys() else None
 
 

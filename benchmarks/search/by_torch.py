@@ -37,13 +37,13 @@ def search(context: ContextEncoding, vectors: Tensor, *, k: int) -> Best:
         if scores.size(1) == k:
             promising = logits.amax(1) > scores[0, -1]
             logits, numbers = logits[promising], numbers[promising]
-        found = logits.squeeze(1) if logits.size(1) == 1 else (logits.softmax(1) * logits).sum(1)
-        scores, columns = best(torch.cat([scores, found[None]], 1), k)
+        attended = logits.squeeze(1) if logits.size(1) == 1 else (logits.softmax(1) * logits).sum(1)
+        scores, columns = best(torch.cat([scores, attended[None]], 1), k)
         rows = torch.cat([rows.to(numbers.device), numbers[None]], 1).gather(1, columns)
     return Best(scores, rows)
 
 
 def search_all(contexts: ContextEncoding, vectors: Tensor, *, k: int) -> Best:
     """The same for several contexts, one after the other."""
-    found = [search(contexts.select(i), vectors, k=k) for i in range(contexts.batch_size)]
-    return Best(torch.cat([each.scores for each in found]), torch.cat([each.rows for each in found]))
+    results = [search(contexts.select(i), vectors, k=k) for i in range(contexts.batch_size)]
+    return Best(torch.cat([each.scores for each in results]), torch.cat([each.rows for each in results]))

@@ -65,9 +65,9 @@ def measure(
             seconds = time.perf_counter() - start
             index = open_index(where, _BY_VECTORS)
             for way in _WAYS:
-                found: list[list[Hit]] = []
-                peak = peak_extra_mb(partial(_all_found, found, single, index=index, way=way), warm_up=False)
-                ids = [[hit.id for hit in hits] for hits in found]
+                hits_of_contexts: list[list[Hit]] = []
+                peak = peak_extra_mb(partial(_all_found, hits_of_contexts, single, index=index, way=way), warm_up=False)
+                ids = [[hit.id for hit in hits] for hits in hits_of_contexts]
                 peers: Mapping[str, Work] = {
                     "scan": scan,
                     "index": partial(each_of, partial(index.search, top_k=TOP_K, exactness=way), single[:TIMED]),
@@ -85,7 +85,8 @@ def measure(
                         "same": sum(map(list.__eq__, ids, truth)) / len(truth),
                         "recall10": sum(len({*own} & {*best}) for own, best in zip(ids, truth, strict=True))
                         / sum(map(len, truth)),
-                        "certified": sum(hits[0].found == "certified" for hits in found) / len(found),
+                        "certified": sum(hits[0].found == "certified" for hits in hits_of_contexts)
+                        / len(hits_of_contexts),
                         "built_peak_mb": build_peak,
                         "peak_mb": peak,
                         "ms": times["index"] / len(single[:TIMED]),
@@ -111,13 +112,13 @@ def _indexes(engine: str, folder: Path, postgres: str | None) -> Iterator[tuple[
 def _candidates(vectors: Vectors) -> Iterator[Candidate]:
     step = 4096
     for first in range(0, len(vectors), step):
-        some = vectors.take(np.arange(first, min(first + step, len(vectors))))
-        yield from (Candidate(str(first + i), f"candidate {first + i}", vector=row) for i, row in enumerate(some))
+        shard = vectors.take(np.arange(first, min(first + step, len(vectors))))
+        yield from (Candidate(str(first + i), f"candidate {first + i}", vector=row) for i, row in enumerate(shard))
 
 
 def _built(vectors: Vectors, where: str, options: dict[str, Any]) -> None:
     make_index(_candidates(vectors), where, _BY_VECTORS, **options).close()
 
 
-def _all_found(found: list[list[Hit]], contexts: Sequence[Contexts], *, index: Index, way: Any) -> None:
-    found += (index.search(one, top_k=TOP_K, exactness=way)[0] for one in contexts)
+def _all_found(results: list[list[Hit]], contexts: Sequence[Contexts], *, index: Index, way: Any) -> None:
+    results += (index.search(one, top_k=TOP_K, exactness=way)[0] for one in contexts)

@@ -69,8 +69,8 @@ def measure(
         built["size_mb"] = (vectors.folder / made.file).stat().st_size / 2**20
         searcher = FaissSearch(made, vectors)
         with faiss_threads(torch.get_num_threads()):
-            found = list(_faiss_rows(searcher, arrays, truth, repeats=repeats))
-        rows += [about | row | built for row in found]
+            rows_of_faiss = list(_faiss_rows(searcher, arrays, truth, repeats=repeats))
+        rows += [about | row | built for row in rows_of_faiss]
     return [*rows, about | _certified(few, vectors)]
 
 
@@ -103,8 +103,8 @@ def _exact_rows(
         ways["maxsim-max"] = lambda context: _largest_logit(context, vectors)
         ways["maxsim-sum"] = lambda context: _logit_sum(context, vectors)
     for name, way in ways.items():
-        found = truth if name == "scan" else way(contexts)
-        row = {"kind": name, "contexts": contexts.batch_size, **_agreement(found, truth)}
+        best_rows = truth if name == "scan" else way(contexts)
+        row = {"kind": name, "contexts": contexts.batch_size, **_agreement(best_rows, truth)}
         if name in times:
             row |= {"ms": times[name] / len(ones), "vs_scan": times["scan"] / times[name]}
         yield row | {"size_mb": size_mb(small if name == "scan_int8" else vectors)}
@@ -139,12 +139,12 @@ def _faiss_rows(searcher: FaissSearch, contexts: Contexts, truth: Array, *, repe
 
 def _certified(contexts: Contexts, vectors: Vectors) -> dict[str, Any]:
     searcher = FaissSearch(build_faiss(vectors, kind="ivf-flat", nlist=1), vectors)
-    found = searcher.search(contexts, top_k=TOP_K, exactness="certified", list_length=LONGEST_LIST).found
+    exactness = searcher.search(contexts, top_k=TOP_K, exactness="certified", list_length=LONGEST_LIST).found
     return {
         "kind": "certified",
-        "contexts": len(found),
+        "contexts": len(exactness),
         "list_length": LONGEST_LIST,
-        "share": found.count("certified") / len(found),
+        "share": exactness.count("certified") / len(exactness),
     }
 
 
@@ -166,16 +166,16 @@ def faiss_threads(count: int) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def recall_of(found: Array, truth: Array) -> Array:
+def recall_of(retrieved: Array, truth: Array) -> Array:
     """The share [contexts] of the true rows [contexts, k] that are among those found."""
-    shares: Array = (truth[:, :, None] == found[:, None]).any(axis=2).mean(axis=1)
+    shares: Array = (truth[:, :, None] == retrieved[:, None]).any(axis=2).mean(axis=1)
     return shares
 
 
-def _agreement(found: Array, truth: Array) -> dict[str, float]:
+def _agreement(retrieved: Array, truth: Array) -> dict[str, float]:
     return {
-        "recall10": float(recall_of(found, truth).mean()),
-        "top1": float((found[:, 0] == truth[:, 0]).mean()),
+        "recall10": float(recall_of(retrieved, truth).mean()),
+        "top1": float((retrieved[:, 0] == truth[:, 0]).mean()),
     }
 
 

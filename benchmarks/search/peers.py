@@ -83,28 +83,28 @@ def measure(
         {name: make for name, make in kinds.items() if not systems or name in systems}
         for kinds in (SEARCHING, CROSSING)
     )
-    few, most = folder / str(counts[0]), folder / str(counts[-1])
+    few, largest = folder / str(counts[0]), folder / str(counts[-1])
     ranker = _ours(backbone, "bi")
     real = torch.from_numpy(ranker.encode_candidates(texts))
     rows: list[dict[str, Any]] = []
     for n in counts:
         _write(folder / str(n), list(numbered(texts, n)), real, ranker)
         answers = {name: make(backbone, folder / str(n)) for name, make in searching.items()}
-        found, replies = timed(answers, contexts, candidates=n)
+        timed_rows, replies = timed(answers, contexts, candidates=n)
         same = {BI: share_equal(replies[BI], replies[THEIR_BI])} if {BI, THEIR_BI} <= replies.keys() else {}
-        rows += [{**row, "replies_as_peer": same.get(row["system"])} for row in found]
+        rows += [{**row, "replies_as_peer": same.get(row["system"])} for row in timed_rows]
         del answers  # and with them the vectors that are in memory
     crossed_by = {name: make(backbone, few) for name, make in crossing.items()}
-    found, _ = timed(crossed_by, contexts[:crossed], candidates=counts[0], warm_up=min(crossed, 1))
-    rows += found
+    timed_rows, _ = timed(crossed_by, contexts[:crossed], candidates=counts[0], warm_up=min(crossed, 1))
+    rows += timed_rows
     rows += [
         {"system": row["system"], "candidates": n, "inferred_ms": row["median_ms"] * n / counts[0]}
-        for row in found
+        for row in timed_rows
         for n in counts[1:]
     ]
     (folder / CONTEXTS).write_text(json.dumps(list(contexts[:3])), encoding="utf-8")
     for name in (*searching, *crossing):
-        at = few if name in CROSSING else most
+        at = few if name in CROSSING else largest
         flags = ["--system", name, "--backbone", backbone, "--candidates", str(at), "--threads", str(threads)]
         rows.append(
             {"system": name, "candidates": int(at.name)}

@@ -81,8 +81,8 @@ def _peers(vectors: Array) -> Iterator[tuple[str, Find]]:
         usearch = peer_module("usearch.index")
 
         def exact(context: ContextEncoding) -> Array:
-            found = usearch.search(vectors, context.vectors[0, 0].numpy(), TOP_K, usearch.MetricKind.IP, exact=True)
-            keys: Array = np.asarray(found.keys).reshape(1, -1)
+            matches = usearch.search(vectors, context.vectors[0, 0].numpy(), TOP_K, usearch.MetricKind.IP, exact=True)
+            keys: Array = np.asarray(matches.keys).reshape(1, -1)
             return keys
 
         yield "usearch exact", exact
@@ -100,5 +100,5 @@ def _differ(rows: Array, best: Array, context: ContextEncoding, vectors: Array) 
     codes = context.vectors[0].numpy().astype(np.float64)
     logits = [codes @ vectors[some[0].astype(np.int64)].T.astype(np.float64) for some in (rows, best)]
     weights = [np.exp(some - some.max(axis=0)) for some in logits]
-    one, other = ((w * some).sum(axis=0) / w.sum(axis=0) for w, some in zip(weights, logits, strict=True))
-    return not np.allclose(one, other, rtol=1e-6)
+    ours, theirs = ((w * some).sum(axis=0) / w.sum(axis=0) for w, some in zip(weights, logits, strict=True))
+    return not np.allclose(ours, theirs, rtol=1e-6)

@@ -18,19 +18,19 @@ _DAILYDIALOG = "dailydialog/dialogues.jsonl*"
 
 def read_contexts(datapath: Path, count: int) -> list[list[str]]:
     """The turns, persona lines first, of `count` of ConvAI2's validation examples, always the same."""
-    found = [turns for turns, *_ in _convai2(_file_of(datapath, _CONVAI2.format(split="valid")))]
-    return random.Random(0).sample(found, min(count, len(found)))
+    contexts = [turns for turns, *_ in _convai2(_file_of(datapath, _CONVAI2.format(split="valid")))]
+    return random.Random(0).sample(contexts, min(count, len(contexts)))
 
 
 def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
     """The distinct labels of ConvAI2's and Ubuntu's training sets and of DailyDialog, shuffled; at most `count`."""
-    found = [label for _, label, *_ in _convai2(_file_of(datapath, _CONVAI2.format(split="train")))]
+    replies = [label for _, label, *_ in _convai2(_file_of(datapath, _CONVAI2.format(split="train")))]
     for _, row in records(_file_of(datapath, _UBUNTU)):
         if float(row["Label"]) == 1:
-            found.append(" ".join(row["Utterance"].replace("__eou__", " ").replace("__eot__", " ").split()))
+            replies.append(" ".join(row["Utterance"].replace("__eou__", " ").replace("__eot__", " ").split()))
     for _, dialogue in records(_file_of(datapath, _DAILYDIALOG)):
-        found += [reply for _, reply in pairwise(dialogue["turns"])]
-    different = [text for text in dict.fromkeys(found) if text.strip()]
+        replies += [reply for _, reply in pairwise(dialogue["turns"])]
+    different = [text for text in dict.fromkeys(replies) if text.strip()]
     random.Random(0).shuffle(different)
     return different[:count]
 
@@ -84,7 +84,7 @@ def _convai2(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
 
 def _file_of(datapath: Path, pattern: str) -> Path:
     """The largest file of this name: it has the most texts."""
-    found = [path for path in datapath.glob(pattern) if path.is_file()]
-    if not found:
+    paths = [path for path in datapath.glob(pattern) if path.is_file()]
+    if not paths:
         raise SystemExit(f"{datapath}: has no {pattern}; --datapath is ParlAI's data folder (docs/tasks.md)")
-    return max(found, key=lambda path: path.stat().st_size)
+    return max(paths, key=lambda path: path.stat().st_size)

@@ -41,11 +41,11 @@ def grown(real: Tensor, rows: int) -> Iterator[Tensor]:
     """The real vectors [n, dim], then copies of random ones of them, as `GROWN` says, in shards."""
     for first in range(0, rows, SHARD):
         n = min(SHARD, rows - first)
-        own = real[first : first + n]
-        copied = real[torch.randint(len(real), (n - len(own),))]
+        exact = real[first : first + n]
+        copied = real[torch.randint(len(real), (n - len(exact),))]
         length = copied.norm(dim=1, keepdim=True)
         noisy = copied + PERTURBED * length * torch.nn.functional.normalize(torch.randn_like(copied), dim=1)
-        yield torch.cat([own, noisy * length / noisy.norm(dim=1, keepdim=True)])
+        yield torch.cat([exact, noisy * length / noisy.norm(dim=1, keepdim=True)])
 
 
 def drawn(rows: int, dim: int) -> Iterator[Tensor]:
@@ -59,11 +59,11 @@ def drawn(rows: int, dim: int) -> Iterator[Tensor]:
 def draw_contexts(vectors: Vectors, contexts: int, codes: int) -> ContextEncoding:
     """Contexts that are near to some of the vectors, as `DRAWN` says."""
 
-    def some(n: int) -> Tensor:
+    def sample(n: int) -> Tensor:
         return torch.from_numpy(vectors.take(torch.randint(len(vectors), (n,)).numpy())) / LENGTH
 
-    answer = some(contexts).unsqueeze(1)
-    other = some(contexts * codes).unflatten(0, (contexts, codes))
+    answer = sample(contexts).unsqueeze(1)
+    other = sample(contexts * codes).unflatten(0, (contexts, codes))
     return ContextEncoding(_of_length(0.7 * answer + 0.5 * other + 0.4 * _noise(contexts, codes, vectors.dim)))
 
 

@@ -141,8 +141,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """The numbers that matter, of `rerank` but for `lost`; None for what was not measured."""
     of = {(row["system"], row["clients"]): row for row in rows if row["case"] == "rerank"}
 
-    def ratio(column: str, one: tuple[str, int], other: tuple[str, int]) -> float | None:
-        values = [of[key].get(column) if key in of else None for key in (one, other)]
+    def ratio(column: str, left: tuple[str, int], right: tuple[str, int]) -> float | None:
+        values = [of[key].get(column) if key in of else None for key in (left, right)]
         return values[0] / values[1] if all(values) else None  # type: ignore[operator]
 
     return {

@@ -55,8 +55,10 @@ def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI
         documents = [one if isinstance(one, str) else one.text for one in request.documents]
 
         def scored() -> tuple[list[int], list[float]]:
-            found = (encode(documents) @ encode([" ".join(request.turns(system="leave-out"))])[0]).sort(descending=True)
-            return found.indices.tolist(), found.values.tolist()
+            ranked = (encode(documents) @ encode([" ".join(request.turns(system="leave-out"))])[0]).sort(
+                descending=True
+            )
+            return ranked.indices.tolist(), ranked.values.tolist()
 
         results = [
             Result(index=place, relevance_score=score) for place, score in zip(*await on_model(scored), strict=True)
@@ -65,13 +67,13 @@ def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI
 
     @app.post("/v1/search", response_model_exclude_none=True)
     async def search(request: SearchRequest) -> SearchResponse:
-        def found() -> tuple[list[int], list[float]]:
+        def nearest() -> tuple[list[int], list[float]]:
             best = (vectors @ encode([" ".join(request.turns(system="leave-out"))])[0]).topk(request.top_k)
             return best.indices.tolist(), best.values.tolist()
 
         results = [
-            SearchResult(id=str(place), text=texts[place], score=score, found="exact")
-            for place, score in zip(*await on_model(found), strict=True)
+            SearchResult(id=str(idx), text=texts[idx], score=score, found="exact")
+            for idx, score in zip(*await on_model(nearest), strict=True)
         ]
         return SearchResponse(**answer_fields("search", model="peer", tokens=0), results=results, milliseconds={})
 

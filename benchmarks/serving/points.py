@@ -118,12 +118,12 @@ def bodies_of(case: str, new: Iterator[str], count: int, *, documents: int = DOC
     """Requests of a case, with texts that were in none before."""
     asked = []
     for _ in range(count):
-        one: dict[str, Any] = {"query": next(new)}
+        body: dict[str, Any] = {"query": next(new)}
         if case == "rerank":
-            one["documents"] = list(itertools.islice(new, documents))
+            body["documents"] = list(itertools.islice(new, documents))
         else:
-            one["top_k"] = TOP_K
-        asked.append(json.dumps(one).encode())
+            body["top_k"] = TOP_K
+        asked.append(json.dumps(body).encode())
     return asked
 
 
@@ -141,14 +141,14 @@ def _calling(model: Path, index: Path) -> Callable[[tuple[str, list[bytes], floa
         case, bodies, seconds = asked
         outcome = Outcome()
         begun = time.perf_counter()
-        for one in map(json.loads, bodies):
+        for body in map(json.loads, bodies):
             start = time.perf_counter()
             if start > begun + seconds:
                 break
             if case == "rerank":
-                ranker.rank([one["query"]], one["documents"])
+                ranker.rank([body["query"]], body["documents"])
             else:
-                searcher([[one["query"]]])
+                searcher([[body["query"]]])
             outcome.seconds.append(time.perf_counter() - start)
         outcome.wall = time.perf_counter() - begun
         return outcome

@@ -49,10 +49,10 @@ def started(*arguments: str, asked: str, python: str = sys.executable) -> Iterat
 def _ready(process: subprocess.Popen[bytes], log: Path, asked: str) -> int:
     until = time.monotonic() + _STARTING
     while process.poll() is None and time.monotonic() < until:
-        if found := re.search(r"serving .*on http://127\.0\.0\.1:(\d+)", log.read_text(errors="replace")):
+        if match := re.search(r"serving .*on http://127\.0\.0\.1:(\d+)", log.read_text(errors="replace")):
             with contextlib.suppress(urllib.error.URLError, OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{found[1]}{asked}", timeout=5).close()
-                return int(found[1])
+                urllib.request.urlopen(f"http://127.0.0.1:{match[1]}{asked}", timeout=5).close()
+                return int(match[1])
         time.sleep(0.1)
-    said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
-    raise SystemExit(f"a server of this benchmark did not start: {said[-1]}")
+    output = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+    raise SystemExit(f"a server of this benchmark did not start: {output[-1]}")

@@ -74,15 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _load(clients, servers[name], bodies_of(case, texts, 1, documents=DOCUMENTS), 1, case=case)
             rows.append({"server": name, "start_cpu_s": _cpu(servers[name]), "resident_mb": _resident(servers[name])})
         for n in (1, MANY):
-            found: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
+            measured: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
             for _ in range(rounds):
                 bodies = bodies_of(case, texts, count, documents=DOCUMENTS)
                 for name, server in servers.items():
                     before = _cpu(server)
                     per_second = _load(clients, server, bodies, n, case=case)
-                    found[name].append((per_second, 1e3 * (_cpu(server) - before) / count))
+                    measured[name].append((per_second, 1e3 * (_cpu(server) - before) / count))
             for row in rows:
-                rates, times = zip(*found[row["server"]], strict=True)
+                rates, times = zip(*measured[row["server"]], strict=True)
                 row |= {f"per_second_{n}": statistics.median(rates), f"cpu_ms_{n}": statistics.median(times)}
     of = {row["server"]: row for row in rows}
     ratio = of[PEER][f"cpu_ms_{MANY}"] / of[RUNTIME][f"cpu_ms_{MANY}"] if {PEER, RUNTIME} <= of.keys() else None

@@ -104,12 +104,12 @@ def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
     check_choice("dtype", dtype, get_args(WeightDtype))
     if any(parameter.dtype.itemsize < 4 for parameter in model.parameters()):
         raise InputError("these weights were loaded in low precision: load the ranker without dtype to save it")
-    own = model.state_dict()
+    state = model.state_dict()
     weights = {name: tensor.contiguous().cpu() for name, tensor in model.kept_weights(getattr(torch, dtype)).items()}
     for name, tensor in weights.items():
-        if not tensor.isfinite().all() and own[name].isfinite().all():
+        if not tensor.isfinite().all() and state[name].isfinite().all():
             raise CheckpointError(
-                f"{name} has values up to {own[name].abs().max():.1e}, too large for "
+                f"{name} has values up to {state[name].abs().max():.1e}, too large for "
                 f"{str(tensor.dtype).removeprefix('torch.')}; use bfloat16"
             )
     return weights
@@ -293,8 +293,8 @@ def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:
     except FileNotFoundError:
         raise CheckpointError(f"{name}: no such model file") from None
     except Exception as error:  # a damaged or foreign file makes the reader of pickles raise anything
-        found = re.search(r"(?:GLOBAL|class) ([\w.]+\.\w+)", str(error))
-        reason = f"it holds a {found[1]}: save its tensors alone, if you trust it" if found else why_not_loaded(error)
+        match = re.search(r"(?:GLOBAL|class) ([\w.]+\.\w+)", str(error))
+        reason = f"it holds a {match[1]}: save its tensors alone, if you trust it" if match else why_not_loaded(error)
         _check_kind(name)
         raise CheckpointError(f"{name}: damaged, or not a file of weights that can be read safely ({reason})") from None
     if not isinstance(states, dict) or not isinstance(states.get("model"), dict):

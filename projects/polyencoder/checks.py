@@ -22,16 +22,16 @@ DEEPEST = 100
 _ADDRESS = re.compile(r"([A-Za-z][\w+.-]+):", re.ASCII)  # a single letter is a disk of Windows
 
 
-def checked_count(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
-    """Checks a whole number, Python's or numpy's, from `least` to `most`. Raises InputError that names it."""
+def checked_count(name: str, value: Any, *, min_value: int = 1, max_value: int | None = None) -> int:
+    """Checks a whole number, Python's or numpy's, from `min_value` to `max_value`. Raises InputError that names it."""
     try:
         number = operator.index(value)
     except TypeError:
         number = None
-    if number is None or isinstance(value, bool) or number < least:
-        raise InputError(f"{name} is {shown(value)}; it must be at least {least}, a whole number", argument=name)
-    if most is not None and number > most:
-        raise InputError(f"{name} is too large; it must be at most {most:,}", argument=name)
+    if number is None or isinstance(value, bool) or number < min_value:
+        raise InputError(f"{name} is {shown(value)}; it must be at least {min_value}, a whole number", argument=name)
+    if max_value is not None and number > max_value:
+        raise InputError(f"{name} is too large; it must be at most {max_value:,}", argument=name)
     return number
 
 
@@ -56,14 +56,14 @@ def checked_list(name: str, values: Any, *, of: str = "texts") -> list[Any]:
 
 def checked_texts(name: str, values: Any) -> list[str]:
     """Converts a sequence of texts (see `checked_list`) to a list of `str`. InputError for other texts, or no texts."""
-    one = name.removesuffix("s")
-    return [checked_text(f"{one} {place}", value) for place, value in enumerate(checked_list(name, values))]
+    singular = name.removesuffix("s")
+    return [checked_text(f"{singular} {place}", value) for place, value in enumerate(checked_list(name, values))]
 
 
 def checked_candidates(name: str, values: Any) -> list[str]:
     """Like `checked_texts`, for candidates to rank: each needs a word."""
-    one = name.removesuffix("s")
-    return [checked_candidate(f"{one} {place}", value) for place, value in enumerate(checked_list(name, values))]
+    singular = name.removesuffix("s")
+    return [checked_candidate(f"{singular} {place}", value) for place, value in enumerate(checked_list(name, values))]
 
 
 def checked_iterable(name: str, values: Any, *, of: str) -> Iterable[Any]:
@@ -138,8 +138,8 @@ def unencodable(text: str) -> str | None:
 
 def lone_surrogates(value: Any) -> str | None:
     """The problem of the first text or key with a lone surrogate in a value from JSON; None without one."""
-    found = json_problem(value, finite=False)
-    return None if found is None else found[1]
+    problem = json_problem(value, finite=False)
+    return None if problem is None else problem[1]
 
 
 def json_problem(value: Any, *, finite: bool = True) -> tuple[str, str] | None:
@@ -151,23 +151,23 @@ def json_problem(value: Any, *, finite: bool = True) -> tuple[str, str] | None:
     """
     waiting: list[tuple[tuple[Any, ...], Any]] = [((), value)]
     while waiting:
-        place, one = waiting.pop()
-        if isinstance(one, str):
-            if problem := unencodable(one):
-                return ".".join(map(str, place)), problem
-        elif finite and isinstance(one, float) and not math.isfinite(one):
-            return ".".join(map(str, place)), f"is {one}; nan and infinity cannot be kept, leave it out"
-        elif isinstance(one, (dict, list, tuple)):
-            if len(place) >= DEEPEST:
-                return ".".join(map(str, place[:3])), f"is nested more than {DEEPEST} levels deep: keep fewer"
-            keys = one if isinstance(one, dict) else ()
+        path, part = waiting.pop()
+        if isinstance(part, str):
+            if problem := unencodable(part):
+                return ".".join(map(str, path)), problem
+        elif finite and isinstance(part, float) and not math.isfinite(part):
+            return ".".join(map(str, path)), f"is {part}; nan and infinity cannot be kept, leave it out"
+        elif isinstance(part, (dict, list, tuple)):
+            if len(path) >= DEEPEST:
+                return ".".join(map(str, path[:3])), f"is nested more than {DEEPEST} levels deep: keep fewer"
+            keys = part if isinstance(part, dict) else ()
             for key in keys:
                 if not isinstance(key, str):  # JSON would make a text of it, which may be a second one of its name
-                    return ".".join(map(str, place)), f"has the key {shown(key)}, which is no text"
-            inside = one.items() if isinstance(one, dict) else enumerate(one)
-            some = [(place, key) for key in keys if _may_be_bad(key)]
-            some += [((*place, key), part) for key, part in inside if _may_be_bad(part)]
-            waiting += reversed(some)
+                    return ".".join(map(str, path)), f"has the key {shown(key)}, which is no text"
+            inside = part.items() if isinstance(part, dict) else enumerate(part)
+            children = [(path, key) for key in keys if _may_be_bad(key)]
+            children += [((*path, key), part) for key, part in inside if _may_be_bad(part)]
+            waiting += reversed(children)
     return None
 
 
@@ -191,10 +191,10 @@ def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> No
         raise ConfigError(f"{name} {text[:60]!a}... is not a valid file name: give another", argument=name)
     scheme, shown_text = _ADDRESS.match(text), without_password(text)
     if scheme and scheme[1] not in addresses and not os.path.exists(text):
-        known = f", or {', '.join(f'{one}:' for one in addresses)} and an address" if addresses else ""
+        schemes = f", or {', '.join(f'{one}:' for one in addresses)} and an address" if addresses else ""
         raise ConfigError(
             f"{name} {shown_text[:60]!r} looks like an address, and {scheme[1]}: is not a known one: give the name "
-            f"of a folder or a file{known}; one of this name is ./{shown_text[:60]}",
+            f"of a folder or a file{schemes}; one of this name is ./{shown_text[:60]}",
             argument=name,
         )
 
@@ -204,8 +204,8 @@ def without_password(address: str) -> str:
     scheme, slashes, rest = address.partition("://")
     if not slashes:
         return address
-    login, at, place = rest.rpartition("@")
-    path, _, name = place.partition("#")
+    login, at, location = rest.rpartition("@")
+    path, _, name = location.partition("#")
     if "?" in login and "/" in login:  # the @ is one of a query, or all of it is a password
         return f"{scheme}://{re.split('[:/?]', login)[0]}/...{'#' + name if name else ''}"
     return f"{scheme}://{login.partition(':')[0]}{at}{path.partition('?')[0]}{'#' + name if name else ''}"

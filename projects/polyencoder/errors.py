@@ -67,7 +67,7 @@ class TrainingError(PolyencoderError):
 
 
 def did_you_mean(
-    name: str, known: Iterable[str], *, listed: bool = True, shown: Callable[[str], str] = str, form: str = "; {}"
+    name: str, choices: Iterable[str], *, listed: bool = True, shown: Callable[[str], str] = str, form: str = "; {}"
 ) -> str:
     """The end of a message about an unknown name: "; did you mean X?" for the most similar known name.
 
@@ -78,10 +78,10 @@ def did_you_mean(
         shown: formats a known name.
         form: of the result, around the hint.
     """
-    known = [*known]
-    if close := get_close_matches(name, known, n=1):
+    choices = [*choices]
+    if close := get_close_matches(name, choices, n=1):
         return form.format(f"did you mean {shown(close[0])}?")
-    return form.format(f"it must be one of {', '.join(map(shown, known))}") if listed else ""
+    return form.format(f"it must be one of {', '.join(map(shown, choices))}") if listed else ""
 
 
 def one_line(error: BaseException) -> str:

@@ -85,12 +85,12 @@ PARAMETERS: dict[str, tuple[str, ...] | str] = {
 """Parameters, and their names here, of which a function has the first it knows, or a sentence without its full stop."""
 
 
-def guess(name: str, known: Collection[str]) -> str:
+def guess(name: str, allowed: Collection[str]) -> str:
     """The hint at what a parameter is called where these are known, such as "; it is top_k here"; "" without one."""
     meant = PARAMETERS.get(name, ())
     if isinstance(meant, str):
         return f"; {meant}"
-    return next((f"; it is {one} here" for one in meant if one in known), "")
+    return next((f"; it is {one} here" for one in meant if one in allowed), "")
 
 
 def hinted(cls: type[T]) -> type[T]:
@@ -109,24 +109,24 @@ def hinted(cls: type[T]) -> type[T]:
 
 def changed(options: Options, changes: Mapping[str, Any]) -> Options:
     """The options with these fields changed. TypeError for an unknown field, with the hint of `guess`."""
-    known = [field.name for field in fields(options)]
+    names = [field.name for field in fields(options)]
     for name in changes:
-        if name not in known:
-            raise TypeError(f"there is no option {name!r}{_hint(name, known)}")
+        if name not in names:
+            raise TypeError(f"there is no option {name!r}{_hint(name, names)}")
     return replace(options, **changes)
 
 
 def _checked(function: Callable[..., T]) -> Callable[..., T]:
     signature = inspect.signature(function)
     takes_others = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
-    known = [name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD][1:]
+    names = [name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD][1:]
 
     @functools.wraps(function)
     def call(owner: Any, *values: Any, **named: Any) -> T:
         method = f"{(owner if isinstance(owner, type) else type(owner)).__name__}.{function.__name__}()"
         for name in named:
-            if name not in known and (guess(name, known) or not takes_others):
-                raise TypeError(f"{method} has no parameter {name!r}{_hint(name, known)}")
+            if name not in names and (guess(name, names) or not takes_others):
+                raise TypeError(f"{method} has no parameter {name!r}{_hint(name, names)}")
         try:
             signature.bind(owner, *values, **named)
         except TypeError as error:
@@ -136,5 +136,5 @@ def _checked(function: Callable[..., T]) -> Callable[..., T]:
     return call
 
 
-def _hint(name: str, known: Collection[str]) -> str:
-    return guess(name, known) or did_you_mean(name, known, listed=False)
+def _hint(name: str, allowed: Collection[str]) -> str:
+    return guess(name, allowed) or did_you_mean(name, allowed, listed=False)

@@ -55,23 +55,23 @@ def inspect_ranking(
         objectives = model.objectives(model.encode_objectives(tokens))
         scores = {name or "score": _rows(model.score(one, vectors))[0] for name, one in objectives.items()}
         scores = scores if len(scores) > 1 else {}
-        found = Inspection(model.title, turns, ranked, objectives=scores)
+        inspection = Inspection(model.title, turns, ranked, objectives=scores)
         if model.reads_pairs:
             missing = f"A {model.title} also compares tokens and turns: its scores are not sums over context vectors."
-            return replace(found, missing=missing)
+            return replace(inspection, missing=missing)
         if model.has_one_vector:
             missing = f"A {model.title} has one context vector: its weight is 1 for every candidate."
-            return replace(found, missing=missing)
+            return replace(inspection, missing=missing)
         encoded = model.encode_context(tokens)
         weights = attention_weights(encoded, vectors, attention=model.config.poly_attention)[0]
         behind = model.token_weights(tokens)
     if behind is None:
-        return replace(found, weights=_rows(weights))
+        return replace(inspection, weights=_rows(weights))
     if encoded.mask is not None:  # with several heads, a vector's heads are consecutive
         heads = 1 if encoded.keys is None else encoded.keys.heads
         behind = behind * encoded.mask[:, ::heads, None]
     names = [ranker.text.tokenizer.decode([i], skip_special_tokens=False).strip() for i in tokens.sequences()[0]]
-    return replace(found, weights=_rows(weights), tokens=names, token_weights=_rows(behind[0]))
+    return replace(inspection, weights=_rows(weights), tokens=names, token_weights=_rows(behind[0]))
 
 
 def _rows(values: Tensor) -> list[list[float]]:
@@ -90,41 +90,52 @@ svg { max-width: 100%; height: auto; background: white }
 """
 
 
-def inspection_page(found: Inspection) -> str:
+def inspection_page(inspection: Inspection) -> str:
     """Renders a self-contained HTML file: candidates by context vectors, and context vectors by tokens."""
-    vectors = range(len(found.weights[0]) if found.weights else 0)
-    head = ["score", *(["probability"] if found.ranked[0].probability is not None else []), *found.objectives, ""]
-    most = max(max(row) for row in found.weights) if vectors else 0
+    vectors = range(len(inspection.weights[0]) if inspection.weights else 0)
+    head = [
+        "score",
+        *(["probability"] if inspection.ranked[0].probability is not None else []),
+        *inspection.objectives,
+        "",
+    ]
+    largest = max(max(row) for row in inspection.weights) if vectors else 0
     rows = []
-    for place, one in enumerate(found.ranked):
-        cells = [f"<td>{one.score:.3f}</td>"]
-        cells += [] if one.probability is None else [f"<td>{one.probability:.0%}</td>"]
-        cells += [f"<td>{scores[place]:.3f}</td>" for scores in found.objectives.values()]
-        cells += [f'<td class="text">{escape(one.text)}</td>', _heat(found.weights[place], most) if vectors else ""]
+    for row, candidate in enumerate(inspection.ranked):
+        cells = [f"<td>{candidate.score:.3f}</td>"]
+        cells += [] if candidate.probability is None else [f"<td>{candidate.probability:.0%}</td>"]
+        cells += [f"<td>{scores[row]:.3f}</td>" for scores in inspection.objectives.values()]
+        cells += [
+            f'<td class="text">{escape(candidate.text)}</td>',
+            _heat(inspection.weights[row], largest) if vectors else "",
+        ]
         rows.append("".join(cells))
     parts = [
-        f"<h1>{escape(found.title)}</h1>",
-        *(f"<p>{escape(turn)}</p>" for turn in found.context),
+        f"<h1>{escape(inspection.title)}</h1>",
+        *(f"<p>{escape(turn)}</p>" for turn in inspection.context),
         f"<h2>Candidates{', and how much each context vector counts, in percent' if vectors else ''}</h2>",
         _table([*head, *(str(number + 1) for number in vectors)], rows),
-        f"<p>{escape(found.missing)}</p>" if found.missing else "",
+        f"<p>{escape(inspection.missing)}</p>" if inspection.missing else "",
     ]
-    if found.tokens:
-        real = [number for number in vectors if any(found.token_weights[number])]
-        most = max(max(found.token_weights[number]) for number in real)
+    if inspection.tokens:
+        real = [number for number in vectors if any(inspection.token_weights[number])]
+        largest = max(max(inspection.token_weights[number]) for number in real)
         rows = [
-            f'<td class="text">{escape(token)}</td>{_heat([found.token_weights[number][i] for number in real], most)}'
-            for i, token in enumerate(found.tokens)
+            f'<td class="text">{escape(token)}</td>{_heat(weights, largest)}'
+            for token, *weights in zip(inspection.tokens, *(inspection.token_weights[n] for n in real), strict=True)
         ]
         parts += ["<h2>Tokens of each context vector, in percent</h2>", _table(["", *(str(n + 1) for n in real)], rows)]
-    return _page(found.title, parts)
+    return _page(inspection.title, parts)
 
 
-def _heat(weights: Sequence[float], most: float) -> str:
+def _heat(weights: Sequence[float], largest: float) -> str:
     """Renders cells with weights in percent, coloured relative to the largest of their table."""
     cells = []
-    for one in weights:
-        number, colour = f"{100 * one:.0f}" if one >= 0.005 else "", f"rgb(217 72 15 / {one / (most or 1):.3f})"
+    for weight in weights:
+        number, colour = (
+            f"{100 * weight:.0f}" if weight >= 0.005 else "",
+            f"rgb(217 72 15 / {weight / (largest or 1):.3f})",
+        )
         cells.append(f'<td class="heat" style="background:{colour}">{number}</td>')
     return "".join(cells)
 

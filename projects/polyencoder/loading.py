@@ -64,11 +64,11 @@ def _load_parts(name: str | os.PathLike[str]) -> tuple[Path, Parts]:
     from polyencoder.modeling.sentence_encoder import own_architecture
 
     if holds_encoder(name):
-        own = own_architecture(name)
-        if own == "bi":
+        architecture = own_architecture(name)
+        if architecture == "bi":
             _log.warning(f"{os.fspath(name)} is an encoder: it ranks as a bi-encoder without training")
-        shares = {"share_encoders": own == "bi"}
-        return Path(name), from_encoder(name, own, text={}, separator=None, config=shares, trained=False)
+        shares = {"share_encoders": architecture == "bi"}
+        return Path(name), from_encoder(name, architecture, text={}, separator=None, config=shares, trained=False)
     path = Path(name) if exists(name) else downloaded(name, MODEL_FILES)
     if path.is_file():
         return path, (import_parlai if is_parlai_model(path) else load_model_file)(path)

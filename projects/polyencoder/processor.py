@@ -21,8 +21,8 @@ def is_intel() -> bool:
 
 def vector_instructions() -> str | None:
     """ "AVX512" or "AVX2" on a processor with these instructions; None without them, or if unknown (not Linux)."""
-    found = re.search(r"^flags\s*:(.*)$", _cpuinfo(), re.MULTILINE)
-    flags = {*found[1].split()} if found else set[str]()
+    match = re.search(r"^flags\s*:(.*)$", _cpuinfo(), re.MULTILINE)
+    flags = {*match[1].split()} if match else set[str]()
     return next((name for name, needed in _FLAGS.items() if needed <= flags), None)
 
 

@@ -30,15 +30,15 @@ class Ranked(NamedTuple):
 
 
 def with_probabilities(
-    ranked: Sequence[Ranked], calibration: Calibration | None, *, least: float | None, among: int
+    ranked: Sequence[Ranked], calibration: Calibration | None, *, threshold: float | None, among: int
 ) -> list[Ranked]:
-    """Adds probabilities among `among` distinct candidates, and leaves out those below `least`; best first."""
+    """Adds probabilities among `among` distinct candidates, and leaves out those below `threshold`; best first."""
     if calibration is None:
         return list(ranked)
     values = calibration.of_ranking([one.text for one in ranked], [one.score for one in ranked], among=among)
     probable = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
     probable[:1] = [one._replace(risk=promised(calibration.promises_for(None), values[0])) for one in probable[:1]]
-    return [one for one, value in zip(probable, values, strict=True) if least is None or value >= least]
+    return [one for one, value in zip(probable, values, strict=True) if threshold is None or value >= threshold]
 
 
 def diverse(ranked: Sequence[Ranked], vectors: Array, *, k: int | None, diversity: float) -> list[Ranked]:

@@ -114,7 +114,7 @@ class Ranker(Scorer):
         and no torch; `threads` are theirs, 0 for one per core. Raises CheckpointError if the model is missing or
         damaged, ConfigError if its configuration or tokenizer is, or if the backend is not installed.
         """
-        threads = checked_count("threads", threads, least=0)
+        threads = checked_count("threads", threads, min_value=0)
         path, encoder = load_encoder(name, backend=backend, device=device, dtype=dtype, threads=threads)
         ranker = cls(encoder)
         ranker.source, ranker.calibration = path, read_calibration(path, ranker)
@@ -149,12 +149,12 @@ class Ranker(Scorer):
         from polyencoder.checkpoint import holds_ranker
         from polyencoder.modeling.build import from_encoder, from_ranker
 
-        given: dict[str, Any] = {"text": text or {}, "separator": turn_separator, "config": config}
+        fields: dict[str, Any] = {"text": text or {}, "separator": turn_separator, "config": config}
         if holds_ranker(name):
             other = cls.from_pretrained(name, device="cpu")
-            parts = from_ranker((other.model, other.text), architecture, origin=os.fspath(name), **given)
+            parts = from_ranker((other.model, other.text), architecture, origin=os.fspath(name), **fields)
         else:
-            parts = from_encoder(name, architecture, **given)
+            parts = from_encoder(name, architecture, **fields)
         return cls(*parts, device=device)
 
     @classmethod
@@ -257,10 +257,10 @@ class Ranker(Scorer):
         if top_k is not None:
             top_k = checked_count("top_k", top_k)
         answers = AnswerOptions(min_probability=min_probability, max_risk=max_risk)
-        least, varied = answers.least(self.calibration, of=self), checked_diversity(diversity)
+        threshold, varied = answers.threshold(self.calibration, of=self), checked_diversity(diversity)
         scores = self.score([context], texts)[0]
         ranked = [Ranked(i, texts[i], float(scores[i])) for i in best_first(scores)]
-        ranked = with_probabilities(ranked, self.calibration, least=least, among=len(set(texts)))
+        ranked = with_probabilities(ranked, self.calibration, threshold=threshold, among=len(set(texts)))
         if varied and ranked:
             self.model.check_has_vectors()
             ids = candidate_ids(self.text, [one.text for one in ranked], remember=True)

@@ -98,9 +98,9 @@ class Selector:
         keep = [checked_text("keep", key) for key in checked_iterable("keep", keep, of="names or texts")]
         calibration = self.ranker.calibration
         answers = AnswerOptions(min_probability=min_probability, max_risk=max_risk)
-        least = answers.least(calibration, of=self.ranker)
+        threshold = answers.threshold(calibration, of=self.ranker)
         scores = self.ranker.score([turns], [one.text for one in read])[0]
-        return selection(read, scores, calibration, top_k=top_k, least=least, keep=keep)
+        return selection(read, scores, calibration, top_k=top_k, threshold=threshold, keep=keep)
 
 
 def selection(
@@ -109,12 +109,12 @@ def selection(
     calibration: Calibration | None,
     *,
     top_k: int | None,
-    least: float | None,
+    threshold: float | None,
     keep: Sequence[str] = (),
 ) -> Selection:
     """Chooses from scored options, at least one, whose equal texts count as one; see `Selector.select`.
 
-    `scores` are [options]; `least` is that of `AnswerOptions`.
+    `scores` are [options]; `threshold`: see `AnswerOptions.threshold`.
 
     Raises:
         InputError: a score is nan.
@@ -123,15 +123,17 @@ def selection(
     ranked = [Ranked(place, texts[place], float(scores[place])) for place in best_first(scores)]
     none, among = None, len(set(texts))
     if calibration is not None:
-        ranked = with_probabilities(ranked, calibration, least=None, among=among)
+        ranked = with_probabilities(ranked, calibration, threshold=None, among=among)
         none = calibration.of_none([one.text for one in ranked], [one.score for one in ranked], among=among)
-    found = [
-        Selected(options[one.index].given, one.index, options[one.index].name, one.score, one.probability, one.risk)
-        for one in ranked
+    items = [
+        Selected(options[i].value, i, options[i].name, score, probability, risk)
+        for i, _, score, probability, _, risk in ranked
     ]
-    by_key = {options[one.index].name or options[one.index].text: one for one in reversed(found)}  # of equal texts one
-    kept = [by_key[key] for key in dict.fromkeys(keep) if key in by_key]
-    probable = [one for one in found if least is None or (one.probability is not None and one.probability >= least)]
-    others = [one for one in probable if one not in kept]
-    chosen = kept + (others if top_k is None else others[: max(0, top_k - len(kept))])
-    return Selection(chosen, none, None if probable or found[0] in kept else found[0])
+    by_key = {options[item.index].name or options[item.index].text: item for item in reversed(items)}
+    always = [by_key[key] for key in dict.fromkeys(keep) if key in by_key]
+    probable = [
+        item for item in items if threshold is None or (item.probability is not None and item.probability >= threshold)
+    ]
+    others = [one for one in probable if one not in always]
+    chosen = always + (others if top_k is None else others[: max(0, top_k - len(always))])
+    return Selection(chosen, none, None if probable or items[0] in always else items[0])

@@ -90,24 +90,24 @@ def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()
     names: Mapping[tuple[str, ...], str] = of.field_names() if hasattr(of, "field_names") else {}
     wanted: dict[str, dict[str, None]] = {}
     values: dict[str, Any] = {}
-    for one in error.errors(include_url=False):
-        place, context = (*path, *one["loc"]), one.get("ctx", {})
-        if isinstance(own := context.get("error"), PolyencoderError):
-            return own
-        fields, owner = _walk(of, place)
-        if one["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            name = ".".join(map(str, place))
+    for detail in error.errors(include_url=False):
+        location, context = (*path, *detail["loc"]), detail.get("ctx", {})
+        if isinstance(raised := context.get("error"), PolyencoderError):
+            return raised
+        fields, owner = _walk(of, location)
+        if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+            name = ".".join(map(str, location))
             hint = did_you_mean(name, [*names.values(), *map(".".join, names)], listed=False, shown=repr)
-            hint = hint or did_you_mean(str(place[-1]), names.values() or _fields(owner))
+            hint = hint or did_you_mean(str(location[-1]), names.values() or _fields(owner))
             return ConfigError(f"unknown setting {name!r}{hint}", argument=name)
         name = names.get(fields, ".".join(fields)) or "it"
-        if one["type"].startswith("missing") and isinstance(place[-1], str):
+        if detail["type"].startswith("missing") and isinstance(location[-1], str):
             return ConfigError(f"{name} is missing: give it", argument=name)
-        words = next((words for kind, words in _WORDS.items() if one["type"].startswith(kind)), one["msg"])
+        words = next((words for kind, words in _WORDS.items() if detail["type"].startswith(kind)), detail["msg"])
         choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
         words = words.format(**context | ({"expected": choices} if "," in choices else {}))
         wanted.setdefault(name, {})[words if "," in choices else words.removeprefix("one of ")] = None
-        values[name] = one["input"]
+        values[name] = detail["input"]
     musts = {
         name: " or ".join(words) if len(words) > 1 else "".join(words).strip("'") for name, words in wanted.items()
     }
@@ -116,10 +116,10 @@ def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()
     return ConfigError("; and ".join(lines), argument=next(iter(wanted)))
 
 
-def _walk(of: Any, place: Iterable[Any]) -> tuple[tuple[str, ...], Any]:
+def _walk(of: Any, location: Iterable[Any]) -> tuple[tuple[str, ...], Any]:
     """The fields to the place of an error, which also has numbers and types, and the dataclass in the last."""
     path: list[str] = []
-    for name in place:
+    for name in location:
         if name in _fields(of):
             path.append(name)
             hint = get_type_hints(of)[name]

@@ -41,7 +41,7 @@ def __getattr__(name: str) -> NoReturn:
     if not name.endswith("Teacher"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     explain_errors()  # ParlAI calls no teacher's `add_cmdline_args`, which would do so
-    given, *tasks = (teacher.removesuffix("Teacher").lower() for teacher in (name, *__all__))
+    unknown, *tasks = (teacher.removesuffix("Teacher").lower() for teacher in (name, *__all__))
     tasks.remove("default")
-    hint = did_you_mean(given, tasks, listed=False, shown="selection:{}".format)
-    raise UnknownTaskError(f"-t selection:{given}: there are {', '.join(tasks)}{hint}")
+    hint = did_you_mean(unknown, tasks, listed=False, shown="selection:{}".format)
+    raise UnknownTaskError(f"-t selection:{unknown}: there are {', '.join(tasks)}{hint}")

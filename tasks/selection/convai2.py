@@ -56,8 +56,8 @@ class Convai2Teacher(SelectionTeacher):
     def _find(self, split: str) -> Path:
         """The file of a split: with candidates if there is one, else without."""
         if self._variant not in (*VARIANTS, BOTH_SIDES):
-            known = ", ".join([*VARIANTS, BOTH_SIDES])
-            raise ConfigError(f"-t selection:convai2:{self._variant}: unknown variant; use one of {known}")
+            variants = ", ".join([*VARIANTS, BOTH_SIDES])
+            raise ConfigError(f"-t selection:convai2:{self._variant}: unknown variant; use one of {variants}")
         variant = VARIANTS[DEFAULT if self._variant == BOTH_SIDES else self._variant]
         names = [f"{split}_{variant}{cands}.txt" for cands in ("", "_no_cands")]
         return find(self.opt, "ConvAI2", names, build=build)

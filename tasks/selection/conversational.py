@@ -47,8 +47,8 @@ class ConversationalTeacher(SelectionTeacher):
         root = Path(self.opt["datapath"]) / self.folder
         names = [split, "test"] if split == "valid" else [split]
         for name in names:  # PolyAI's data has no validation files
-            if found := sorted(str(path) for path in root.glob(f"{name}-*.json*")):
-                return found
+            if paths := sorted(str(path) for path in root.glob(f"{name}-*.json*")):
+                return paths
         raise InputError(
             f"{root}: has no {' or '.join(f'{name}-*.json' for name in names)}; make them with PolyAI's "
             f"conversational-datasets (JSON format), or name files with --selection-file 'GLOB'"

@@ -24,8 +24,8 @@ def find(opt: Opt, folder: str, names: Sequence[str], *, build: Callable[[Opt], 
     """
     root = Path(opt["datapath"]) / folder
     wanted = [root / f"{name}{end}" for name in names for end in ("", ".gz")]
-    if found := next((path for path in wanted if path.is_file()), None):
-        return found
+    if path := next((path for path in wanted if path.is_file()), None):
+        return path
     missing = f"{root}: has none of {', '.join(names)} (plain or .gz)"
     if build is None:
         raise InputError(f"{missing}; give --datapath a folder with {folder}/ in it")
@@ -36,14 +36,14 @@ def find(opt: Opt, folder: str, names: Sequence[str], *, build: Callable[[Opt], 
         raise InputError(
             f"{missing}, and ParlAI's download failed ({cause}); give --datapath a folder with {folder}/ in it"
         ) from error
-    if found := next((path for path in wanted if path.is_file()), None):
-        return found
+    if path := next((path for path in wanted if path.is_file()), None):
+        return path
     raise InputError(f"{missing}, also after ParlAI's download")
 
 
 def _download(opt: Opt, folder: str, build: Callable[[Opt], Any]) -> None:
     root = Path(opt["datapath"])
     root.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=root, prefix=f".{folder}-") as place:
-        build(Opt(opt, datapath=place))
-        move_files(Path(place, folder), root / folder, last=".built")  # ParlAI's mark of a complete folder
+    with TemporaryDirectory(dir=root, prefix=f".{folder}-") as temporary:
+        build(Opt(opt, datapath=temporary))
+        move_files(Path(temporary, folder), root / folder, last=".built")  # ParlAI's mark of a complete folder

@@ -61,10 +61,12 @@ class Dstc7Teacher(SelectionTeacher):
 
     def _dialogue(self, record: dict[str, Any]) -> tuple[list[str], list[str], list[str] | None]:
         """The turns, `participant 1: utterance`; the utterances alone, the right answer behind them; the options."""
-        said = [(message["speaker"].replace("_", " "), _utterance(message)) for message in record["messages-so-far"]]
-        replies = [*(utterance for _, utterance in said), self._answer(record)]
+        messages = [
+            (message["speaker"].replace("_", " "), _utterance(message)) for message in record["messages-so-far"]
+        ]
+        replies = [*(utterance for _, utterance in messages), self._answer(record)]
         options = None if self._augments else [_utterance(option) for option in record["options-for-next"]]
-        return [f"{speaker}: {utterance}" for speaker, utterance in said], replies, options
+        return [f"{speaker}: {utterance}" for speaker, utterance in messages], replies, options
 
     def _answer(self, record: dict[str, Any]) -> str:
         if self._answers and "options-for-correct-answers" not in record:

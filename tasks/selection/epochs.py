@@ -136,8 +136,8 @@ class Epochs:
         """Yields a reader's episodes of one epoch, each made by `draw` from a stored one."""
         rng = None if self._seed is None else SeededRandom(f"{self._seed}:epoch {self.epoch}")
         for number, episode in enumerate(self._source.items(rng, reader=reader)):
-            place = number * reader.count + reader.number
-            yield self._draw(episode, SeededRandom(f"{self._seed}:epoch {self.epoch}:draw {place}"))
+            idx = number * reader.count + reader.number
+            yield self._draw(episode, SeededRandom(f"{self._seed}:epoch {self.epoch}:draw {idx}"))
 
 
 def _split(episode: Messages) -> Iterator[Messages]:

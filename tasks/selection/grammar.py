@@ -66,7 +66,7 @@ class _Writer:
         self.unasked = rng.shuffled(self.facts)
         self.untold = rng.shuffled(TOLD)
         self.told: list[tuple[ToldTopic, Value]] = []
-        self.said: list[Reply] = []
+        self.replies: list[Reply] = []
 
     def dialogue(self) -> Dialogue:
         rng = self.rng
@@ -74,7 +74,7 @@ class _Writer:
         turns = []
         for act in rng.choice(PLANS):
             turns.append(getattr(self, act)())
-            self.said.append(turns[-1].label)
+            self.replies.append(turns[-1].label)
         return Dialogue(persona, tuple(turns))
 
     # Turns.
@@ -140,15 +140,15 @@ class _Writer:
     def turn(self, text: str, label: Reply, same_topic: list[Reply]) -> Turn:
         """Completes a turn: the label and its distractors in random order."""
         speaker = [
-            *self.said[-1:],  # word for word: rankers tend to repeat themselves
+            *self.replies[-1:],  # word for word: rankers tend to repeat themselves
             *(self.answer(topic, value) for topic, value in self.facts),
             *(self.remind(topic, value) for topic, value in self.told),
         ]
         chosen = {label.text: label}
 
-        def add(replies: list[Reply], most: int) -> None:
+        def add(replies: list[Reply], count: int) -> None:
             usable = {r.text: r for r in replies if r.meaning != label.meaning and r.text not in chosen}
-            chosen.update((r.text, r) for r in self.rng.sample(list(usable.values()), most))
+            chosen.update((r.text, r) for r in self.rng.sample(list(usable.values()), count))
 
         add(same_topic, SAME_TOPIC)
         add(speaker, SAME_SPEAKER)

@@ -69,13 +69,13 @@ class JsonlTeacher(SelectionTeacher):
         if file:
             return expand(file)
         # ParlAI's own teachers put files such as train.jsonl.lengths beside their data
-        found = sorted(str(path) for path in Path(folder).glob(f"{split}.*") if format_of(path) != "txt")
-        if not found:
+        paths = sorted(str(path) for path in Path(folder).glob(f"{split}.*") if format_of(path) != "txt")
+        if not paths:
             raise InputError(
                 f"--selection-folder {folder}: has no {split}.jsonl, {split}.csv, ...; it needs one for "
                 "each part of the data"
             )
-        return found
+        return paths
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
         return ([pair] for pair in read_pairs(file, columns=self._columns, bad=bad))

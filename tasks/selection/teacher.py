@@ -103,8 +103,8 @@ class SelectionTeacher(FixedDialogTeacher):
         self.reset()
 
     def share(self) -> dict[str, Any]:
-        own = {"source": self.source, "epochs": self.epochs, "sampler": self.sampler, "bad": self.bad}
-        return super().share() | own | {"left_out": self.left_out}
+        shared = {"source": self.source, "epochs": self.epochs, "sampler": self.sampler, "bad": self.bad}
+        return super().share() | shared | {"left_out": self.left_out}
 
     # ---- defined by a task
 
@@ -166,7 +166,7 @@ class SelectionTeacher(FixedDialogTeacher):
         """Opens the sampler of candidates for examples that have none, if the agent uses inline candidates."""
         if not self.wants_candidates:
             return None
-        count = self.num_negatives if (given := self.opt.get("num_negatives")) is None else given
+        count = self.num_negatives if (explicit := self.opt.get("num_negatives")) is None else explicit
         seed = self._seed if self.training else self._task_seed
         source = f"the training data of {self.opt['task']}"
         sampler = NegativeSampler(self._training_labels(split), count=count, seed=seed, source=source)
@@ -230,7 +230,7 @@ class SelectionTeacher(FixedDialogTeacher):
             # New negatives each time in training; in evaluation always the same for an example.
             key = None if self.training else f"{message['text']}\n{message['labels'][0]}"
             labels = message["labels"]
-            choices = self.sampler.candidates(labels, own=choices, key=key, positives=len(labels))
+            choices = self.sampler.candidates(labels, inline=choices, key=key, positives=len(labels))
         if choices and self.gives_candidates:
             message["label_candidates"] = choices
 
@@ -247,8 +247,8 @@ class SelectionTeacher(FixedDialogTeacher):
     @property
     def _seed(self) -> int:
         """The seed of the order of training, which `--seed` changes too."""
-        given = self.opt.get("teacher_seed") is not None
-        return self._task_seed if given else int(self.opt.get("seed") or 0)
+        has_seed = self.opt.get("teacher_seed") is not None
+        return self._task_seed if has_seed else int(self.opt.get("seed") or 0)
 
     def _open_epochs(self) -> Epochs:
         reader = _reader(self.opt)

@@ -78,9 +78,9 @@ class WikiTeacher(SelectionTeacher):
         rest = " ".join([*sentences[:query], *sentences[query + 1 :]])
         others = None
         if self._others:
-            own = " ".join(sentences)
+            article = " ".join(sentences)
             wanted = self.opt.get("wiki_candidates", 10_000)
-            others = [text for text in self._others if text not in (own, rest)][:wanted]
+            others = [text for text in self._others if text not in (article, rest)][:wanted]
             others.insert(rng.below(len(others) + 1), rest)
         return [Example([sentences[query]], rest, others)]
 
@@ -93,16 +93,16 @@ class WikiTeacher(SelectionTeacher):
         wanted = self.opt["wiki_candidates"] + 2
         base = [BASE[split]] if split in BASE else []
         pools = [[*base, *NAMES[split]], NAMES["train"]]
-        found: dict[str, None] = {}
+        others: dict[str, None] = {}
         for names in pools:
             path = self._find(names)
             articles = [" ".join(sentences) for _, sentences in _articles(str(path), self.bad) if sentences]
-            found.update(dict.fromkeys(SeededRandom(f"other articles of {path.name}").sample(articles, len(articles))))
-            if len(found) >= wanted:
+            others.update(dict.fromkeys(SeededRandom(f"other articles of {path.name}").sample(articles, len(articles))))
+            if len(others) >= wanted:
                 break
         else:
-            logging.warning(f"{self.opt['task']}: only {len(found)} articles exist, --wiki-candidates is {wanted - 2}")
-        return list(found)[:wanted]
+            logging.warning(f"{self.opt['task']}: only {len(others)} articles exist, --wiki-candidates is {wanted - 2}")
+        return list(others)[:wanted]
 
     def _find(self, names: list[str]) -> Path:
         return find(self.opt, FOLDER, names, build=_build)

@@ -79,9 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("extracted", help="the folder that WikiExtractor wrote")
     parser.add_argument("out", help="the output folder, such as DATAPATH/wiki_article_search")
     parser.add_argument("--held-out", type=int, default=10_000, help="articles for validation and for test each")
-    given = parser.parse_args(arguments)
+    settings = parser.parse_args(arguments)
     try:
-        counts = write_splits(given.extracted, given.out, held_out=given.held_out)
+        counts = write_splits(settings.extracted, settings.out, held_out=settings.held_out)
     except PolyencoderError as error:
         sys.stderr.write(f"{error}\n")
         return 1

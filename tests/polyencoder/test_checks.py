@@ -263,7 +263,7 @@ def test_a_table_is_no_list_of_texts():
 
 
 def test_a_number_may_have_a_limit():
-    assert checked_count("n", 7, most=7) == 7
+    assert checked_count("n", 7, max_value=7) == 7
     with pytest.raises(InputError, match="n is too large; it must be at most 7") as error:
-        checked_count("n", 10**5000, most=7)
+        checked_count("n", 10**5000, max_value=7)
     assert error.value.argument == "n"

@@ -38,8 +38,8 @@ def fetch(url: str, path: Path, *, sha256: str | None = None, tries: int = 5) ->
     """
     part = path.with_name(f"{path.name}.part")
     if reason := unreachable_reason(url, lambda: _probe(url)):
-        kept = f"; the partial download is kept, {part}" if part.is_file() else ""
-        raise CheckpointError(f"{url}: cannot be reached ({reason}){kept}")
+        partial = f"; the partial download is kept, {part}" if part.is_file() else ""
+        raise CheckpointError(f"{url}: cannot be reached ({reason}){partial}")
     path.parent.mkdir(parents=True, exist_ok=True)
     for trial in range(tries):
         if trial:

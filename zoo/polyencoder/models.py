@@ -101,10 +101,10 @@ def _archived(source: ModelSource, models: Path) -> Path:
                     f"{error}. Models unpacked into {folder} by hand are used if it has a file .built with "
                     f"{THEIR_VERSION} as its second line"
                 ) from error
-        with _beside(folder, last=".built") as place:
+        with _beside(folder, last=".built") as temporary:
             try:
-                unpack(archive, place)
-                for options in place.rglob("*.opt"):
+                unpack(archive, temporary)
+                for options in temporary.rglob("*.opt"):
                     check_options(options)
             except CheckpointError:
                 archive.unlink()  # or each further run would fail here
@@ -114,7 +114,7 @@ def _archived(source: ModelSource, models: Path) -> Path:
                     f"{archive}: cannot be unpacked beside {folder} ({error.strerror or error}); free some space and "
                     "run the same command again"
                 ) from error
-            mark_done(str(place), THEIR_VERSION)
+            mark_done(str(temporary), THEIR_VERSION)
         archive.unlink()
     return folder
 
@@ -122,20 +122,20 @@ def _archived(source: ModelSource, models: Path) -> Path:
 def _convert(folder: Path, **options: Any) -> None:
     """Builds an agent from ParlAI's options and writes its ranker, as after training."""
     agent = create_agent(ParlaiParser(True, True).parse_kwargs(datatype="valid", **options))
-    with _beside(folder, last=MODEL) as place:
+    with _beside(folder, last=MODEL) as temporary:
         agent.opt.update(model_file=str(folder / MODEL), dict_file=str(folder / f"{MODEL}.dict"))
-        agent.save(str(place / MODEL))
-        save_folder(place, agent.ranker, agent.dict.text)
+        agent.save(str(temporary / MODEL))
+        save_folder(temporary, agent.ranker, agent.dict.text)
 
 
 @contextmanager
 def _beside(folder: Path, *, last: str) -> Iterator[Path]:
     """Yields an empty folder, whose files move to `folder` if the block succeeds; the file `last` moves last."""
-    place = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(place, ignore_errors=True)  # of a killed run
-    place.mkdir(parents=True)
+    temporary = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(temporary, ignore_errors=True)  # of a killed run
+    temporary.mkdir(parents=True)
     try:
-        yield place
-        move_files(place, folder, last=last)
+        yield temporary
+        move_files(temporary, folder, last=last)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)

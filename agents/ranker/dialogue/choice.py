@@ -62,34 +62,36 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
     `--eval-candidates batch` in training applies to its validations. Later evaluations of the model use inline
     candidates unless it is given again. `in_loop`: training begins with these options.
     """
-    given = given_flags(opt)
+    explicit = given_flags(opt)
     if opt.get("index"):
-        if given.get("eval_candidates", "fixed") != "fixed":
-            raise ConfigError(f"--index replaces fixed candidates, not --eval-candidates {given['eval_candidates']}")
+        if explicit.get("eval_candidates", "fixed") != "fixed":
+            raise ConfigError(f"--index replaces fixed candidates, not --eval-candidates {explicit['eval_candidates']}")
         opt.update(candidates=INDEX, eval_candidates=INDEX, interactive_candidates=INDEX)
-    asked, taken = given.get("eval_candidates"), opt.get("interactive_candidates", "fixed")
+    asked, taken = explicit.get("eval_candidates"), opt.get("interactive_candidates", "fixed")
     if opt.get("interactive_mode") and not opt.get("index") and asked not in (None, taken):
         by = " (--interactive-candidates)" if "interactive_candidates" in opt else ""
         logging.warning(f"--eval-candidates {asked} is not read in a conversation, whose candidates are {taken}{by}")
     in_script = is_training_script(opt)
     evaluates = not (in_script or opt.get("interactive_mode"))
-    if evaluates and opt["eval_candidates"] == "batch" and "eval_candidates" not in given:
+    if evaluates and opt["eval_candidates"] == "batch" and "eval_candidates" not in explicit:
         logging.info("inline candidates: --eval-candidates batch of the training applies only if given again")
         opt["eval_candidates"] = "inline"
     if in_loop:
         _check_batch_size(opt)
     if not in_script:
-        _warn_of_unread(opt, given)
+        _warn_of_unread(opt, explicit)
     sources = {"candidates": opt["candidates"]} if in_script else {}
     sources["eval_candidates"] = opt["eval_candidates"]
-    if given.get("num_negatives") is not None and not {*sources.values()} & {*OWN_CANDIDATES}:
+    if explicit.get("num_negatives") is not None and not {*sources.values()} & {*OWN_CANDIDATES}:
         flags = " and ".join(
             "--index" if source == INDEX else f"{flag(name)} {source}" for name, source in sources.items()
         )
-        raise ConfigError(f"--num-negatives {given['num_negatives']} has no effect with {flags}; use inline candidates")
+        raise ConfigError(
+            f"--num-negatives {explicit['num_negatives']} has no effect with {flags}; use inline candidates"
+        )
 
 
-def _warn_of_unread(opt: Opt, given: Mapping[str, Any]) -> None:
+def _warn_of_unread(opt: Opt, explicit: Mapping[str, Any]) -> None:
     """Warns of flags of fixed candidates where answers are of others. In training they are kept for conversations."""
     chooses = "interactive_candidates" if opt.get("interactive_mode") else "eval_candidates"
     source = opt.get(chooses, "fixed")
@@ -99,8 +101,8 @@ def _warn_of_unread(opt: Opt, given: Mapping[str, Any]) -> None:
     if source == INDEX:
         other, remedy = "--index", "leave it out"
     for name in OF_FIXED:
-        if given.get(name) not in (None, False, "reuse"):
-            logging.warning(f"{flag(name)} {given[name]} is not read with {other}: {remedy}")
+        if explicit.get(name) not in (None, False, "reuse"):
+            logging.warning(f"{flag(name)} {explicit[name]} is not read with {other}: {remedy}")
 
 
 def _check_batch_size(opt: Opt) -> None:
@@ -109,8 +111,8 @@ def _check_batch_size(opt: Opt) -> None:
     if opt["candidates"] == "batch" and size == 1 and not joined and not opt.get("hard_negatives"):
         raise ConfigError(f"--candidates batch {_ALONE.format(flag='--batchsize')}, or --candidates inline")
     if opt["eval_candidates"] == "batch" and (eval_size or size) == 1:
-        given = "--eval-batchsize" if eval_size else "--batchsize"
-        raise ConfigError(f"--eval-candidates batch {_ALONE.format(flag=given)}, or --eval-candidates inline")
+        size_flag = "--eval-batchsize" if eval_size else "--batchsize"
+        raise ConfigError(f"--eval-candidates batch {_ALONE.format(flag=size_flag)}, or --eval-candidates inline")
 
 
 SOURCES = {"fixed": FixedSource, INDEX: IndexSource, **dict.fromkeys(OWN_CANDIDATES, OwnSource)}

@@ -30,25 +30,25 @@ def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None =
     if len(labels) == 1:
         return labels[0]
     candidates = set(obs.get("label_candidates") or ()) if among is None else among
-    found = [label for label in labels if label in candidates] or labels
+    right = [label for label in labels if label in candidates] or labels
     with contextlib.suppress(InputError):
         if (grades := grades_of(obs)) is not None:
-            return max(found, key=grades.__getitem__)
-    return rng.choice(found)
+            return max(right, key=grades.__getitem__)
+    return rng.choice(right)
 
 
 def grades_of(obs: Message) -> dict[str, float] | None:
     """The numbers of a message's labels; None if it has none. Raises InputError if they are invalid."""
-    given, labels = obs.get(GRADES), _labels(obs)
-    if given is None:
+    grades_given, labels = obs.get(GRADES), _labels(obs)
+    if grades_given is None:
         return None
-    numbers = given.split("|") if isinstance(given, str) else given
+    numbers = grades_given.split("|") if isinstance(grades_given, str) else grades_given
     if not isinstance(numbers, (list, tuple)) or len(numbers) != len(labels):
-        raise InputError(f"has {len(labels)} labels, but {GRADES} {given!r:.60}: give a number for each")
+        raise InputError(f"has {len(labels)} labels, but {GRADES} {grades_given!r:.60}: give a number for each")
     try:
         grades = dict(zip(labels, map(float, numbers), strict=True))
     except (TypeError, ValueError):
-        raise InputError(f"has {GRADES} {given!r:.60}, which are no numbers") from None
+        raise InputError(f"has {GRADES} {grades_given!r:.60}, which are no numbers") from None
     if grades:
         Example([], max(grades, key=grades.__getitem__), labels=grades)  # checks them
     return grades
@@ -60,8 +60,8 @@ def right_of(obs: Message, *, among: Container[str] | None = None) -> dict[str, 
     if grades is None and among is None:
         return None
     numbers = dict.fromkeys(_labels(obs), 1.0) if grades is None else grades
-    found = {label: number for label, number in numbers.items() if among is None or label in among}
-    return found if len(found) > 1 or (found and grades is not None) else None
+    right = {label: number for label, number in numbers.items() if among is None or label in among}
+    return right if len(right) > 1 or (right and grades is not None) else None
 
 
 def _labels(obs: Message) -> list[str]:
@@ -107,7 +107,7 @@ class Examples:
     def _problem(self, obs: Message, source: Source) -> str | None:
         """Why an example is unusable, or None. Without token ids (`text_vec`) only candidates are checked."""
         label = obs.get("label_choice")
-        if problem := lone_surrogates([obs.get("full_text") or "", label or "", *source.own(obs)]):
+        if problem := lone_surrogates([obs.get("full_text") or "", label or "", *source.required_candidates(obs)]):
             return f"cannot be read: {problem}"
         if "text_vec" in obs and len(obs["text_vec"]) <= self._surrounding and not self._interactive:
             return "has no text: a context needs at least one word"
@@ -127,6 +127,6 @@ def _describe(obs: Message) -> str:
     def shorten(text: str) -> str:
         return text if len(text) <= 80 else text[:77] + "..."
 
-    place = f" in the episode {shorten(obs['full_text'])!r}" if obs.get("full_text") else ""
+    episode = f" in the episode {shorten(obs['full_text'])!r}" if obs.get("full_text") else ""
     label = f", label {shorten(obs['label_choice'])!r}," if obs.get("label_choice") else ""
-    return f"task {obs.get('id', 'unknown')}: the example {shorten(obs.get('text') or '')!r}{label}{place}"
+    return f"task {obs.get('id', 'unknown')}: the example {shorten(obs.get('text') or '')!r}{label}{episode}"

@@ -58,9 +58,9 @@ def task_candidates(opt: Opt) -> str:
 def training_labels(opt: Opt) -> Iterator[str]:
     """The labels of a task's training examples, in order, whatever part of the task a command reads."""
     # one reader, which looks for no candidates
-    own = {"datatype": "train:ordered:stream", "batchsize": 1, "num_workers": 0, "candidates": "batch"}
+    overrides = {"datatype": "train:ordered:stream", "batchsize": 1, "num_workers": 0, "candidates": "batch"}
     # of several tasks, ParlAI makes one teacher
-    teacher = create_task_agent_from_taskname(Opt({**opt, **own, "image_mode": "no_image_model"}))[0]
+    teacher = create_task_agent_from_taskname(Opt({**opt, **overrides, "image_mode": "no_image_model"}))[0]
     try:
         while not teacher.epoch_done():
             yield from teacher.act().get("labels") or ()
@@ -130,12 +130,12 @@ class FixedSource(ListedSource):
         super().open(ranker, autocast=autocast, learns=learns)
         if self.opt.get("interactive_mode"):  # encoded before the first prompt
             with torch.no_grad(), autocast():
-                own = ranker()
-                own.model.eval()
-                if own.model.reads_pairs:
-                    self._read(own, self.texts)
+                loaded = ranker()
+                loaded.model.eval()
+                if loaded.model.reads_pairs:
+                    self._read(loaded, self.texts)
                 else:
-                    self.vectors(own)
+                    self.vectors(loaded)
 
     def _scored(self, contexts: TokenBatch, pool: CandidatePool, ranker: Ranker) -> Tensor:
         added, model = pool.texts[len(self.texts) :], ranker.model
@@ -181,16 +181,16 @@ class FixedSource(ListedSource):
                 ]
         return self._all_vectors
 
-    def _index(self, ranker: Ranker, place: IndexPlace) -> FolderIndex | None:
+    def _index(self, ranker: Ranker, location: IndexPlace) -> FolderIndex | None:
         """The index on disk, built if necessary; None in a process that waits for another to build it, or if it
         cannot be written."""
-        folder = place.folder
-        if place.reuse:
+        folder = location.folder
+        if location.reuse:
             try:
                 return self._existing(ranker, folder)
             except PolyencoderError as error:
                 is_empty = not os.path.exists(folder) or (os.path.isdir(folder) and not os.listdir(folder))
-                if place.is_named and is_primary_worker() and not is_empty:
+                if location.is_named and is_primary_worker() and not is_empty:
                     raise InputError(
                         f"--fixed-candidate-vecs {folder}: is not an index of these candidates by this model "
                         f"({error}); nothing in it was changed. Name the folder of such an index, or one that does not "
@@ -201,12 +201,12 @@ class FixedSource(ListedSource):
         if not is_primary_worker():
             return None
         try:
-            if not place.is_named:
+            if not location.is_named:
                 remove_index(folder)
             with torch.autocast(ranker.device.type, enabled=False):  # without --bf16, which is only for scoring
                 build_index(folder, self._records(), ranker)
         except (OSError, InputError) as error:
-            if place.is_named or not isinstance(error.__cause__ or error, OSError | sqlite3.Error):
+            if location.is_named or not isinstance(error.__cause__ or error, OSError | sqlite3.Error):
                 raise
             logging.warning(f"the vectors of the fixed candidates are only kept in memory: {error}")
             return None

@@ -63,7 +63,7 @@ class IndexSource(Source):
     def pool(self, batch: Batch) -> CandidatePool:
         raise ConfigError("--index was made by the model before this training: leave it out in training")
 
-    def answer(self, batch: Batch, *, most: int) -> Ranked:
+    def answer(self, batch: Batch, *, top_k: int) -> Ranked:
         """Ranks what searches find: `--index-top-k` candidates, with a minimum probability, if there is one."""
         if self._searchers is None:
             raise ConfigError("--index was made by the model before it was loaded anew: make the agent anew, too")
@@ -76,22 +76,22 @@ class IndexSource(Source):
         metrics = None
         if batch.labels is not None:
             n, k = len(searcher.index), searcher.top_k
-            found = zip(batch.labels, map(distinct, hits), strict=True)
-            places = [place_of(label.strip(), pairs) for label, pairs in found]
+            labelled = zip(batch.labels, map(distinct, hits), strict=True)
+            places = [place_of(label.strip(), pairs) for label, pairs in labelled]
             metrics = [parlai_metrics(of_search(place, n, top_k=k, hits_at=self.hits_at)) for place in places]
-        least = 0.0 if self.confidence is None else self.confidence.least
-        return Ranked([distinct(some, least=least) for some in hits], metrics, costs)
+        threshold = 0.0 if self.confidence is None else self.confidence.threshold
+        return Ranked([distinct(some, threshold=threshold) for some in hits], metrics, costs)
 
     def clear(self) -> None:
         """Closes the index, which another model has made."""
         self._searchers = None
 
 
-def distinct(hits: Sequence[Hit], *, least: float = 0.0) -> list[tuple[str, float]]:
-    """The distinct texts of hits with a probability of at least `least`, and their best scores (re-ranked if so)."""
+def distinct(hits: Sequence[Hit], *, threshold: float = 0.0) -> list[tuple[str, float]]:
+    """The distinct texts of hits with a probability from `threshold` up, and their best scores (re-ranked if so)."""
     pairs: dict[str, float] = {}
     for hit in hits:
-        if (hit.probability or 0.0) < least:
+        if (hit.probability or 0.0) < threshold:
             continue
         pairs.setdefault(hit.text.strip(), hit.score if hit.rerank_score is None else hit.rerank_score)
     return list(pairs.items())

@@ -34,21 +34,21 @@ class ListedSource(Source):
     def pool(self, batch: Batch) -> CandidatePool:
         return batch_pool(self.name, labels=batch.labels, candidates=batch.candidates, relevance=batch.right)
 
-    def answer(self, batch: Batch, *, most: int) -> Ranked | None:
+    def answer(self, batch: Batch, *, top_k: int) -> Ranked | None:
         pool = self.pool(batch)
         if batch.labels is not None and not pool.has_negatives:
             return None
         scores = self._scores(batch, pool)
         pool = pool.to(scores.device)
         scores = pool.masked(scores)
-        found = best_of_pool(scores, pool, most=most if self.confidence is None else scores.size(1))
+        results = best_of_pool(scores, pool, top_k=top_k if self.confidence is None else scores.size(1))
         if self.confidence is not None:
-            counted = zip(found, pool.counts(len(found)), strict=True)
-            found = [self.confidence.answers(pairs, among=n)[:most] for pairs, n in counted]
+            counted = zip(results, pool.counts(len(results)), strict=True)
+            results = [self.confidence.answers(pairs, among=n)[:top_k] for pairs, n in counted]
         if pool.labels is None:
-            return Ranked(found, None)
+            return Ranked(results, None)
         metrics = pool_metrics(scores, pool, self._keys(pool), has_n=self.has_n, hits_at=self.hits_at)
-        return Ranked(found, metrics)
+        return Ranked(results, metrics)
 
     def _keys(self, pool: CandidatePool) -> Sequence[Hashable]:
         return [ids.tobytes() for ids in candidate_ids(self._ranker().text, pool.texts, remember=True)]
@@ -97,11 +97,11 @@ class OwnSource(ListedSource):
         super().__init__(name, opt)
         self.has_n = name == "inline"
 
-    def own(self, obs: Message) -> Sequence[str]:
+    def required_candidates(self, obs: Message) -> Sequence[str]:
         return obs.get("label_candidates") or ()
 
     def problem(self, obs: Message) -> str | None:
-        candidates, label, flag = self.own(obs), obs.get("label_choice"), self.flag(obs)
+        candidates, label, flag = self.required_candidates(obs), obs.get("label_choice"), self.flag(obs)
         if not candidates:
             otherwise = f"{flag} batch with batches of 2 or more{_drawing_task(obs)}"
             if self.opt.get("interactive_mode"):  # as in self_chat, which has no such flag
@@ -118,7 +118,7 @@ class OwnSource(ListedSource):
         return None
 
     def right(self, obs: Message) -> dict[str, float] | None:
-        return right_of(obs, among=self.own(obs))
+        return right_of(obs, among=self.required_candidates(obs))
 
 
 def _drawing_task(obs: Message) -> str:

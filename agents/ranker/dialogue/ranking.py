@@ -21,7 +21,7 @@ Scored = list[tuple[str, float]]
 class Ranked(NamedTuple):
     """The rankings of a batch, the metrics of each label, if any, and the milliseconds of each step of a search."""
 
-    found: list[Scored]
+    results: list[Scored]
     metrics: list[dict[str, Metric]] | None
     costs: Mapping[str, float] = {}
 
@@ -41,21 +41,21 @@ def pool_metrics(
     """ParlAI's metrics of each label, from scores [batch, n]; None without labels. Texts with equal `keys` are one."""
     if pool.labels is None:
         return None
-    found = of_pool(*merge_twins(scores, pool, keys), has_n=has_n, hits_at=hits_at)
-    return [parlai_metrics(one) for one in found]
+    metrics = of_pool(*merge_twins(scores, pool, keys), has_n=has_n, hits_at=hits_at)
+    return [parlai_metrics(one) for one in metrics]
 
 
-def best_of_pool(scores: Tensor, pool: CandidatePool, *, most: int) -> list[Scored]:
-    """At most `most` candidates of each example, from scores [batch, n], the right one last among equals."""
+def best_of_pool(scores: Tensor, pool: CandidatePool, *, top_k: int) -> list[Scored]:
+    """At most `top_k` candidates of each example, from scores [batch, n], the right one last among equals."""
     right = None if pool.labels is None else pool.right()
-    values, columns = best(scores, most)
+    values, columns = best(scores, top_k)
     masked = scores.gather(1, columns).isneginf()  # nan becomes -inf in `values`, too
-    found = []
+    results = []
     for i, row in enumerate(zip(columns.tolist(), values.tolist(), masked.tolist(), strict=True)):
         names = pool.candidates(i)
-        own = [(names[j], score) for j, score, is_masked in zip(*row, strict=True) if not is_masked]
-        found.append(own if right is None else sorted(own, key=lambda pair: (-pair[1], pair[0] in right[i])))
-    return found
+        pairs = [(names[j], score) for j, score, is_masked in zip(*row, strict=True) if not is_masked]
+        results.append(pairs if right is None else sorted(pairs, key=lambda pair: (-pair[1], pair[0] in right[i])))
+    return results
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class Confidence:
     """The minimum probability of an answer, and the calibration that computes it."""
 
     calibration: Calibration
-    least: float
+    threshold: float
 
     def answers(self, pairs: Sequence[tuple[str, float]], *, among: int) -> list[tuple[str, float]]:
         """Filters all candidates of a ranking, with scores, best first, by probability; `among` of them differ."""
         texts, scores = [text for text, _ in pairs], [score for _, score in pairs]
         values = self.calibration.of_ranking(texts, scores, among=among)
-        return [pair for pair, value in zip(pairs, values, strict=True) if value >= self.least]
+        return [pair for pair, value in zip(pairs, values, strict=True) if value >= self.threshold]
 
 
 def answer_metrics(answers: Sequence[Sequence[tuple[str, float]]], labels: Sequence[str]) -> list[dict[str, Metric]]:

@@ -48,7 +48,7 @@ class Source(ABC):
             return "--candidates"
         return "--interactive-candidates" if self.opt.get("interactive_mode") else "--eval-candidates"
 
-    def own(self, obs: Message) -> Sequence[str]:
+    def required_candidates(self, obs: Message) -> Sequence[str]:
         """The candidates that an example must bring."""
         return ()
 
@@ -83,16 +83,16 @@ class Source(ABC):
         calibration = self._calibration()
         if calibration is not None and not answers.asked and (promises := calibration.promises_for(self.where)):
             answers = AnswerOptions(max_risk=promises[0].risk)
-        least = answers.least(calibration, of=ranker(), index=self.where)
-        self.confidence = None if calibration is None or least is None else Confidence(calibration, least)
+        threshold = answers.threshold(calibration, of=ranker(), index=self.where)
+        self.confidence = None if calibration is None or threshold is None else Confidence(calibration, threshold)
 
     def _calibration(self) -> Calibration | None:
         path = self.opt.get("model_file")
         return read_calibration(path, self._ranker()) if path else None
 
     @abstractmethod
-    def answer(self, batch: Batch, *, most: int) -> Ranked | None:
-        """The `most` best candidates of each example, and its metrics; None if each label is the only candidate."""
+    def answer(self, batch: Batch, *, top_k: int) -> Ranked | None:
+        """The `top_k` best candidates of each example, and its metrics; None if each label is the only candidate."""
 
     @abstractmethod
     def clear(self) -> None:

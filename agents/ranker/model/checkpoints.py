@@ -64,17 +64,17 @@ def adapters_state(model: RankerModel, lora: LoraConfig) -> dict[str, Any]:
 
 def restore_adapters(model: RankerModel, lora: LoraConfig, state: Mapping[str, Any], *, path: str) -> None:
     """Restores the adapters of a resumed run, if it has any. CheckpointError if it began with others, or without."""
-    kept = state.get(_TENSORS, {})
-    own = adapted_tensors(model) if model.is_adapted else {}
-    if not (own or kept):
+    stored = state.get(_TENSORS, {})
+    current = adapted_tensors(model) if model.is_adapted else {}
+    if not (current or stored):
         return
-    shapes, begun = ({name: one.shape for name, one in tensors.items()} for tensors in (own, kept))
+    shapes, begun = ({name: one.shape for name, one in tensors.items()} for tensors in (current, stored))
     if shapes != begun or state.get(_SCALE, lora.scale) != lora.scale:
         raise CheckpointError(
             f"--model-file {path}: this run began with another --lora, --lora-alpha or --lora-targets: give the same, "
             "or train another model file"
         )
-    model.load_state_dict(kept, strict=False)
+    model.load_state_dict(stored, strict=False)
 
 
 class Saving:
@@ -115,11 +115,11 @@ class Saving:
         message, self.unwritten = self.unwritten, None
         if message is None:
             return
-        there = "an earlier model stays there" if os.path.exists(str(self._model_file)) else "no model is there"
+        advice = "an earlier model stays there" if os.path.exists(str(self._model_file)) else "no model is there"
         last = f"{self._model_file}.checkpoint"
         if os.path.exists(last):
-            there += f"; {last}, the last checkpoint, is whole, and the same command resumes from it"
-        message = f"{message}, when it was the best of this run: {there}. Make room and train again"
+            advice += f"; {last}, the last checkpoint, is whole, and the same command resumes from it"
+        message = f"{message}, when it was the best of this run: {advice}. Make room and train again"
         if sys.exc_info()[1] is not None:
             logging.error(message)
         else:

@@ -116,10 +116,10 @@ class ModelFamily:
 
     def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
         """The text layout of the options; `is_new`: without a model."""
-        special, given = dict(fields), given_flags(opt)
+        special, explicit = dict(fields), given_flags(opt)
         if opt.get("dict_endtoken") and opt.get("dict_endtoken") == opt.get("dict_starttoken"):
             special["end_token"] = special["start_token"]  # the paper's [S] on both sides
-        delimiter, separator = given.get("delimiter"), given.get("turn_separator")
+        delimiter, separator = explicit.get("delimiter"), explicit.get("turn_separator")
         if delimiter and separator:
             raise ConfigError("--delimiter and --turn-separator both set the separator of turns: give one")
         words: Any = tokenizer
@@ -135,8 +135,8 @@ class ModelFamily:
         self, opt: Opt, architecture: Architecture, text: TextEncoder, start: LoadedModel | None
     ) -> tuple[RankerConfig, Backbone | None]:
         """Configures the loaded or new model, and updates the options; with the pre-trained `--backbone`, if any."""
-        given = chosen(opt)  # an encoder keeps its own dropout unless the command says otherwise
-        dropout = {name: given.get(name) for name in ("dropout", "attention_dropout")}
+        options = chosen(opt)  # an encoder keeps its own dropout unless the command says otherwise
+        dropout = {name: options.get(name) for name in ("dropout", "attention_dropout")}
         fields = {name: opt[dest] for name, dest in RANKER_FIELDS.items() if opt.get(dest) is not None}
         is_measured = fields.get("output_scaling") == "auto"
         if is_measured:
@@ -144,15 +144,15 @@ class ModelFamily:
         residual = fields.pop("residual", None)
         if residual and start is None:
             raise no_base("this one starts from none (--init-model)")
-        pretrained, own = None, {}
+        pretrained, inherited = None, {}
         if start is not None:
             origin = str(start.origin)
             check_architecture(architecture, start)
             if not start.origin.is_finetune:
                 check_ranker(opt, start.config, origin=origin)
-            explicit = {name: value for name, value in fields.items() if RANKER_FIELDS[name] in given}
-            own = inherited_fields(start.config, architecture, explicit=explicit, residual=residual)
-            fields = {name: value for name, value in fields.items() if name in explicit or name not in own}
+            explicit = {name: value for name, value in fields.items() if RANKER_FIELDS[name] in options}
+            inherited = inherited_fields(start.config, architecture, explicit=explicit, residual=residual)
+            fields = {name: value for name, value in fields.items() if name in explicit or name not in inherited}
             backbone = with_dropout(start.config.backbone, **dropout)
             check_encoder(opt, backbone, origin=origin)
         elif opt.get("backbone"):
@@ -163,7 +163,7 @@ class ModelFamily:
                 )
             backbone = backbone_config(pretrained.model)
             measured = {"normalize": False} if is_measured else {}  # vectors of length 1 have no scale to measure
-            own = own_fields(opt["backbone"], architecture, explicit=measured | fields)
+            inherited = own_fields(opt["backbone"], architecture, explicit=measured | fields)
             check_encoder(opt, backbone, origin=f"--backbone {opt['backbone']}")
         else:
             backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
@@ -176,8 +176,10 @@ class ModelFamily:
             config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
         else:  # default lengths are fitted, not an error
             encoder = None if pretrained is None else opt["backbone"]
-            lay_out(text, own, backbone, architecture, explicit=given_lengths(opt), encoder=encoder)
-            config = RankerConfig(architecture=architecture, backbone=backbone, text=text.config, **{**own, **fields})
+            lay_out(text, inherited, backbone, architecture, explicit=given_lengths(opt), encoder=encoder)
+            config = RankerConfig(
+                architecture=architecture, backbone=backbone, text=text.config, **{**inherited, **fields}
+            )
             config = family(architecture).model.completed(config, text)
         check_layout(config)
         self.describe_in_opt(opt, config)
@@ -202,29 +204,31 @@ LENGTHS = ("text_truncate", "label_truncate", "history_size")
 
 def given_lengths(opt: Opt) -> set[str]:
     """The `LENGTHS` given on the command line."""
-    given = given_flags(opt)
-    truncated = {"text_truncate", "label_truncate"} if (given.get("truncate") or 0) > 0 else set()
-    return {name for name in LENGTHS if name in given} | truncated
+    explicit = given_flags(opt)
+    truncated = {"text_truncate", "label_truncate"} if (explicit.get("truncate") or 0) > 0 else set()
+    return {name for name in LENGTHS if name in explicit} | truncated
 
 
 def length(opt: Opt, name: str, otherwise: int) -> int:
     """The value of `--text-truncate` or `--label-truncate`, or of `--truncate`; `otherwise` if not given, or -1."""
-    given = given_flags(opt)
-    value = given["truncate"] if given.get("truncate") and name not in given else opt.get(name)
+    explicit = given_flags(opt)
+    value = explicit["truncate"] if explicit.get("truncate") and name not in explicit else opt.get(name)
     return value if value and value > 0 else otherwise
 
 
 def text_config(opt: Opt, special: dict[str, Any]) -> TextConfig:
     """Builds the text layout of the options and the tokenizer's special tokens."""
-    given = given_flags(opt)
-    persons = {field: bool(given.get(name, special.get(field, opt.get(name)))) for field, name in PERSON_TOKENS.items()}
+    explicit = given_flags(opt)
+    persons = {
+        field: bool(explicit.get(name, special.get(field, opt.get(name)))) for field, name in PERSON_TOKENS.items()
+    }
     persons["person_tokens_after_newline"] &= persons["person_tokens"]
     fields = {
         "text_truncate": length(opt, "text_truncate", 360),
         "label_truncate": length(opt, "label_truncate", 72),
         "history_size": opt.get("history_size", -1),
     }
-    prompts = {name: value for name, value in chosen(opt).items() if name in PROMPTS and (value or name in given)}
+    prompts = {name: value for name, value in chosen(opt).items() if name in PROMPTS and (value or name in explicit)}
     return TextConfig(**(fields | special | persons | prompts))
 
 
@@ -268,20 +272,20 @@ def check_architecture(architecture: Architecture, start: LoadedModel) -> None:
 
 def fine_tuned_part(opt: Opt) -> str:
     """The trained part of the encoders, by `--type-optimization`; default: all but pre-trained embeddings."""
-    given = given_flags(opt)
-    if "learn_embeddings" in given and "type_optimization" not in given and not opt.get("lora"):
-        opt["type_optimization"] = "all" if given["learn_embeddings"] else "all_encoder_layers"
+    explicit = given_flags(opt)
+    if "learn_embeddings" in explicit and "type_optimization" not in explicit and not opt.get("lora"):
+        opt["type_optimization"] = "all" if explicit["learn_embeddings"] else "all_encoder_layers"
     if opt.get("type_optimization"):
         return str(opt["type_optimization"])
-    learns = given.get("learn_embeddings", opt.get("learn_embeddings", True) and not opt.get("backbone"))
+    learns = explicit.get("learn_embeddings", opt.get("learn_embeddings", True) and not opt.get("backbone"))
     return "all" if learns else "all_encoder_layers"
 
 
 def describe_parlai_model(opt: Opt) -> None:
     """Updates the options of a `--model-file` that ParlAI trained to the model as imported."""
     _, text = parlai_text(opt["model_file"])
-    given = opt.get("override") or {}
+    overrides = opt.get("override") or {}
     lengths = {"text_truncate": text.text_truncate, "label_truncate": text.label_truncate}
     # importing makes an equivalent BERT of such a model, or fails
     ours = {name: allowed[-1] for name, (allowed, _) in OF_MODELS.items()} | {"data_parallel": False}
-    opt.update(ours | {name: given.get(name) or given.get("truncate") or n for name, n in lengths.items()})
+    opt.update(ours | {name: overrides.get(name) or overrides.get("truncate") or n for name, n in lengths.items()})

@@ -43,7 +43,7 @@ class Rehearsal(Agent):
         obs.force_set("label_choice", label)
         if label is None or not self._examples.is_usable(obs, self._source):
             return reply
-        batch = Batch(labels=[label], candidates=[self._source.own(obs)], right=None)
+        batch = Batch(labels=[label], candidates=[self._source.required_candidates(obs)], right=None)
         n = self._source.pool(batch).counts(1)[0] if self._source.has_n else None
         metrics = parlai_metrics(of_example(1, 0.0, n, hits_at=self._source.hits_at))
         reply.update({"text": label, "text_candidates": [label], "metrics": metrics})
@@ -60,10 +60,10 @@ def check_evaluation_data(opt: Opt, *, source: Source | None) -> None:
         with _opened(opt, fold, Agent(opt) if source is None else Rehearsal(opt, source)) as world:
             if source is None:
                 continue
-            for one in getattr(world, "worlds", [world]):  # of several tasks each
+            for subworld in getattr(world, "worlds", [world]):  # of several tasks each
                 for _ in range(REHEARSED):
-                    one.parley()
-                    if one.epoch_done():
+                    subworld.parley()
+                    if subworld.epoch_done():
                         break
             report = world.report()
             if fold == "valid" and report.get("exs"):  # of several processes one may have no example
@@ -74,8 +74,8 @@ def check_metric(opt: Opt, report: Mapping[str, Any]) -> None:
     """Raises ConfigError if a validation lacks `--validation-metric`, or ParlAI would keep the highest of a loss."""
     name = opt.get("validation_metric") or "accuracy"
     if name not in report:
-        there, meant = ", ".join(sorted(report)), did_you_mean(name, report, listed=False)
-        raise ConfigError(f"--validation-metric {name}: validations report no such metric; there are {there}{meant}")
+        metrics, meant = ", ".join(sorted(report)), did_you_mean(name, report, listed=False)
+        raise ConfigError(f"--validation-metric {name}: validations report no such metric; there are {metrics}{meant}")
     is_lower_better = name.rpartition("/")[2] in LOWER_IS_BETTER and name != "loss"  # that one ParlAI knows
     if is_lower_better and opt.get("validation_metric_mode") != "min":
         raise ConfigError(f"--validation-metric {name}: a lower one is better: give --validation-metric-mode min")
@@ -102,7 +102,7 @@ def _opened(opt: Opt, fold: str, agent: Agent) -> Iterator[World]:
     task = opt["task"] if fold == "train" or not opt.get("evaltask") else opt["evaltask"]
     datatype = f"{fold}:stream" if "stream" in opt["datatype"] else fold
     alone = {"batchsize": 1, "dynamic_batching": None, "num_workers": 0, "model_file": None}
-    before, own = random_state(Random()), Random()
+    before, generator = random_state(Random()), Random()
     world = None
     try:
         world = create_task(Opt({**opt, **alone, "task": task, "datatype": datatype}), agent)
@@ -117,4 +117,4 @@ def _opened(opt: Opt, fold: str, agent: Agent) -> Iterator[World]:
     finally:
         if world is not None:
             world.shutdown()
-        restore_random_state(before, own)
+        restore_random_state(before, generator)

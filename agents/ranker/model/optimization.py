@@ -55,14 +55,14 @@ UNTIL_THE_END = ("linear", "cosine")  # schedules that reach their last rate wit
 
 def update_settings(opt: Opt) -> dict[str, Any]:
     """The library's settings of optimizer, schedule and updates, by flat name. ConfigError: a flag has no effect."""
-    given, optimizer, schedule = given_flags(opt), opt["optimizer"], opt.get("lr_scheduler") or "none"
+    explicit, optimizer, schedule = given_flags(opt), opt["optimizer"], opt.get("lr_scheduler") or "none"
     if schedule not in SCHEDULES:
         raise ConfigError(f"--lr-scheduler {schedule} is not supported; use one of {', '.join(SCHEDULES)}")
     for name, (default, readers) in _READ_BY.items():
-        value = tuple(given[name]) if isinstance(given.get(name), list) else given.get(name)
+        value = tuple(explicit[name]) if isinstance(explicit.get(name), list) else explicit.get(name)
         if value not in (None, default) and optimizer not in readers:
             raise ConfigError(
-                f"{flag(name)} {given[name]} is not read by --optimizer {optimizer}"
+                f"{flag(name)} {explicit[name]} is not read by --optimizer {optimizer}"
                 + (f", but by {', '.join(readers)}" if readers else "")
                 + ": leave it out"
             )
@@ -83,12 +83,12 @@ def update_settings(opt: Opt) -> dict[str, Any]:
     }
     if optimizer in _ADAMS:
         values |= {"betas": tuple(opt.get("betas", (0.9, 0.999))), "optimizer.eps": opt.get("adam_eps", 1e-8)}
-    if opt.get("new_learning_rate") is None and given.get("init_model"):  # a trained ranker has no new parts
+    if opt.get("new_learning_rate") is None and explicit.get("init_model"):  # a trained ranker has no new parts
         values["new_learning_rate"] = rate
     if schedule in UNTIL_THE_END:
         values["final_learning_rate"] = opt.get("final_learning_rate") or 0.0
     warmup = 0 if schedule == "none" else max(0, opt.get("warmup_updates") or 0)
-    is_limit = warmup > 0 and "warmup_updates" not in given  # then a short run has a share of its updates
+    is_limit = warmup > 0 and "warmup_updates" not in explicit  # then a short run has a share of its updates
     return {**values, "schedule.longest_warmup" if is_limit else "warmup_updates": warmup}
 
 

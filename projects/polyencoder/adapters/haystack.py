@@ -50,8 +50,8 @@ class PolyencoderRanker:
         top_k = self.top_k if top_k is None else _checked(top_k)
         self.warm_up()
         assert self._relevance is not None
-        found = best_documents(self._relevance, query, [one.content or "" for one in documents], top_n=top_k)
-        return {"documents": [replace(documents[place], score=relevance) for place, relevance in found]}
+        ranked = best_documents(self._relevance, query, [one.content or "" for one in documents], top_n=top_k)
+        return {"documents": [replace(documents[place], score=relevance) for place, relevance in ranked]}
 
     def to_dict(self) -> dict[str, Any]:
         """Serialises the component. InputError for a `Ranker` that was not loaded from a folder."""
@@ -64,9 +64,9 @@ class PolyencoderRanker:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> PolyencoderRanker:
         """Deserialises the component."""
-        given = data["init_parameters"]
-        if given.get("api_key") is not None:
-            given["api_key"] = Secret.from_dict(given["api_key"])
+        parameters = data["init_parameters"]
+        if parameters.get("api_key") is not None:
+            parameters["api_key"] = Secret.from_dict(parameters["api_key"])
         return default_from_dict(cls, data)
 
 

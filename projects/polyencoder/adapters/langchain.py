@@ -29,7 +29,7 @@ class PolyencoderReranker(Reranker, BaseDocumentCompressor):
         """The best documents, best first: copies, with their relevance, 0 to 1."""
         texts = [document.page_content for document in documents]
         best = []
-        for place, relevance in best_documents(self._relevance, query, texts, top_n=self.top_n):
+        for idx, relevance in best_documents(self._relevance, query, texts, top_n=self.top_n):
             score = {} if relevance is None else {"relevance_score": relevance}
-            best.append(documents[place].model_copy(update={"metadata": {**documents[place].metadata, **score}}))
+            best.append(documents[idx].model_copy(update={"metadata": {**documents[idx].metadata, **score}}))
         return best

@@ -29,5 +29,5 @@ class PolyencoderRerank(Reranker, BaseNodePostprocessor):
         if query_bundle is None:
             raise InputError("no query to order the nodes for")
         texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
-        found = best_documents(self._relevance, query_bundle.query_str, texts, top_n=self.top_n)
-        return [NodeWithScore(node=nodes[place].node, score=relevance) for place, relevance in found]
+        ranked = best_documents(self._relevance, query_bundle.query_str, texts, top_n=self.top_n)
+        return [NodeWithScore(node=nodes[place].node, score=relevance) for place, relevance in ranked]

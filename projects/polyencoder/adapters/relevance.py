@@ -62,23 +62,23 @@ class OfServer:
             kind = InputError if answer.status_code in (400, 422) else PolyencoderError
             raise kind(f"{address}: {answer.status_code}, {_reason(answer):.300}")
         try:
-            found = [(int(one["index"]), float(one["relevance_score"])) for one in answer.json()["results"]]
+            ranked = [(int(one["index"]), float(one["relevance_score"])) for one in answer.json()["results"]]
         except (ValueError, KeyError, TypeError):
             raise PolyencoderError(f"{address}: the answer is not a ranking: {answer.text:.200}") from None
-        if not all(0 <= place < len(documents) for place, _ in found):
+        if not all(0 <= place < len(documents) for place, _ in ranked):
             raise PolyencoderError(f"{address}: ranks a document that was not sent")
-        return found
+        return ranked
 
 
 def _reason(answer: requests.Response) -> str:
     """A server's reason for refusing: `message`, `detail` or `error`, else its whole answer."""
     try:
-        said = answer.json()
+        body = answer.json()
     except ValueError:
-        said = None
+        body = None
     for name in ("message", "detail", "error"):
-        if isinstance(said, dict) and said.get(name):
-            return str(said[name])
+        if isinstance(body, dict) and body.get(name):
+            return str(body[name])
     return " ".join(answer.text.split()) or answer.reason
 
 
@@ -93,9 +93,9 @@ def best_documents(
     places = [place for place, text in enumerate(documents) if not is_blank(text)]
     if empty := len(documents) - len(places):
         _log.warning("%d of %d documents are empty: they come last, without a score", empty, len(documents))
-    found = relevance(query, [documents[place] for place in places], top_n=top_n)
+    ranked = relevance(query, [documents[place] for place in places], top_n=top_n)
     last = [(place, None) for place, text in enumerate(documents) if is_blank(text)]
-    return [*((places[place], value) for place, value in found), *last][:top_n]
+    return [*((places[place], value) for place, value in ranked), *last][:top_n]
 
 
 def relevance_of(model: Ranker | str, *, api_key: str | None = None, served_model: str | None = None) -> Relevance:

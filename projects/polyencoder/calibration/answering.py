@@ -40,8 +40,10 @@ class AnswerOptions:
         promises = calibration.for_search.promises_for(index)
         return AnswerOptions(max_risk=promises[0].risk if promises else None)
 
-    def least(self, calibration: Calibration | None, *, of: CalibratedRanker, index: str | None = None) -> float | None:
-        """The least probability of an answer; None for any.
+    def threshold(
+        self, calibration: Calibration | None, *, of: CalibratedRanker, index: str | None = None
+    ) -> float | None:
+        """The lowest probability of an answer; None for any.
 
         Args:
             calibration: of the scores that order the answers.

@@ -114,10 +114,10 @@ def check_fit(examples: int, *, unanswerable: float, risks: Sequence[float], con
     for risk in risks:
         needed = 2 * max(_FEWEST_EXAMPLES, fewest_answers(risk, confidence=confidence))
         if examples < needed:
-            least = 1 - (1 - confidence) ** (1 / (examples // 2))
+            lowest = 1 - (1 - confidence) ** (1 / (examples // 2))
             raise InputError(
                 f"a risk of {risk:g} needs at least {needed:,} examples, half of them to test it, and there are "
-                f"{examples:,}: give more, or a risk of at least {least:.2g}",
+                f"{examples:,}: give more, or a risk of at least {lowest:.2g}",
                 argument="risk",
             )
 
@@ -158,13 +158,13 @@ def fit(
     after = torch.empty(2, len(observations), dtype=torch.float64)
     for i in range(_FOLDS):
         held_out, others = (fold == i).nonzero().squeeze(1), (fold != i).nonzero().squeeze(1)
-        found = _fitted(observations.select(others), unanswerable=unanswerable, fingerprint=fingerprint)
+        fold_calibration = _fitted(observations.select(others), unanswerable=unanswerable, fingerprint=fingerprint)
         both = _both(observations.select(held_out), unanswerable=unanswerable).observations
-        after[:, held_out] = _first_probabilities(found, both).view(2, -1)
+        after[:, held_out] = _first_probabilities(fold_calibration, both).view(2, -1)
     asked = _both(observations, unanswerable=unanswerable)
     before = asked.observations.scores.softmax(1)[:, 0].nan_to_num(0)  # nan without any candidate
     right, weights = asked.observations.right[:, 0], asked.weights
-    calibration, least = _promising(
+    calibration, lowest_risk = _promising(
         observations, risks, confidence=confidence, unanswerable=unanswerable, fingerprint=fingerprint, seed=seed
     )
     return Fit(
@@ -172,7 +172,7 @@ def fit(
         reliability(before, right, weights),
         reliability(after.flatten(), right, weights),
         observations.right[:, 0].double().mean().item(),
-        least,
+        lowest_risk,
     )
 
 
@@ -197,15 +197,15 @@ def _promising(
     probabilities, right = _first_probabilities(calibration, asked).numpy(), asked.right[:, 0].numpy()
     fitted, tested = (Answers(probabilities[half], right[half]) for half in halves)
     promises = [prove(fitted, tested, risk=risk, confidence=confidence) for risk in risks]
-    kept = tuple(one for one in promises if one is not None)
-    return replace(calibration, promises=kept), least_risk(fitted, tested, confidence=confidence)
+    proven = tuple(one for one in promises if one is not None)
+    return replace(calibration, promises=proven), least_risk(fitted, tested, confidence=confidence)
 
 
 def _first_probabilities(calibration: Calibration, observations: Observations) -> Tensor:
     """The probability of each example's best candidate, [n]."""
     scores = observations.scores[:, : observations.depth]
-    found = calibration.probabilities(scores.numpy(), among=observations.among.numpy())
-    return torch.from_numpy(found[:, 0])
+    probabilities = calibration.probabilities(scores.numpy(), among=observations.among.numpy())
+    return torch.from_numpy(probabilities[:, 0])
 
 
 def reliability(probabilities: Tensor, right: Tensor, weights: Tensor) -> Reliability:

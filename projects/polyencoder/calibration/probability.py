@@ -86,9 +86,9 @@ class Calibration:
     def promise(self, risk: float, *, index: str | None) -> Promise:
         """The promise of a risk, for searches of an index or for rankings. ConfigError without it."""
         promises = self.promises_for(index)
-        for one in promises:
-            if one.risk == risk:
-                return one
+        for promise in promises:
+            if promise.risk == risk:
+                return promise
         use = "ranking" if index is None else f"searching {name_of(index)}"
         risks = ", ".join(f"{one.risk:g}" for one in promises)
         other = f"{risks} for {use}: give one of these, or" if risks else f"none for {use}:"
@@ -101,8 +101,8 @@ class Calibration:
     def beside(self, other: Calibration | None) -> Calibration:
         """Combines this calibration with another one of the same weights for the other use (ranking, search)."""
 
-        def is_of_index(one: Calibration) -> bool:
-            return one.fitted_on is not None and one.fitted_on.index is not None
+        def is_of_index(promise: Calibration) -> bool:
+            return promise.fitted_on is not None and promise.fitted_on.index is not None
 
         parts = [] if other is None else [replace(other, index=None), *filter(None, [other.index])]
         for part in parts:
@@ -131,13 +131,13 @@ class Calibration:
 
     def of_ranking(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> list[float]:
         """The probabilities of all candidates of a ranking, best first. Equal texts are one candidate."""
-        known = self._of_texts(texts, scores, among=among, depth=None)
-        return [known[text] for text in texts]
+        probabilities = self._of_texts(texts, scores, among=among, depth=None)
+        return [probabilities[text] for text in texts]
 
     def of_search(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> list[float | None]:
         """The probabilities of the `DEPTH` best candidates, best first, of `among`; None for the others."""
-        known = self._of_texts(texts, scores, among=among, depth=DEPTH)
-        return [known.get(text) for text in texts]
+        probabilities = self._of_texts(texts, scores, among=among, depth=DEPTH)
+        return [probabilities.get(text) for text in texts]
 
     def of_none(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> float:
         """The probability that none of a ranking is right: what `of_ranking` leaves."""

@@ -39,7 +39,7 @@ def mcp_proxy(*, settings: McpProxySettings) -> None:
     if not settings.server:
         raise UsageError("mcp-proxy requires --server, the command of an MCP server")
     ranker = load(settings.model)
-    settings.answers.least(ranker.calibration, of=ranker)  # raises for one without a calibration
+    settings.answers.threshold(ranker.calibration, of=ranker)  # raises for one without a calibration
     run_proxy(
         ToolProxy(Selector(ranker), max_tools=settings.max_tools, **vars(settings.answers)),
         settings.server,

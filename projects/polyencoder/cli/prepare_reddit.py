@@ -69,7 +69,7 @@ def prepare_reddit(
         say(f"left out: {reason:20} {index.left_out[reason]:,}")
     if summary := bad.summary():
         say(summary)
-    say(f"kept: {index.kept:,} comments and submissions; {out}: {written:,} pairs")
+    say(f"kept: {index.num_kept:,} comments and submissions; {out}: {written:,} pairs")
 
 
 def _opened(path: Path, *, packed: bool) -> IO[str]:

@@ -94,7 +94,7 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
             convert, count = learn_subwords(words, subwords), subwords.min_count
         else:
             convert, count = learn_subwords_of_size(
-                words, settings.size, subwords, said=None if settings.progress is False else _say
+                words, settings.size, subwords, on_progress=None if settings.progress is False else _say
             )
         with reporting_write_errors(path):
             write_text(path, convert.to_str(pretty=True), overwrite=settings.overwrite)

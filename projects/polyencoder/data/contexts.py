@@ -85,8 +85,8 @@ def _queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _turns(record: dict[str, Any], *, where: str, system: SystemMessages) -> tuple[list[str], int]:
     """The turns of a context, and the number of system messages that are left out."""
-    there = [one for one in COLUMNS if one in record]
-    name = next((one for one in there if record[one]), there[0] if there else None)  # a table has all columns
+    present = [name for name in COLUMNS if name in record]
+    name = next((one for one in present if record[one]), present[0] if present else None)  # a table has all columns
     if name is None:
         raise InputError(
             f"{where}: has none of {', '.join(map(repr, COLUMNS))}; it has {', '.join(map(repr, record)) or 'nothing'}"

@@ -112,10 +112,10 @@ def estimated_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequenc
     items = examples = 0.0
     for paths in kinds.values():
         chosen = paths[:: -(-len(paths) // FILES)]
-        found = [_estimated(read, path) for path in chosen]
+        estimates = [_estimated(read, path) for path in chosen]
         scale = sum(map(os.path.getsize, paths)) / max(1, sum(map(os.path.getsize, chosen)))
-        items += scale * sum(one for one, _ in found)
-        examples += scale * sum(other for _, other in found)
+        items += scale * sum(one for one, _ in estimates)
+        examples += scale * sum(other for _, other in estimates)
     return Counts(round(items), round(examples))
 
 

@@ -63,19 +63,19 @@ class Example:
         numbers = list(labels)
         if len(numbers) != len(candidates):
             raise InputError(f"has {len(numbers)} labels for {len(candidates)} candidates", argument="labels")
-        found: dict[str, float] = {}
-        for place, (text, number) in enumerate(zip(candidates, numbers, strict=True)):
+        values: dict[str, float] = {}
+        for position, (text, number) in enumerate(zip(candidates, numbers, strict=True)):
             if isinstance(number, bool) or not isinstance(number, Real):
-                raise InputError(f"label {place} is {number!r:.60}, not a number", argument="labels")
+                raise InputError(f"label {position} is {number!r:.60}, not a number", argument="labels")
             if problem := _why_no_label(number):
-                raise InputError(f"label {place} is {problem}", argument="labels")
+                raise InputError(f"label {position} is {problem}", argument="labels")
             value = float(number)
-            if found.setdefault(text, value) != value:
+            if values.setdefault(text, value) != value:
                 raise InputError(
-                    f"the candidate {text!r:.60} occurs twice, with the labels {found[text]:g} and {value:g}",
+                    f"the candidate {text!r:.60} occurs twice, with the labels {values[text]:g} and {value:g}",
                     argument="labels",
                 )
-        right = {text: value for text, value in found.items() if value > 0}
+        right = {text: value for text, value in values.items() if value > 0}
         if not right:
             raise InputError("all labels are 0: no candidate is right", argument="labels")
         return cls(turns, max(right, key=right.__getitem__), candidates, where, right)

@@ -33,7 +33,7 @@ def judged_pairs(source: str | Path | DataFile, *, bad: OnBad = raise_it) -> Ite
     queries or the corpus lack. InputError for a file that cannot be read, and missing queries.
     """
     path = Path(str(source))
-    queries = next((found for name in QUERIES if (found := _beside(path, name))), None)
+    queries = next((candidate for name in QUERIES if (candidate := _beside(path, name))), None)
     if queries is None:
         raise InputError(f"{path}: {path.parent.parent} has no {' or '.join(QUERIES)}")
     turns = read_queries(queries)
@@ -44,10 +44,10 @@ def judged_pairs(source: str | Path | DataFile, *, bad: OnBad = raise_it) -> Ite
         if judged.setdefault(query, {}).setdefault(document, label) != label:
             raise InputError(f"{where}: judges the document {document!r} for the query {query!r} a second time")
     corpus = _beside(path, CORPUS)
-    texts = _texts(corpus, {document for own in judged.values() for document in own})
-    for query, own in judged.items():
+    texts = _texts(corpus, {document for labels in judged.values() for document in labels})
+    for query, labels in judged.items():
         try:
-            example = _example(turns.get(query), own, texts, query=query, where=places[query], corpus=corpus)
+            example = _example(turns.get(query), labels, texts, query=query, where=places[query], corpus=corpus)
         except InputError as error:
             bad(InputError(f"{places[query]}: {error}"))
         else:
@@ -69,12 +69,12 @@ def _beside(path: Path, name: str) -> str:
 
 def _texts(corpus: str, wanted: set[str]) -> dict[str, str]:
     """The texts of these documents, with their titles before them, as `polyencoder index` reads them."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for _, record in records(corpus):
         id_ = str(record.get("_id", record.get("id")))
         if id_ in wanted:
-            found[id_] = f"{record.get('title') or ''} {record.get('text') or ''}".strip()
-    return found
+            texts[id_] = f"{record.get('title') or ''} {record.get('text') or ''}".strip()
+    return texts
 
 
 def _example(

@@ -129,14 +129,14 @@ def _layout_of(record: Record, columns: Columns, *, where: str) -> tuple[Layout,
     right = "response" in filled or "responses" in filled or {"candidates", "labels"} <= filled.keys()
     if not right and are_messages(filled.get("context")):
         filled["messages"] = filled.pop("context")
-    for there in (filled, record):
+    for fields in (filled, record):
         for layout in LAYOUTS:
-            if there.keys() >= {*layout.needs} and there.keys().isdisjoint(layout.unless):
-                return layout, there
+            if fields.keys() >= {*layout.needs} and fields.keys().isdisjoint(layout.unless):
+                return layout, fields
     part = "response" if "context" in record else "context"
-    known = "; ".join(" + ".join(layout.needs) for layout in LAYOUTS)
+    layouts = "; ".join(" + ".join(layout.needs) for layout in LAYOUTS)
     raise InputError(
-        f"{_without(getattr(columns, part), record, where=where, part=part)}, or give the columns of a layout: {known}",
+        f"{_without(getattr(columns, part), record, where=where, part=part)}, or give a layout's columns: {layouts}",
         argument=f"columns.{part}",
     )
 
@@ -268,9 +268,9 @@ def _chat(layout: Layout, record: Record, columns: Columns, where: str, counts: 
                 f"has no {columns.response!r}, and the last of its messages, which would be the response, is not the "
                 "assistant's"
             )
-        if not (said := turns_of_messages([last], name="the response")):
+        if not (response := turns_of_messages([last], name="the response")):
             raise InputError("the last of its messages, which would be the response, only calls tools")
-        return [{**rest, "context": messages[:-1], "response": said[0]}]
+        return [{**rest, "context": messages[:-1], "response": response[0]}]
     turns_of_messages(messages, name="the messages")
     spoken = [
         (idx, message)
@@ -340,10 +340,10 @@ def _responses(record: Mapping[str, Any]) -> list[str]:
     """The right responses of a record without labels, one or several; without duplicates."""
     if "response" in record:
         return [_text(record["response"])]
-    found = list(dict.fromkeys(_texts(record["responses"], "response")))
-    if not found:
+    texts = list(dict.fromkeys(_texts(record["responses"], "response")))
+    if not texts:
         raise TypeError("the responses are empty")
-    return found
+    return texts
 
 
 def _check_right(label: Any, *, where: str) -> None:
@@ -356,8 +356,8 @@ def _check_right(label: Any, *, where: str) -> None:
 
 def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[str]:
     """The columns of earlier turns, oldest first; `context/0` is the latest of them, as in PolyAI's datasets."""
-    found = takewhile(record.__contains__, (f"{column}/{number}" for number in count()))
-    return list(found)[::-1]
+    names = takewhile(record.__contains__, (f"{column}/{number}" for number in count()))
+    return list(names)[::-1]
 
 
 def with_earlier(record: Mapping[str, Any], column: str = "context") -> Any:

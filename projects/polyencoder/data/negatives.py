@@ -59,25 +59,25 @@ class NegativeSampler:
         """Adds candidates to an example: its own or drawn ones, as from `candidates`, with all its right texts."""
         right = example.right
         return replace(
-            example, candidates=self.candidates(right, own=example.candidates, key=key, positives=len(right))
+            example, candidates=self.candidates(right, inline=example.candidates, key=key, positives=len(right))
         )
 
     def candidates(
-        self, labels: Sequence[str], *, own: Sequence[str] | None = None, key: str | None = None, positives: int = 1
+        self, labels: Sequence[str], *, inline: Sequence[str] | None = None, key: str | None = None, positives: int = 1
     ) -> Sequence[str]:
-        """The first `positives` labels and negatives, which are none of `labels`, shuffled; or the example's `own`.
+        """The first `positives` labels and negatives, which are none of `labels`, shuffled; or `inline`.
 
         Equal keys give equal candidates; without a key each call draws anew. InputError: fewer than `count` usable
         labels.
         """
         draw = next(self._draws) if key is None else None
-        if own is not None:
-            return own
+        if inline is not None:
+            return inline
         rng = SeededRandom(f"{self.seed}:draw {draw}" if key is None else f"{self.seed}:key {key}")
         taken = {normalized(label) for label in labels}
         chosen = [*labels[:positives]]
-        for place in rng.order(len(self.pool)):
-            text = self.pool[place]
+        for row in rng.order(len(self.pool)):
+            text = self.pool[row]
             normal = normalized(text)
             if normal not in taken:
                 taken.add(normal)

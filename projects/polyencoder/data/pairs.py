@@ -135,8 +135,8 @@ def pair_counts(files: Sequence[str], *, columns: Columns | None = None) -> Coun
     """Estimates the number of pairs in files or a hub dataset."""
     if files[0].startswith(HUB):
         _, split, dataset = _hub(files[0].removeprefix(HUB))
-        known = (dataset.info.splits or {}).get(split)
-        rows = known.num_examples if known else sum(1 for _ in dataset)
+        split_info = (dataset.info.splits or {}).get(split)
+        rows = split_info.num_examples if split_info else sum(1 for _ in dataset)
         return Counts(rows, rows)
     skip = BadExamples(skip=True)
     return estimated_counts(lambda file: ([one] for one in read_pairs(file, columns=columns, bad=skip)), files)
@@ -159,10 +159,10 @@ def responses_of(
     return (text for pair in drawn_from for text in pair.right)
 
 
-def check_samples(pairs: Iterable[Example], given: Iterable[str]) -> None:
+def check_samples(pairs: Iterable[Example], explicit: Iterable[str]) -> None:
     """Raises ConfigError for a setting of sampled candidates that was given, if every pair has candidates."""
     if all(pair.candidates is not None for pair in pairs):
-        for name in given:
+        for name in explicit:
             raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
 
 
@@ -205,8 +205,8 @@ def read_examples(
     without = [pair for pair in pairs if pair.candidates is None]
     drawn = len(without)
     if num_negatives is None:
-        own = max((len(set(map(normalized, pair.right))) for pair in without), default=1)
-        num_negatives = min(19, len(set(map(normalized, responses))) - own)
+        num_right = max((len(set(map(normalized, pair.right))) for pair in without), default=1)
+        num_negatives = min(19, len(set(map(normalized, responses))) - num_right)
         if drawn and num_negatives < 1:
             raise InputError(
                 f"{source}: has no {(columns or Columns()).candidates!r}, and no second response to draw any from",

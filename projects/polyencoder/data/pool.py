@@ -23,13 +23,13 @@ class CandidatePool:
     texts: Sequence[str]
     labels: Tensor | None = None
     """[batch], the column of each example's label, of several right texts the best; None without labels."""
-    own: Sequence[Sequence[str]] | None = None
+    lists: Sequence[Sequence[str]] | None = None
     """Each example's candidates; None if all examples share the pool."""
     index: Tensor | None = None
-    """[batch, n], the rows of `own` in the pool, -1 where an example has fewer than n; None with `own`."""
+    """[batch, n], the rows of `lists` in the pool, -1 where an example has fewer than n; None with `lists`."""
     mask: Tensor | None = None
     """[batch, n], False for texts that are no candidates of the example; None if all are."""
-    given: Sequence[int] | None = None
+    sizes: Sequence[int] | None = None
     """The number of candidates of each example, with duplicates."""
     relevance: Tensor | None = None
     """[batch, n], the label of each candidate as a number, 0 if it is wrong; None if all examples have one right
@@ -48,7 +48,7 @@ class CandidatePool:
     @property
     def has_negatives(self) -> bool:
         """Whether any example has more than one candidate."""
-        return len(self.texts) > 1 if self.own is None else any(len(texts) > 1 for texts in self.own)
+        return len(self.texts) > 1 if self.lists is None else any(len(texts) > 1 for texts in self.lists)
 
     def to(self, device: torch.device) -> CandidatePool:
         labels, index, mask, relevance = (
@@ -63,34 +63,34 @@ class CandidatePool:
 
     def counts(self, batch_size: int) -> Sequence[int]:
         """The number of candidates of each example: the N of R{N}@k."""
-        if self.given is not None:
-            return self.given
+        if self.sizes is not None:
+            return self.sizes
         return [len(self.texts)] * batch_size if self.mask is None else self.mask.sum(1).tolist()
 
     def candidates(self, row: int) -> Sequence[str]:
         """The candidates of this example in the order of its scores, with those that `mask` excludes."""
-        return self.texts if self.own is None else self.own[row]
+        return self.texts if self.lists is None else self.lists[row]
 
     def right(self) -> list[list[str]]:
         """The right candidates of each example."""
         assert self.labels is not None
         if self.relevance is None:
             return [[self.candidates(row)[column]] for row, column in enumerate(self.labels.tolist())]
-        found: list[list[str]] = [[] for _ in range(len(self.labels))]
+        texts: list[list[str]] = [[] for _ in range(len(self.labels))]
         for row, column in (self.relevance > 0).nonzero().tolist():
-            found[row].append(self.candidates(row)[column])
-        return found
+            texts[row].append(self.candidates(row)[column])
+        return texts
 
     def with_negatives(self, texts: Sequence[Sequence[str]]) -> CandidatePool:
         """The pool with these texts of each example, which are wrong for it unless they are right already.
 
         In a shared pool they are candidates of all examples, otherwise of their own.
         """
-        if self.own is not None and self.labels is not None:
-            labels = [some[column] for some, column in zip(self.own, self.labels.tolist(), strict=True)]
-            numbers = None if self.relevance is None else list(map(_best, self.own, self.relevance.tolist()))
-            own = [[*some, *more] for some, more in zip(self.own, texts, strict=True)]
-            return inline_pool(own, labels, numbers).to(self.labels.device)
+        if self.lists is not None and self.labels is not None:
+            labels = [candidates[column] for candidates, column in zip(self.lists, self.labels.tolist(), strict=True)]
+            numbers = None if self.relevance is None else list(map(_best, self.lists, self.relevance.tolist()))
+            lists = [[*some, *more] for some, more in zip(self.lists, texts, strict=True)]
+            return inline_pool(lists, labels, numbers).to(self.labels.device)
         assert self.mask is None
         whole = list(dict.fromkeys([*self.texts, *chain.from_iterable(texts)]))
         relevance = self.relevance
@@ -106,9 +106,9 @@ def shared_pool(
     pool = list(dict.fromkeys(texts))
     if labels is None:
         return CandidatePool(pool)
-    place = {text: column for column, text in enumerate(pool)}
-    columns = torch.tensor([place[label] for label in labels], dtype=torch.long)
-    numbers = None if relevance is None else _relevance([place] * len(labels), labels, relevance, width=len(pool))
+    column_of = {text: column for column, text in enumerate(pool)}
+    columns = torch.tensor([column_of[label] for label in labels], dtype=torch.long)
+    numbers = None if relevance is None else _relevance([column_of] * len(labels), labels, relevance, width=len(pool))
     return CandidatePool(pool, columns, relevance=numbers)
 
 
@@ -117,9 +117,9 @@ def _relevance(
 ) -> Tensor:
     """[batch, width] from each example's right texts and the columns of texts."""
     table = torch.zeros(len(labels), width)
-    for row, (place, label, numbers) in enumerate(zip(places, labels, relevance, strict=True)):
+    for row, (column_of, label, numbers) in enumerate(zip(places, labels, relevance, strict=True)):
         for text, number in ({label: 1.0} if numbers is None else numbers).items():
-            table[row, place[text]] = number
+            table[row, column_of[text]] = number
     return table
 
 
@@ -127,35 +127,37 @@ def inline_pool(
     candidates: Sequence[Sequence[str]], labels: Sequence[str] | None, relevance: Relevance | None = None
 ) -> CandidatePool:
     """A pool of each example's own candidates, deduplicated."""
-    own = [list(dict.fromkeys(texts)) for texts in candidates]
+    lists = [list(dict.fromkeys(texts)) for texts in candidates]
     pool: dict[str, int] = {}
-    for texts in own:
+    for texts in lists:
         for text in texts:
             pool.setdefault(text, len(pool))
-    width = max(len(texts) for texts in own)
-    index = torch.tensor([[pool[text] for text in texts] + [-1] * (width - len(texts)) for texts in own])
+    width = max(len(texts) for texts in lists)
+    index = torch.tensor([[pool[text] for text in texts] + [-1] * (width - len(texts)) for texts in lists])
     columns = (
-        None if labels is None else torch.tensor([texts.index(label) for texts, label in zip(own, labels, strict=True)])
+        None
+        if labels is None
+        else torch.tensor([texts.index(label) for texts, label in zip(lists, labels, strict=True)])
     )
     mask = index >= 0
-    given = [len(texts) for texts in candidates]
+    sizes = [len(texts) for texts in candidates]
     numbers = None
     if labels is not None and relevance is not None:
-        places = [{text: column for column, text in enumerate(texts)} for texts in own]
+        places = [{text: column for column, text in enumerate(texts)} for texts in lists]
         numbers = _relevance(places, labels, relevance, width=width)
-    return CandidatePool(list(pool), columns, own, index, None if bool(mask.all()) else mask, given, numbers)
+    return CandidatePool(list(pool), columns, lists, index, None if bool(mask.all()) else mask, sizes, numbers)
 
 
 def fixed_pool(
-    fixed: Sequence[str], place: dict[str, int], labels: Sequence[str] | None, *, add: bool
+    fixed: Sequence[str], column_of: dict[str, int], labels: Sequence[str] | None, *, add: bool
 ) -> CandidatePool:
     """A pool of fixed candidates and, with `add`, each example's label if it is not among them.
 
-    `place` gives each fixed candidate's row.
+    `column_of` gives each fixed candidate's column.
     """
     if labels is None:
         return CandidatePool(fixed)
-    extra = list(dict.fromkeys(label for label in labels if label not in place))
+    extra = list(dict.fromkeys(label for label in labels if label not in column_of))
     if extra and not add:
         raise InputError(
             f"the label {extra[0]!r} is not among the {len(fixed)} fixed candidates; leave such examples out, or set "
@@ -163,9 +165,9 @@ def fixed_pool(
             argument="add_label",
         )
     if not extra:
-        return CandidatePool(fixed, torch.tensor([place[label] for label in labels]))
-    own = {label: len(fixed) + i for i, label in enumerate(extra)}
-    columns = torch.tensor([own[label] if label in own else place[label] for label in labels])
+        return CandidatePool(fixed, torch.tensor([column_of[label] for label in labels]))
+    extra_columns = {label: len(fixed) + i for i, label in enumerate(extra)}
+    columns = torch.tensor([extra_columns[label] if label in extra_columns else column_of[label] for label in labels])
     mask = torch.ones(len(labels), len(fixed) + len(extra), dtype=torch.bool)
     mask[:, len(fixed) :] = False
     mask[torch.arange(len(labels)), columns] = True
@@ -179,23 +181,23 @@ def without_twins(pool: CandidatePool, keys: Sequence[Hashable]) -> CandidatePoo
     negatives.
     """
     first: dict[Hashable, int] = {}
-    for place, key in enumerate(keys):
-        first.setdefault(key, place)
+    for row, key in enumerate(keys):
+        first.setdefault(key, row)
     if len(first) == len(keys):
         return pool
     texts = [pool.texts[place] for place in first.values()]
     new_place = {key: place for place, key in enumerate(first)}
     places = [new_place[key] for key in keys]
     device = None if pool.labels is None else pool.labels.device
-    if pool.own is not None:
-        stands_for = {text: texts[place] for text, place in zip(pool.texts, places, strict=True)}
-        own = [[stands_for[text] for text in some] for some in pool.own]
+    if pool.lists is not None:
+        stands_for = {text: texts[row] for text, row in zip(pool.texts, places, strict=True)}
+        lists = [[stands_for[text] for text in some] for some in pool.lists]
         labels, relevance = None, None
         if pool.labels is not None:
-            labels = [some[column] for some, column in zip(own, pool.labels.tolist(), strict=True)]
+            labels = [some[column] for some, column in zip(lists, pool.labels.tolist(), strict=True)]
         if pool.relevance is not None:
-            relevance = [_best(some, numbers) for some, numbers in zip(own, pool.relevance.tolist(), strict=True)]
-        merged = replace(inline_pool(own, labels, relevance), given=pool.given)
+            relevance = [_best(some, numbers) for some, numbers in zip(lists, pool.relevance.tolist(), strict=True)]
+        merged = replace(inline_pool(lists, labels, relevance), sizes=pool.sizes)
         return merged if device is None else merged.to(device)
     columns = torch.tensor(places, device=device)
     mask, numbers = None, None
@@ -210,10 +212,10 @@ def without_twins(pool: CandidatePool, keys: Sequence[Hashable]) -> CandidatePoo
 
 def _best(texts: Sequence[str], numbers: Sequence[float]) -> dict[str, float]:
     """The highest label of each text that occurs once or more."""
-    found: dict[str, float] = {}
+    best: dict[str, float] = {}
     for text, number in zip(texts, numbers, strict=False):  # numbers has padding
-        found[text] = max(number, found.get(text, 0.0))
-    return found
+        best[text] = max(number, best.get(text, 0.0))
+    return best
 
 
 def batch_pool(

@@ -39,10 +39,10 @@ class SeededRandom:
         """Yields the numbers below n in random order; the first k cost O(k), however large n is."""
         moved: dict[int, int] = {}  # Fisher-Yates on an array of which only the changed places are kept
         for here in range(n):
-            there = here + self.below(n - here)
+            drawn = here + self.below(n - here)
             value = moved.pop(here, here)
-            if there != here:
-                moved[there], value = value, moved.get(there, there)
+            if drawn != here:
+                moved[drawn], value = value, moved.get(drawn, drawn)
             yield value
 
     def sample(self, items: Sequence[T], k: int) -> list[T]:
@@ -62,7 +62,7 @@ def shuffled(items: Iterable[T], *, size: int, rng: SeededRandom) -> Iterator[T]
     for number, item in enumerate(items):
         buffer.append(item)
         if len(buffer) >= size or number % 2:
-            place = rng.below(len(buffer))
-            buffer[place], buffer[-1] = buffer[-1], buffer[place]
+            idx = rng.below(len(buffer))
+            buffer[idx], buffer[-1] = buffer[-1], buffer[idx]
             yield buffer.pop()
     yield from rng.shuffled(buffer)

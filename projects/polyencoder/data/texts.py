@@ -73,15 +73,15 @@ def sampled(items: Iterable[str], *, count: int, of: int, seed: int = 0) -> Iter
 
 
 def _texts(record: dict[str, Any], columns: Sequence[str], *, where: str) -> Iterator[str]:
-    known = [name for name in columns or TEXT_COLUMNS if name in record]
-    if not known or len(known) < len(columns):
+    present = [name for name in columns or TEXT_COLUMNS if name in record]
+    if not present or len(present) < len(columns):
         missing = next((name for name in columns if name not in record), None)
         wanted = f"no {missing!r}" if missing else f"none of {', '.join(map(repr, TEXT_COLUMNS))}"
         raise InputError(
             f"{where}: has {wanted}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the columns with texts",
             argument="columns",
         )
-    for name in known:
+    for name in present:
         value = record[name]
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list) or not all(isinstance(text, str) for text in values):

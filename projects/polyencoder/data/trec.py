@@ -94,9 +94,9 @@ def results(path: Path) -> Iterator[tuple[str, str, str, float]]:
         yield where, fields[0], fields[2], score
 
 
-def best_first(found: Mapping[str, float]) -> list[tuple[str, float]]:
+def best_first(results: Mapping[str, float]) -> list[tuple[str, float]]:
     """A query's results in the order of their scores."""
-    return sorted(found.items(), key=lambda one: -one[1])
+    return sorted(results.items(), key=lambda item: -item[1])
 
 
 def without_identical_ids(run: Run) -> dict[str, dict[str, float]]:
@@ -116,28 +116,28 @@ def write_run(path: Path, run: Run, *, name: str = "polyencoder", overwrite: boo
             raise InputError(f"the id {id_!r:.60} cannot be written: TREC's format has no spaces in ids")
     if name.split() != [name]:
         raise InputError(f"the run's name {name!r:.60} cannot be written: TREC's format has no spaces in names")
-    for query, found in run.items():
-        if not all(map(math.isfinite, found.values())):
+    for query, results in run.items():
+        if not all(map(math.isfinite, results.values())):
             raise InputError(f"the run has a score for the query {query!r} that is not finite")
     with (
         reporting_write_errors(path),
         atomic_write(path, overwrite=overwrite) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
     ):
-        for query, found in run.items():
+        for query, results in run.items():
             file.writelines(
                 f"{query} Q0 {document} {rank} {float(score)!r} {name}\n"
-                for rank, (document, score) in enumerate(best_first(found), 1)
+                for rank, (document, score) in enumerate(best_first(results), 1)
             )
 
 
 def _by_query(path: Path, rows: Iterable[tuple[str, str, str, T]], verb: str) -> dict[str, dict[str, T]]:
     table: dict[str, dict[str, T]] = {}
     for where, query, document, value in rows:
-        own = table.setdefault(query, {})
-        if document in own:
+        values = table.setdefault(query, {})
+        if document in values:
             raise InputError(f"{where}: {verb} {document!r} for the query {query!r} a second time")
-        own[document] = value
+        values[document] = value
     if not table:
         raise InputError(f"{os.fspath(path)}: is empty")
     return table

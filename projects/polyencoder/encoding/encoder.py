@@ -140,10 +140,12 @@ class Encoder(ABC):
             elif rows is None:
                 parts.append(self.rescore(encoded, read))
             else:
-                own = [self.rescore(encoded.select([i]), [read[j] for j in row.clip(0)]) for i, row in enumerate(rows)]
-                parts.append(np.concatenate(own))
-        found = checked_scores(np.concatenate(parts))
-        return found if index is None else np.where(index < 0, np.float32(-np.inf), found)
+                parts_of_rows = [
+                    self.rescore(encoded.select([i]), [read[j] for j in row.clip(0)]) for i, row in enumerate(rows)
+                ]
+                parts.append(np.concatenate(parts_of_rows))
+        checked = checked_scores(np.concatenate(parts))
+        return checked if index is None else np.where(index < 0, np.float32(-np.inf), checked)
 
 
 def checked_scores(scores: Array) -> Array:

@@ -25,8 +25,8 @@ def model_fingerprint(model: RankerModel | GraphModel, text: TextEncoder, *, dty
     merged: Any = model.merged()
     config = asdict(merged.config)
     del config["format_version"]
-    if known := merged.weights_fingerprints:
-        weights = known.get(dtype, known["float32"])
+    if stored := merged.weights_fingerprints:
+        weights = stored.get(dtype, stored["float32"])
     else:
         import torch
 

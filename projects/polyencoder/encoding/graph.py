@@ -82,8 +82,8 @@ class Graph:
         return {name: stacked([part[name] for part in parts])[order] for name in self.outputs}
 
     def _run(self, sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None) -> dict[str, Array]:
-        given = inputs_of(sequences, segments, pad_id=self._pad_id, separator=self.separator)
-        feed = {name: array for name, array in given.items() if name in self._inputs}
+        inputs = inputs_of(sequences, segments, pad_id=self._pad_id, separator=self.separator)
+        feed = {name: array for name, array in inputs.items() if name in self._inputs}
         return dict(zip(self.outputs, self._session.run(None, feed), strict=True))
 
 
@@ -95,17 +95,17 @@ def inputs_of(
     separator: int | None = None,
 ) -> dict[str, Array]:
     """The arrays for all possible inputs of a graph, by name; arguments are those of `Graph`."""
-    given: dict[str, Array] = {}
+    inputs: dict[str, Array] = {}
     if separator is not None:
         last, extra = _both_texts(sequences, separator)
         width = max(map(len, chain(last, extra)))
-        given["ids"], given["mask"] = padded(last, pad_id=pad_id, width=width)
-        given["extra_ids"], given["extra_mask"] = padded(extra, pad_id=pad_id, width=width)
+        inputs["ids"], inputs["mask"] = padded(last, pad_id=pad_id, width=width)
+        inputs["extra_ids"], inputs["extra_mask"] = padded(extra, pad_id=pad_id, width=width)
     else:
-        given["ids"], given["mask"] = padded(sequences, pad_id=pad_id)
+        inputs["ids"], inputs["mask"] = padded(sequences, pad_id=pad_id)
     if segments is not None:
-        given["segments"], _ = padded(segments, pad_id=0)
-    return given
+        inputs["segments"], _ = padded(segments, pad_id=0)
+    return inputs
 
 
 def _both_texts(sequences: Sequence[Sequence[int]], separator: int) -> tuple[list[Sequence[int]], list[Sequence[int]]]:

@@ -108,10 +108,10 @@ def check_graphs(folder: Path, *, progress: Callable[[int], object] | None = Non
     expected = read_description(folder).graphs
     for name, digest in sorted(expected.items()):
         try:
-            found = file_digest(folder / name, progress=progress)
+            actual = file_digest(folder / name, progress=progress)
         except OSError as error:
             raise CheckpointError(f"{folder / name}: cannot be read ({error.strerror}); export again") from None
-        if found != digest:
+        if actual != digest:
             raise CheckpointError(
                 f"{folder / name}: damaged, its checksum has changed since it was written; copy or export it again"
             )

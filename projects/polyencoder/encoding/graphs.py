@@ -194,17 +194,21 @@ class GraphEncoder(Encoder):
     ) -> Contexts:
         batches, parts = self._batches(ids, batch_size=batch_size, max_tokens=max_tokens), []
         for batch in batches:
-            some = [ids[place] for place in batch]
-            found = self.model.graphs[CONTEXT](some)
-            vectors, mask, tokens = found["vectors"], found.get("codes_mask"), None
+            sequences = [ids[place] for place in batch]
+            outputs = self.model.graphs[CONTEXT](sequences)
+            vectors, mask, tokens = outputs["vectors"], outputs.get("codes_mask"), None
             if self.model.context_vector is not None:
-                place = get_args(ContextVector).index(self.model.context_vector)
-                vectors = vectors[:, place : place + 1]
-                mask = mask[:, place : place + 1] if mask is not None and self.model.context_vector == "extra" else None
+                idx = get_args(ContextVector).index(self.model.context_vector)
+                vectors = vectors[:, idx : idx + 1]
+                mask = mask[:, idx : idx + 1] if mask is not None and self.model.context_vector == "extra" else None
             if self.model.token_dim is not None:
                 assert mask is not None
-                most = int(mask.sum(1).max())
-                vectors, mask, tokens = vectors[:, :most].copy(), mask[:, :most].copy(), ContextTokens.of(some, found)
+                width = int(mask.sum(1).max())
+                vectors, mask, tokens = (
+                    vectors[:, :width].copy(),
+                    mask[:, :width].copy(),
+                    ContextTokens.of(sequences, outputs),
+                )
             parts.append(Contexts(vectors, mask, tokens=tokens))
         order = np.argsort([place for batch in batches for place in batch])
         return Contexts.concatenated(parts).select(order.tolist())
@@ -232,9 +236,9 @@ class GraphEncoder(Encoder):
     ) -> list[TokenVectors]:
         read: dict[int, TokenVectors] = {}
         for batch in self._batches(ids, max_tokens=max_tokens):
-            some = [ids[place] for place in batch]
-            found = self.model.graphs[CANDIDATES](some)
-            read |= zip(batch, TokenVectors.of(some, found["vectors"], found.get("tokens")), strict=True)
+            sequences = [ids[place] for place in batch]
+            outputs = self.model.graphs[CANDIDATES](sequences)
+            read |= zip(batch, TokenVectors.of(sequences, outputs["vectors"], outputs.get("tokens")), strict=True)
             if progress is not None:
                 progress(len(batch))
         return [read[place] for place in range(len(ids))]
@@ -244,13 +248,13 @@ class GraphEncoder(Encoder):
     ) -> Array:
         scores = np.full(index.shape, -np.inf, dtype=np.float32)
         start, longest = self.model.config.candidate_start, self.model.config.pair_truncate
-        for row, own in enumerate(index):
-            columns = np.flatnonzero(own >= 0)
-            texts = [candidates[place] for place in own[columns].tolist()]
+        for row, candidates_of_row in enumerate(index):
+            columns = np.flatnonzero(candidates_of_row >= 0)
+            texts = [candidates[place] for place in candidates_of_row[columns].tolist()]
             pairs = [join_pair(contexts[row], ids, start=start, max_tokens=longest) for ids in texts]
             for batch in self._batches([ids for ids, _ in pairs], max_tokens=max_tokens):
-                some = self.model.graphs[SCORER](*zip(*(pairs[place] for place in batch), strict=True))
-                scores[row, columns[batch]] = some["scores"]
+                outputs = self.model.graphs[SCORER](*zip(*(pairs[place] for place in batch), strict=True))
+                scores[row, columns[batch]] = outputs["scores"]
         return scores
 
     def term_weights(self) -> Mapping[str, Sequence[float]] | None:
@@ -307,11 +311,11 @@ def _check_score(description: Description, graphs: Mapping[str, Graph], source: 
     """Raises CheckpointError unless there are weights of a score for what the graphs give."""
     tokens = graphs[CANDIDATES].dims.get("tokens") if CANDIDATES in graphs else None
     expected = {} if tokens is None else {"term_weights": (5,), "scale": (1,), "token_weight": (tokens,)}
-    found = {name: np.shape(weights) for name, weights in (description.score or {}).items()}
-    if found != expected:
+    shapes = {name: np.shape(weights) for name, weights in (description.score or {}).items()}
+    if shapes != expected:
         raise CheckpointError(
             f"{source / DESCRIPTION}: damaged: the graphs need weights of a score with the shapes {expected}, not "
-            f"{found}; export again"
+            f"{shapes}; export again"
         )
 
 

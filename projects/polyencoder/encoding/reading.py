@@ -52,27 +52,27 @@ class CandidateReader:
             if self._state != state:
                 self._kept.clear()
                 self._bytes, self._state = 0, state
-            found = {key: self._kept[key] for key in keys if key in self._kept}
-            for key in found:
+            cached = {key: self._kept[key] for key in keys if key in self._kept}
+            for key in cached:
                 self._kept.move_to_end(key)
-        new = {key: row for key, row in zip(keys, ids, strict=True) if key not in found}
+        new = {key: row for key, row in zip(keys, ids, strict=True) if key not in cached}
         if new:
             read = dict(zip(new, encoder.read_candidates([*new.values()], max_tokens=max_tokens), strict=True))
             self._keep(read, state)
-            found |= read
-        return [found[key] for key in keys]
+            cached |= read
+        return [cached[key] for key in keys]
 
     def _keep(self, read: dict[bytes, TokenVectors], state: object) -> None:
         with self._lock:
             if self._state != state or sum(map(_size, read.values())) > self._max_bytes:
                 return
-            for key, one in read.items():
+            for key, vectors in read.items():
                 if key not in self._kept:
-                    self._kept[key] = one
-                    self._bytes += _size(one)
+                    self._kept[key] = vectors
+                    self._bytes += _size(vectors)
             while self._bytes > self._max_bytes:
                 self._bytes -= _size(self._kept.popitem(last=False)[1])
 
 
-def _size(one: TokenVectors) -> int:
-    return int(one.vector.nbytes + one.tokens.nbytes) + _OF_OBJECTS
+def _size(vectors: TokenVectors) -> int:
+    return int(vectors.vector.nbytes + vectors.tokens.nbytes) + _OF_OBJECTS

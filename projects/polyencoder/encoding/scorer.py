@@ -92,9 +92,9 @@ class Scorer:
         candidates = checked_candidates("candidates", candidates)
         if not candidates:
             raise InputError("no candidate to rank: the list of candidates is empty")
-        texts, place = distinct_candidates(self.text, candidates)
+        texts, row_of = distinct_candidates(self.text, candidates)
         scores = score_texts(self, checked_contexts(contexts), texts)
-        return scores if len(texts) == len(candidates) else scores[:, [place[text] for text in candidates]]
+        return scores if len(texts) == len(candidates) else scores[:, [row_of[text] for text in candidates]]
 
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
         """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders.
@@ -159,9 +159,9 @@ class Scorer:
             else:
                 parts, at_once = [], _CONTEXTS if model.token_dim is None else _WITH_TOKENS
                 for first in range(0, len(ids), at_once):
-                    some = encoder.encode_contexts(ids[first : first + at_once], batch_size=size)
-                    parts.append(some.context_vectors)
-                    bar.update(len(some))
+                    encoded = encoder.encode_contexts(ids[first : first + at_once], batch_size=size)
+                    parts.append(encoded.context_vectors)
+                    bar.update(len(encoded))
                 vectors = np.concatenate(parts)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
 
@@ -194,10 +194,10 @@ def score_texts(
 
 def score_lists(ranker: TextRanker, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> list[Array]:
     """Scores each context's own candidates, by `score_texts`: [candidates] of each list. Equal tokens score alike."""
-    texts, place = distinct_candidates(ranker.text, chain.from_iterable(lists))
+    texts, row_of = distinct_candidates(ranker.text, chain.from_iterable(lists))
     index = np.full((len(lists), max(map(len, lists), default=0)), -1)
-    for row, own in enumerate(lists):
-        index[row, : len(own)] = [place[text] for text in own]
+    for row, texts_of_row in enumerate(lists):
+        index[row, : len(texts_of_row)] = [row_of[text] for text in texts_of_row]
     scores = score_texts(ranker, contexts, texts, index)
     return [row[: len(own)] for row, own in zip(scores, lists, strict=True)]
 
@@ -213,13 +213,17 @@ def score_by_tokens(
     encoder, scores = ranker.encoder, list[list[float]]()
     at_once = max(1, _TEXTS // max(1, *map(len, lists)))
     for first in range(0, len(lists), at_once):
-        some = lists[first : first + at_once]
-        distinct = dict.fromkeys(candidate for own in some for candidate in own)
+        part = lists[first : first + at_once]
+        distinct = dict.fromkeys(candidate for own in part for candidate in own)
         read = {} if stored is None else {**stored(distinct)}
         if new := [candidate for candidate in distinct if candidate not in read]:
             ids = ranker.text.candidate_ids(new, remember=False)
             read |= zip(new, encoder.candidates(ids), strict=True)
-        for row, own in enumerate(some, start=first):
-            found = encoder.rescore(contexts.select([row]), [read[one] for one in own])[0] if own else np.empty(0)
-            scores.append(checked_scores(found).tolist())
+        for row, candidates in enumerate(part, start=first):
+            row_scores = (
+                encoder.rescore(contexts.select([row]), [read[one] for one in candidates])[0]
+                if candidates
+                else np.empty(0)
+            )
+            scores.append(checked_scores(row_scores).tolist())
     return scores

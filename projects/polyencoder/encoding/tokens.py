@@ -28,6 +28,6 @@ def distinct_candidates(text: TextEncoder, candidates: Iterable[str]) -> tuple[l
     texts = list(dict.fromkeys(candidates))
     rows: dict[bytes, int] = {}
     ids = candidate_ids(text, texts, remember=True)
-    place = {one: rows.setdefault(row.tobytes(), len(rows)) for one, row in zip(texts, ids, strict=True)}
-    first = {row: one for one, row in reversed(place.items())}
-    return [first[row] for row in range(len(rows))], place
+    row_of = {one: rows.setdefault(row.tobytes(), len(rows)) for one, row in zip(texts, ids, strict=True)}
+    first = {row: one for one, row in reversed(row_of.items())}
+    return [first[row] for row in range(len(rows))], row_of

@@ -67,14 +67,14 @@ class TorchEncoder(Encoder):
     def read_candidates(
         self, ids: Sequence[Ids], *, max_tokens: int | None = None, progress: Progress | None = None
     ) -> list[TokenVectors]:
-        found: list[TokenVectors | None] = [None] * len(ids)
+        results: list[TokenVectors | None] = [None] * len(ids)
         with in_evaluation(self.model):
             for batch, read in read_candidates(self.model, self.text, ids, max_tokens=max_tokens):
-                for place, one in zip(batch, read, strict=True):  # copies, as a view would keep its whole batch
-                    found[place] = TokenVectors(_array(one.vector).copy(), _array(one.tokens).copy())
+                for row, vectors in zip(batch, read, strict=True):  # copies, as a view would keep its whole batch
+                    results[row] = TokenVectors(_array(vectors.vector).copy(), _array(vectors.tokens).copy())
                 if progress is not None:
                     progress(len(batch))
-        return [one for one in found if one is not None]
+        return [one for one in results if one is not None]
 
     @torch.inference_mode()
     def score_pairs(
@@ -85,9 +85,9 @@ class TorchEncoder(Encoder):
             texts = pad(candidates).to(self.device)
             at_once = max(1, _PAIRS // max(1, index.shape[1]))
             for first in range(0, len(contexts), at_once):
-                some = slice(first, first + at_once)
-                columns = torch.tensor(index[some], device=self.device)
-                scores = self.model(pad(contexts[some]).to(self.device), texts, columns, max_tokens=max_tokens)
+                part = slice(first, first + at_once)
+                columns = torch.tensor(index[part], device=self.device)
+                scores = self.model(pad(contexts[part]).to(self.device), texts, columns, max_tokens=max_tokens)
                 parts.append(_array(scores))
         return np.concatenate(parts)
 
@@ -116,11 +116,11 @@ def arrays_of(encoded: ContextEncoding) -> Contexts:
         turns = (encoded.vectors.new_ones(1) if mask is None else mask.sum(1)).tolist()
         tokens = [
             ContextTokens(
-                _array(one.vectors[0]).copy(),
-                _array(one.tokens[0, : max(1, int((one.weights[0] > 0).sum()))]).copy(),
-                _array(one.turns[0, : int(count)]).copy(),
+                _array(vectors.vectors[0]).copy(),
+                _array(vectors.tokens[0, : max(1, int((vectors.weights[0] > 0).sum()))]).copy(),
+                _array(vectors.turns[0, : int(count)]).copy(),
             )
-            for one, count in zip(encoded.tokens, turns, strict=True)
+            for vectors, count in zip(encoded.tokens, turns, strict=True)
         ]
     return Contexts(
         _array(encoded.vectors),

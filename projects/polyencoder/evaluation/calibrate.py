@@ -105,15 +105,15 @@ def calibrate(
 
 def _check_not_trained_on(model: Path, examples: Sequence[Example]) -> None:
     """Raises InputError if the record of the model's run names files with these examples; files may be gone."""
-    known: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str]] = set()
     files = None
     with suppress(OSError, ValueError, TypeError, KeyError, PolyencoderError):
         options = json.loads((model / RECORD).read_bytes())["options"]
         files = options["train"]
         names = {name: options[name] for name in leaves(ColumnSettings) if options.get(name) is not None}
         pairs = read_all_pairs(files, columns=ColumnSettings.of(names).columns, bad=lambda error: None)
-        known = {(pair.text, pair.label) for pair in islice(pairs, _MOST_READ)}
-    trained = sum((example.text, example.label) in known for example in examples)
+        seen = {(pair.text, pair.label) for pair in islice(pairs, _MOST_READ)}
+    trained = sum((example.text, example.label) in seen for example in examples)
     if trained > _MOST_KNOWN * len(examples):
         raise InputError(
             f"the model was trained on {trained:,} of the {len(examples):,} examples, of {files}: its probabilities "
@@ -134,11 +134,11 @@ def observe(ranker: TextRanker, examples: Sequence[Example], *, progress: bool |
 
 def observations_of(examples: Sequence[Example], scored: Iterable[tuple[int, Tensor]]) -> Observations:
     """The observations of examples from the scores of their candidates, as `example_scores` yields them."""
-    found: list[_Ranked] = [([], [], 0)] * len(examples)
+    ranked: list[_Ranked] = [([], [], 0)] * len(examples)
     for i, scores in scored:
         of = dict(zip(examples[i].choices, scores.tolist(), strict=True))
-        found[i] = _ranked(of, examples[i].right, among=len(of))
-    return _together(found)
+        ranked[i] = _ranked(of, examples[i].right, among=len(of))
+    return _together(ranked)
 
 
 def observe_search(searcher: Searcher, examples: Sequence[Example], *, progress: bool | None = False) -> Observations:
@@ -149,19 +149,19 @@ def observe_search(searcher: Searcher, examples: Sequence[Example], *, progress:
     """
     if searcher.top_k == 0:
         raise InputError("the index is empty")
-    found: list[_Ranked] = []
+    ranked: list[_Ranked] = []
     with progress_bar(step="searching", unit="contexts", total=len(examples), show=progress) as shown:
         for i in range(0, len(examples), _AT_ONCE):
-            some, among = examples[i : i + _AT_ONCE], searcher.among
-            for hits, example in zip(searcher([one.turns for one in some]), some, strict=True):
+            batch, among = examples[i : i + _AT_ONCE], searcher.among
+            for hits, example in zip(searcher([one.turns for one in batch]), batch, strict=True):
                 scores: dict[str, float] = {}
                 for hit in hits:
                     score = hit.score if searcher.reranker is None else hit.rerank_score
                     if score is not None:
                         scores.setdefault(hit.text.strip(), score)
-                found.append(_ranked(scores, [text.strip() for text in example.right], among=among))
-            shown.update(len(some))
-    return _together(found, depth=DEPTH)
+                ranked.append(_ranked(scores, [text.strip() for text in example.right], among=among))
+            shown.update(len(batch))
+    return _together(ranked, depth=DEPTH)
 
 
 _Ranked = tuple[list[float], list[bool], int]
@@ -174,11 +174,11 @@ def _ranked(scores: dict[str, float], right: Collection[str], *, among: int) -> 
     return [scores[text] for text in order], [text in right for text in order], among
 
 
-def _together(found: list[_Ranked], *, depth: int | None = None) -> Observations:
-    width = max((len(best) for best, _, _ in found), default=0)
-    scores = torch.full((len(found), max(width, 1)), -torch.inf, dtype=torch.float64)
+def _together(ranked: list[_Ranked], *, depth: int | None = None) -> Observations:
+    width = max((len(best) for best, _, _ in ranked), default=0)
+    scores = torch.full((len(ranked), max(width, 1)), -torch.inf, dtype=torch.float64)
     right = torch.zeros_like(scores, dtype=torch.bool)
-    for row, (best, are_right, _) in enumerate(found):
+    for row, (best, are_right, _) in enumerate(ranked):
         scores[row, : len(best)] = torch.tensor(best, dtype=torch.float64)
         right[row, : len(best)] = torch.tensor(are_right, dtype=torch.bool)
-    return Observations(scores, right, torch.tensor([among for _, _, among in found]), depth)
+    return Observations(scores, right, torch.tensor([among for _, _, among in ranked]), depth)

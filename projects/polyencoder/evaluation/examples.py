@@ -66,8 +66,8 @@ def tally_of(
     tally = Tally()
     graded = any(one.labels is not None for one in examples) if graded is None else graded
     for i, scores in scored:
-        own, pool = ranking(examples[i], scores, keys=keys)
-        tally.add(metrics.of_scores(own, pool, [len(examples[i].choices)], hits_at=hits_at, graded=graded))
+        row, pool = ranking(examples[i], scores, keys=keys)
+        tally.add(metrics.of_scores(row, pool, [len(examples[i].choices)], hits_at=hits_at, graded=graded))
     return tally
 
 
@@ -76,9 +76,9 @@ def ranking(example: Example, scores: Tensor, *, keys: Callable[[str], Hashable]
     columns: dict[str, int] = {}
     for column, text in enumerate(example.choices):
         columns.setdefault(text, column)
-    own = scores[list(columns.values())].float().unsqueeze(0)
+    row = scores[list(columns.values())].float().unsqueeze(0)
     pool = inline_pool([example.choices], [example.label], None if example.labels is None else [example.labels])
-    return merge_twins(own, pool.to(own.device), [*map(keys, pool.texts)])
+    return merge_twins(row, pool.to(row.device), [*map(keys, pool.texts)])
 
 
 def recall_at_1(ranker: TextRanker, examples: Sequence[Example]) -> float:
@@ -91,24 +91,24 @@ def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[
     if ranker.model.reads_pairs:
         yield from _pair_scores(ranker, examples)
         return
-    texts, place = distinct_candidates(ranker.text, (text for one in examples for text in one.choices))
+    texts, row_of = distinct_candidates(ranker.text, (text for one in examples for text in one.choices))
     vectors = ranker.encode_candidates(texts)
     lengths = [len(ranker.text.context_ids(example.turns)) for example in examples]
     for batch in token_batches(lengths, max_tokens=BATCH_TOKENS):
         contexts = ranker.encode_contexts([examples[i].turns for i in batch])
         for row, i in enumerate(batch):
-            own = vectors[[place[text] for text in examples[i].choices]]
-            yield i, torch.from_numpy(ranker.encoder.score(contexts.select([row]), own)[0])
+            candidates = vectors[[row_of[text] for text in examples[i].choices]]
+            yield i, torch.from_numpy(ranker.encoder.score(contexts.select([row]), candidates)[0])
 
 
 def _pair_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:
     """Like `example_scores`, for a model that reads pairs; if it also has vectors, contexts share a batch."""
     at_once = TOGETHER if ranker.model.has_vectors else 1
     for start in range(0, len(examples), at_once):
-        some = examples[start : start + at_once]
-        contexts = checked_contexts([one.turns for one in some])
-        checked_candidates("candidates", list(dict.fromkeys(text for one in some for text in one.choices)))
-        scores = score_lists(ranker, contexts, [one.choices for one in some])
+        batch = examples[start : start + at_once]
+        contexts = checked_contexts([one.turns for one in batch])
+        checked_candidates("candidates", list(dict.fromkeys(text for one in batch for text in one.choices)))
+        scores = score_lists(ranker, contexts, [one.choices for one in batch])
         yield from enumerate(map(torch.from_numpy, scores), start=start)
 
 

@@ -44,15 +44,15 @@ def merge_twins(scores: Tensor, pool: CandidatePool, keys: Sequence[Hashable]) -
     first: dict[Hashable, str] = {}
     for key, text in zip(keys, pool.texts, strict=True):
         first.setdefault(key, text)
-    place = {text: row for row, text in enumerate(merged.texts)}
-    rows = torch.tensor([place[first[key]] for key in keys], device=scores.device)
+    row_of = {text: row for row, text in enumerate(merged.texts)}
+    rows = torch.tensor([row_of[first[key]] for key in keys], device=scores.device)
     if pool.index is None or merged.index is None:
         columns, width = rows.expand(len(scores), -1), len(merged.texts)
     else:
         whose, width = rows[pool.index.clamp(min=0)].unsqueeze(2), merged.index.size(1)
         columns = (whose == merged.index.unsqueeze(1)).int().argmax(2)  # of padding any, as its score is -inf
     best = scores.new_full((len(scores), width), -torch.inf).scatter_reduce(1, columns, scores, "amax")
-    return best, replace(merged, given=pool.counts(len(scores)))
+    return best, replace(merged, sizes=pool.counts(len(scores)))
 
 
 def first_right(scores: Tensor, pool: CandidatePool) -> Tensor:
@@ -73,8 +73,8 @@ def ndcg(scores: Tensor, labels: Tensor) -> Tensor:
     k = min(CUTOFF, scores.size(1))
     discounts = 1 / torch.log2(torch.arange(2, k + 2, device=scores.device))
     rising = labels.argsort(dim=1, stable=True)
-    known = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf).gather(1, rising)
-    order = rising.gather(1, known.argsort(dim=1, descending=True, stable=True)[:, :k])
+    finite = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf).gather(1, rising)
+    order = rising.gather(1, finite.argsort(dim=1, descending=True, stable=True)[:, :k])
     best = labels.topk(k, dim=1).values
     return (labels.gather(1, order) * discounts).sum(1) / (best * discounts).sum(1)
 
@@ -93,9 +93,9 @@ def of_search(rank: int | None, n: int, *, top_k: int, hits_at: Sequence[int] = 
     R{n}@k, for each k up to `top_k` and for `top_k` itself, equals that of scoring everything if the search is
     exact. mrr@K counts labels beyond the K as 0. found_rank is the rank of a label among the K.
     """
-    found = {} if rank is None else {"found_rank": float(rank)}
+    metrics = {} if rank is None else {"found_rank": float(rank)}
     up_to = sorted({*(k for k in hits_at if k <= top_k), top_k})
-    return {f"mrr@{top_k}": 0.0 if rank is None else 1 / rank, **found, **_hits(rank, n, up_to)}
+    return {f"mrr@{top_k}": 0.0 if rank is None else 1 / rank, **metrics, **_hits(rank, n, up_to)}
 
 
 def of_pool(
@@ -123,8 +123,8 @@ def of_scores(
     losses = F.cross_entropy(scores, first, reduction="none")
     if relevance is not None:
         losses = scores.logsumexp(1) - scores.masked_fill(relevance <= 0, -torch.inf).logsumexp(1)
-    found = zip(pool_ranks(scores, pool).tolist(), losses.tolist(), counts, strict=True)
-    metrics = [of_example(rank, loss, n, hits_at=hits_at) for rank, loss, n in found]
+    rows = zip(pool_ranks(scores, pool).tolist(), losses.tolist(), counts, strict=True)
+    metrics = [of_example(rank, loss, n, hits_at=hits_at) for rank, loss, n in rows]
     if not graded:
         return metrics
     return [{**one, NDCG: value} for one, value in zip(metrics, ndcg(scores, pool.numbers).tolist(), strict=True)]
@@ -144,8 +144,8 @@ class Tally:
 
     def add(self, metrics: Iterable[Mapping[str, float]]) -> None:
         """The metrics of some examples."""
-        for one in metrics:
-            self.merge({name: (value, 1) for name, value in one.items()})
+        for example in metrics:
+            self.merge({name: (value, 1) for name, value in example.items()})
 
     def merge(self, sums: Mapping[str, tuple[float, int]]) -> None:
         """Adds sums over more examples, with their counts; a count of 0 marks a plain sum."""

@@ -70,11 +70,11 @@ class RetrievalReport:
     def report(self) -> dict[str, Any]:
         """The report as `polyencoder evaluate --json` prints it."""
         counts = {name: getattr(self, name) for name in ("queries", "unjudged", "without_results", "missing")}
-        known = {name: value for name, value in counts.items() if value is not None}
+        present = {name: value for name, value in counts.items() if value is not None}
         intervals = {name: list(ends) for name, ends in self.intervals.items()}
         other = {} if self.compared is None else {"compared": {**self.compared.means, "p": self.p}}
         failed = {"failed": self.failed} if self.failed else {}
-        return {**known, **self.measured.means, "intervals": intervals, **other, **failed}
+        return {**present, **self.measured.means, "intervals": intervals, **other, **failed}
 
 
 def evaluate_retrieval(
@@ -192,8 +192,8 @@ def evaluate_run(
     check_measures(measures)
     _check_qrels(qrels)
     _check_queries(compare, qrels, argument="compare")
-    for name, one in (("run", run), ("compare", compare)):
-        if one is not None and not _has_any(one, {*_documents(qrels)}):
+    for name, checked in (("run", run), ("compare", compare)):
+        if checked is not None and not _has_any(checked, {*_documents(qrels)}):
             _log.warning("%s: no result is a judged document; is it of another corpus?", name)
     report = _reported(run, qrels, measures, compare=compare, seed=seed)
     if report.failed:
@@ -274,18 +274,18 @@ def cannot_compute(failed: Mapping[str, str]) -> ConfigError:
 def _parsed(measures: Sequence[str]) -> list[Any]:
     """Parses the names of measures, without duplicates."""
     ir_measures = require("ir_measures", extra="evaluate")
-    found: dict[Any, None] = {}
+    parsed: dict[Any, None] = {}
     for name in measures:
         try:
-            found[ir_measures.parse_measure(name)] = None
+            parsed[ir_measures.parse_measure(name)] = None
         except (NameError, ValueError, TypeError, SyntaxError) as error:
-            known = ", ".join(sorted({one.NAME for one in ir_measures.measures.registry.values() if one.NAME}))
+            names = ", ".join(sorted({one.NAME for one in ir_measures.measures.registry.values() if one.NAME}))
             raise ConfigError(
-                f"ir_measures has no measure {name!r} ({one_line(error)}); its names are {known}, with a cutoff as in "
+                f"ir_measures has no measure {name!r} ({one_line(error)}); its names are {names}, with a cutoff as in "
                 "nDCG@10; see https://ir-measur.es/en/latest/measures.html",
                 argument="measures",
             ) from None
-    return list(found)
+    return list(parsed)
 
 
 def _has_all(measured: Measured, name: str) -> bool:
@@ -295,11 +295,11 @@ def _has_all(measured: Measured, name: str) -> bool:
 
 def _measure(run: Run, qrels: Qrels, measures: Sequence[Any]) -> Measured:
     """Computes parsed measures: together or, if one of them fails, each alone."""
-    known = {query: {id_: float(own[id_]) for id_ in own} for query in qrels if (own := run.get(query))}
+    floats = {query: {id_: float(hits[id_]) for id_ in hits} for query in qrels if (hits := run.get(query))}
     judged = {query: dict(labels) for query, labels in qrels.items()}
     measured = Measured({}, {query: {} for query in qrels}, {})
     try:
-        results = require("ir_measures", extra="evaluate").evaluator(measures, judged).calc(known)
+        results = require("ir_measures", extra="evaluate").evaluator(measures, judged).calc(floats)
     except _CANNOT as error:
         if len(measures) == 1:
             measured.failed[str(measures[0])] = one_line(error)

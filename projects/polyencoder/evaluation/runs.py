@@ -50,11 +50,11 @@ def search_run(
     options = SearchOptions(top_k=depth + more, exactness=exactness, effort=effort)
     searcher = Searcher(ranker, index, options, keep_turns=True)
     run: dict[str, dict[str, float]] = {}
-    for some in in_batches(turns, _AT_ONCE):
-        for id_, hits in zip(some, searcher([turns[id_] for id_ in some]), strict=True):
-            kept = [hit for hit in hits if not (more and hit.id == id_)][:depth]
-            read = [(hit.id, hit.rerank_score) for hit in kept if hit.rerank_score is not None]
-            run[id_] = _joined(read, [(hit.id, hit.score) for hit in kept[len(read) :]])
+    for batch in in_batches(turns, _AT_ONCE):
+        for id_, hits in zip(batch, searcher([turns[id_] for id_ in batch]), strict=True):
+            rest = [hit for hit in hits if not (more and hit.id == id_)][:depth]
+            read = [(hit.id, hit.rerank_score) for hit in rest if hit.rerank_score is not None]
+            run[id_] = _joined(read, [(hit.id, hit.score) for hit in rest[len(read) :]])
     return run
 
 
@@ -79,15 +79,15 @@ def rerank_run(
     for id_, order in zip(ids, orders, strict=True):
         if (unknown := next((document for document, _ in order[:depth] if document not in texts), None)) is not None:
             raise InputError(f"query {id_!r}: its result {unknown!r} is not among the documents with texts")
-        own = [texts[document] for document, _ in order[:depth]]
-        examples.append(Example(checked_context(f"query {id_!r}", queries[id_]), own[0], own))
+        candidates = [texts[document] for document, _ in order[:depth]]
+        examples.append(Example(checked_context(f"query {id_!r}", queries[id_]), candidates[0], candidates))
     reranked: dict[str, dict[str, float]] = {id_: {} for id_ in ids}
-    for place, scores in example_scores(ranker, examples):
-        order = orders[place]
+    for number, scores in example_scores(ranker, examples):
+        order = orders[number]
         read = [(document, score) for (document, _), score in zip(order, scores.tolist(), strict=False)]
         if any(not math.isfinite(score) for _, score in read):
-            raise InputError(f"query {ids[place]!r}: a score is not finite; the model is damaged")
-        reranked[ids[place]] = _joined(best_first(dict(read)), order[depth:])
+            raise InputError(f"query {ids[number]!r}: a score is not finite; the model is damaged")
+        reranked[ids[number]] = _joined(best_first(dict(read)), order[depth:])
     return reranked
 
 

@@ -22,9 +22,9 @@ def bootstrap_intervals(values: Array, *, samples: int = SAMPLES, seed: int = 0)
     if len(values) == 1 or not values.size:  # which scipy refuses
         return np.repeat(np.transpose(values), 2, axis=1)
     batch = max(1, _AT_ONCE // values.size)
-    given: Any = {"n_resamples": samples, "batch": batch, "method": "percentile", "random_state": seed}
-    found = stats.bootstrap((values,), np.mean, axis=0, **given).confidence_interval
-    return np.stack([found.low, found.high], axis=1)
+    options: Any = {"n_resamples": samples, "batch": batch, "method": "percentile", "random_state": seed}
+    interval = stats.bootstrap((values,), np.mean, axis=0, **options).confidence_interval
+    return np.stack([interval.low, interval.high], axis=1)
 
 
 def randomisation_test(first: Array, second: Array, *, samples: int = SAMPLES, seed: int = 0) -> Array:

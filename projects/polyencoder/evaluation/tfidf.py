@@ -59,9 +59,9 @@ class Tfidf:
         """Vectors [texts, terms], a sparse array of scipy."""
         from scipy.sparse import csr_array  # comes with scikit-learn
 
-        found = {text: self._rows.get(text) for text in texts}
-        known: dict[str, Row] = {text: row for text, row in found.items() if row is not None}
-        if missing := [text for text, row in found.items() if row is None]:
+        cached = {text: self._rows.get(text) for text in texts}
+        rows_of: dict[str, Row] = {text: row for text, row in cached.items() if row is not None}
+        if missing := [text for text, row in cached.items() if row is None]:
             matrix = self._vectorizer.transform(missing)
             places = zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True)
             new = {  # copies: a part would keep the whole matrix
@@ -69,8 +69,8 @@ class Tfidf:
                 for text, (start, end) in zip(missing, places, strict=True)
             }
             self._rows.update(new)
-            known |= new
-        rows = [known[text] for text in texts]
+            rows_of |= new
+        rows = [rows_of[text] for text in texts]
         ends = np.cumsum([0, *(len(columns) for columns, _ in rows)])
         columns = np.concatenate([columns for columns, _ in rows])
         values = np.concatenate([values for _, values in rows])

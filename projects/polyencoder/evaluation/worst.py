@@ -44,9 +44,9 @@ def worst_errors(
         keys: candidates with equal ones are one.
         most_above: candidates ranked above the right one that an error keeps.
     """
-    found = []
-    for place, own in scores.items():
-        row, pool = ranking(examples[place], own, keys=keys)
+    errors = []
+    for number, row_scores in scores.items():
+        row, pool = ranking(examples[number], row_scores, keys=keys)
         rank = int(pool_ranks(row, pool))
         if rank == 1:
             continue
@@ -55,6 +55,6 @@ def worst_errors(
         wrong = [(text, score) for text, score, ours in zip(texts, values, is_right, strict=True) if not ours]
         wrong.sort(key=lambda pair: -math.inf if math.isnan(pair[1]) else -pair[1])
         label = right, values[texts.index(right)]
-        found.append(WorstError(examples[place], rank, len(texts), label, wrong[: min(most_above, rank - 1)]))
-    found.sort(key=lambda one: (-one.rank, one.right[1] - one.above[0][1]))
-    return found[:count]
+        errors.append(WorstError(examples[number], rank, len(texts), label, wrong[: min(most_above, rank - 1)]))
+    errors.sort(key=lambda error: (-error.rank, error.right[1] - error.above[0][1]))
+    return errors[:count]

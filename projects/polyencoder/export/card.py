@@ -101,7 +101,7 @@ def updated_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "floa
         elif not line.startswith("| ONNX graphs |"):
             lines.append(line)
     made = "\n".join(lines) + "\n"
-    return renamed(_LOADED.sub(lambda found: f'{found[1]}"{name}"', made), name=name)
+    return renamed(_LOADED.sub(lambda match: f'{match[1]}"{name}"', made), name=name)
 
 
 def copy_pictures(source: Path, folder: Path) -> None:
@@ -115,10 +115,10 @@ def with_calibration(card: str, facts: str, *, pictured: bool) -> str:
     """A card with a section about the calibration, with its picture if `pictured`, which replaces an earlier one."""
     picture = f"\n\n![Share of right answers against their probability]({RELIABILITY})" if pictured else ""
     section = f"## Calibration\n\n{text(facts)}{picture}\n\n"
-    if (there := re.search(r"^## Calibration\n.*?(?=^## |\Z)", card, re.M | re.S)) is None:
-        there = re.search(r"(?=^## (Worst errors|Training|Versions)$)|\Z", card, re.M)
-        assert there is not None
-    return f"{card[: there.start()].rstrip()}\n\n{section}{card[there.end() :]}".rstrip() + "\n"
+    if (section_match := re.search(r"^## Calibration\n.*?(?=^## |\Z)", card, re.M | re.S)) is None:
+        section_match = re.search(r"(?=^## (Worst errors|Training|Versions)$)|\Z", card, re.M)
+        assert section_match is not None
+    return f"{card[: section_match.start()].rstrip()}\n\n{section}{card[section_match.end() :]}".rstrip() + "\n"
 
 
 def _metadata(run: TrainingRun, *, name: str, tags: Iterable[str]) -> str:
@@ -133,10 +133,10 @@ def _metadata(run: TrainingRun, *, name: str, tags: Iterable[str]) -> str:
         base_model=run.base_model,
         datasets=dict.fromkeys(one for one in datasets if one),
         results=[
-            one
+            result
             for part, measures, data in evaluations
             if data is not None
-            for one in results(
+            for result in results(
                 {name: value for name, value in measures.items() if name != "examples"},
                 dataset=data,
                 part=part,
@@ -208,8 +208,8 @@ def _shown(value: str) -> str:
 
 
 def _length(run: TrainingRun) -> str:
-    known = {"updates": run.updates, "examples": run.examples, "pairs in the data": run.pairs}
-    parts = [f"{value:,} {name}" for name, value in known.items() if value is not None]
+    counts = {"updates": run.updates, "examples": run.examples, "pairs in the data": run.pairs}
+    parts = [f"{value:,} {name}" for name, value in counts.items() if value is not None]
     return ", ".join(parts + ([f"seed {run.seed}"] if parts and run.seed is not None else []))
 
 

@@ -32,15 +32,15 @@ def front_matter(
     name: in the model-index. library: that loads it. task: the hub's name of it, such as "text-ranking". base_model,
     datasets: hub ids.
     """
-    found = [*results]
+    eval_results = [*results]
     data = ModelCardData(
         library_name=library,
         pipeline_tag=task,
         tags=[*tags],
         base_model=base_model,
         datasets=[*datasets] or None,
-        model_name=name if found else None,  # read only in a model-index
-        eval_results=found or None,
+        model_name=name if eval_results else None,  # read only in a model-index
+        eval_results=eval_results or None,
     )
     return f"---\n{data.to_yaml()}\n---"
 

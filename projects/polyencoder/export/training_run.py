@@ -54,8 +54,8 @@ class TrainingRun:
 
     def data(self, part: str) -> str | None:
         """The name of the data of a part: a task of ParlAI, a data set of the hub, or a file."""
-        own = "valid" if part == "valid" else "train"
-        files = self.flags.get(own) or self.flags.get("train")
+        key = "valid" if part == "valid" else "train"
+        files = self.flags.get(key) or self.flags.get("train")
         name = self.flags.get("evaltask") or self.task or files
         if name is None:
             return None
@@ -81,9 +81,9 @@ def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
     """Reads ParlAI's files beside a model file; missing or damaged ones are skipped."""
     opt = _read(f"{os.fspath(model_file)}.opt")
     absent = _NOT_OF_CONVERT if opt.get("model") == "convert" else ()
-    given = opt.get("override") or {name: opt.get(name) for name in _FLAGS if name not in absent}
+    options = opt.get("override") or {name: opt.get(name) for name in _FLAGS if name not in absent}
     base_model = hub_id(opt.get("base_model"))  # the agent's note, as a relative path may look like a hub id
-    flags = {name: published(name, value) for name, value in sorted(given.items()) if name not in _NOT_SHOWN}
+    flags = {name: published(name, value) for name, value in sorted(options.items()) if name not in _NOT_SHOWN}
     flags = {name: value for name, value in flags.items() if value is not None and value != "" and value != -1}
     stats = _read(f"{os.fspath(model_file)}.trainstats")
     metrics = {}

@@ -36,13 +36,13 @@ def byte_level(
     tokens: of the dictionary, in the order of their ids. special: padding, start, end, unknown. prefix_space: ParlAI's
     `bpe_add_prefix_space`.
     """
-    own = set(special)
+    special_tokens = set(special)
     if kind == "bytelevelbpe":
         names = {token: _whole(token, i) for i, token in enumerate(tokens)}
         merges = read_merges(f"{dict_file}-merges.txt")
     else:
-        names = {token: token if token in own else _signs(token, i) for i, token in enumerate(tokens)}
-        trained = [name for token, name in names.items() if token not in own]
+        names = {token: token if token in special_tokens else _signs(token, i) for i, token in enumerate(tokens)}
+        trained = [name for token, name in names.items() if token not in special_tokens]
         merges = _merges_of(trained) if kind == "gpt2" else read_merges(f"{dict_file}-merges.txt")
     vocabulary = {name: i for i, name in enumerate(names.values())}
     if len(vocabulary) < len(tokens):

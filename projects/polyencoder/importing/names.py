@@ -26,14 +26,19 @@ def names_of(table: Mapping[str, str], *, n_layers: int = 1) -> dict[str, str]:
 
 
 def check_names(
-    state: Iterable[str], wanted: Iterable[str], known: Iterable[str] = (), *, others: Iterable[str] = (), origin: str
+    state: Iterable[str],
+    wanted: Iterable[str],
+    optional: Iterable[str] = (),
+    *,
+    others: Iterable[str] = (),
+    origin: str,
 ) -> None:
     """Raises CheckpointError, naming the first problem, if a checkpoint's tensors do not match the model.
 
-    `wanted` must exist, `known` may; `others` are problems found earlier.
+    `wanted` must exist, `optional` may; `others` are problems found earlier.
     """
-    expected, there = dict.fromkeys([*wanted, *known]), set(state)
-    problems = [f"{name} is missing" for name in wanted if name not in there]
+    expected, present = dict.fromkeys([*wanted, *optional]), set(state)
+    problems = [f"{name} is missing" for name in wanted if name not in present]
     problems += [f"{name} is not a tensor of this model" for name in state if name not in expected]
     if problems := [*problems, *others]:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

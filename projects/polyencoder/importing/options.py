@@ -48,12 +48,12 @@ def check_options(path: str | os.PathLike[str], *, named: Iterable[str] = ()) ->
     allowed = {_package(module) for module in (*TRUSTED, *named)}
     for key, value, module in named_modules(options):
         if _package(module) not in allowed:
-            given = key in (*_MODEL_KEYS, *_TASK_KEYS)
-            trusting = f"name {value:.200} yourself" if given else "take it out of the file"
+            can_override = key in (*_MODEL_KEYS, *_TASK_KEYS)
+            trusting = f"name {value:.200} yourself" if can_override else "take it out of the file"
             raise CheckpointError(
                 f"{os.fspath(path)}: its {key!r} is {value!r:.200}: code outside ParlAI and this project, which is not "
                 f"imported because a file says so; if you trust it, {trusting}",
-                argument=key if given else None,
+                argument=key if can_override else None,
             )
     return options
 
@@ -83,8 +83,8 @@ def _modules(key: str, value: str) -> Iterator[str]:
     elif key in _MODEL_KEYS:
         repository, name = _repository(value)
         yield "projects" if name.startswith("projects:") else name.split(":")[0] if ":" in name else repository
-    elif (found := _CLASS.fullmatch(value)) and ("." in found[1] or key.endswith("_class")):
-        yield found[1]
+    elif (match := _CLASS.fullmatch(value)) and ("." in match[1] or key.endswith("_class")):
+        yield match[1]
 
 
 def _package(module: str) -> str:

@@ -107,9 +107,9 @@ def read_parlai_model(model_file: str | os.PathLike[str]) -> tuple[RankerConfig,
     config, weights = convert_parlai(state, opt, architecture=architecture, text=text, origin=origin)
     for difference in batch_dependence(opt, architecture):
         warnings.warn(f"{origin}: {difference}; scores here are those without them", stacklevel=2)
-    rows, known = config.backbone["vocab_size"], count_parlai_tokens(f"{origin}.dict", opt)
-    if rows != known:
-        raise CheckpointError(f"{origin}: has embeddings of {rows} tokens, but {origin}.dict has {known} tokens")
+    rows, num_tokens = config.backbone["vocab_size"], count_parlai_tokens(f"{origin}.dict", opt)
+    if rows != num_tokens:
+        raise CheckpointError(f"{origin}: has embeddings of {rows} tokens, but {origin}.dict has {num_tokens} tokens")
     size = tokenizer.get_vocab_size()
     if size > rows:  # pieces that ParlAI maps to the unknown token
         unknown = int(tokenizer.token_to_id(tokenizer.model.unk_token) or 0)

@@ -112,16 +112,16 @@ def convert_parlai(
 def batch_dependence(opt: Mapping[str, Any], architecture: Architecture) -> list[str]:
     """Why ParlAI's scores of an example depend on the rest of its batch, so that ours differ; None if they do not."""
     opt = ENCODER_OPTIONS | _OPTIONS[architecture] | dict(opt)
-    found = []
+    differences = []
     if opt["reduction_type"] == "max":
-        found.append("ParlAI's reduction_type max takes its zeros at padding for outputs")
+        differences.append("ParlAI's reduction_type max takes its zeros at padding for outputs")
     if opt["reduction_type"] == "mean" and opt["variant"] == "prelayernorm":
-        found.append("ParlAI's reduction_type mean with the variant prelayernorm sums outputs at padding too")
+        differences.append("ParlAI's reduction_type mean with the variant prelayernorm sums outputs at padding too")
     if architecture == "bi" and opt["normalize_sent_emb"]:
-        found.append(
+        differences.append(
             "ParlAI's normalize_sent_emb divides inline candidates by the norm of all candidates of an example"
         )
-    return found
+    return differences
 
 
 def _complete(opt: Mapping[str, Any], architecture: Architecture, *, origin: str) -> dict[str, Any]:

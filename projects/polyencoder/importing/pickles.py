@@ -77,9 +77,9 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     except FileNotFoundError:
         raise CheckpointError(f"{name}: no such checkpoint") from None
     except Exception as error:  # the unpickler can raise any error for a damaged or foreign file
-        if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
+        if match := re.search(r"GLOBAL ([\w.]+)", str(error)):
             raise CheckpointError(
-                f"{name}: holds {found[1]}, which is neither a tensor nor plain data, so it was not read; save a copy "
+                f"{name}: holds {match[1]}, which is neither a tensor nor plain data, so it was not read; save a copy "
                 "with only the weights, the options and the dictionary"
             ) from None
         raise CheckpointError(f"{name}: damaged, or not a checkpoint of torch ({why_not_loaded(error)})") from None

@@ -59,7 +59,7 @@ class SearchOptions(AnswerOptions):
     def __post_init__(self) -> None:
         for name in ("top_k", "list_length", "effort"):
             if (count := getattr(self, name)) is not None:
-                checked_count(name, count, most=_MOST)
+                checked_count(name, count, max_value=_MOST)
         if self.exactness is not None:
             check_choice("exactness", self.exactness, get_args(Exactness))
         if self.tolerance is not None and not (isinstance(self.tolerance, (int, float)) and self.tolerance >= 0):
@@ -72,7 +72,7 @@ class SearchOptions(AnswerOptions):
         if self.group_by is not None:
             checked_text("group_by", self.group_by)
         if self.group_size is not None:
-            checked_count("group_size", self.group_size, most=_MOST)
+            checked_count("group_size", self.group_size, max_value=_MOST)
             if self.group_by is None:
                 raise ConfigError(
                     "group_size is read only with group_by: give that too, or leave it out", argument="group_size"

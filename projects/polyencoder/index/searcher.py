@@ -84,7 +84,7 @@ class Searcher:
         calibration = (reranker or ranker).calibration
         # A probability is a share among the best scores, which words alone need not find
         self.calibration = None if calibration is None or options.words_only else calibration.for_search
-        self._least = options.least(self.calibration, of=reranker or ranker, index=index.address)
+        self._least = options.threshold(self.calibration, of=reranker or ranker, index=index.address)
         self._texts = texts
 
     @property

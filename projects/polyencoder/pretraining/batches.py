@@ -40,9 +40,9 @@ class PairInputs:
 
     def masked(self, example: PairExample, rng: np.random.Generator) -> PairInput:
         """The example with masked words."""
-        found = pair_input(self.text, example.turns, example.label, longest=self.longest)
-        seen, targets = self.masking(found.ids, rng)
-        return replace(found, ids=seen.tolist(), targets=targets.tolist())
+        inputs = pair_input(self.text, example.turns, example.label, longest=self.longest)
+        seen, targets = self.masking(inputs.ids, rng)
+        return replace(inputs, ids=seen.tolist(), targets=targets.tolist())
 
     def next(self, example: PairExample, rng: np.random.Generator) -> PairInput:
         """The example with its own response or, every other time, another one.
@@ -86,17 +86,19 @@ class PairBatches(Callback):
         self.reader = reader or Reader()
         self._source, self._inputs, self._tokens, self._seed = source, inputs, tokens, seed
         self._pool = pool or max(64, POOL * tokens // SHORT)
-        self._place = (0, 0)  # pool, and the batches of it that are done
+        self._position = (0, 0)  # pool, and the batches of it that are done
 
     def __call__(self) -> Iterator[PairBatch]:
         """Yields batches, after those of earlier steps."""
-        first, done = self._place
+        first, done = self._position
         examples = endless(self._source, seed=self._seed, reader=self.reader, seen=first * self._pool)
         number = first
         while pool := list(islice(examples, self._pool)):
-            for place, inputs in enumerate(self._batches(pool, SeededRandom(f"{self._seed}:pool {number}")), start=1):
-                if place > done:
-                    yield pair_batch(inputs, pad_id=self._inputs.text.pad_id, place=(number, place))
+            for position, inputs in enumerate(
+                self._batches(pool, SeededRandom(f"{self._seed}:pool {number}")), start=1
+            ):
+                if position > done:
+                    yield pair_batch(inputs, pad_id=self._inputs.text.pad_id, position=(number, position))
             number, done = number + 1, 0
         raise InputError("the corpus has no examples: no response to a context, and no sentence after another one")
 
@@ -113,8 +115,8 @@ class PairBatches(Callback):
                 others.append(self._inputs.next(example, rng))
         parts = [self._cut(inputs, order) for inputs in (masked, others)]
         count = max(map(len, parts))
-        for one, other in zip(*(_halved(part, count) for part in parts), strict=True):
-            yield one
+        for first, other in zip(*(_halved(part, count) for part in parts), strict=True):
+            yield first
             yield other
 
     def _cut(self, inputs: Sequence[PairInput], order: SeededRandom) -> list[list[PairInput]]:
@@ -125,14 +127,14 @@ class PairBatches(Callback):
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
         if isinstance(batch, PairBatch):
-            self._place = batch.place
+            self._position = batch.position
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        return {"places": gather_objects(self._place)}
+        return {"places": gather_objects(self._position)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._place = tuple(state["places"][self.reader.number])
+        self._position = tuple(state["places"][self.reader.number])
 
 
 def _even_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
@@ -155,7 +157,7 @@ def _even_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]
 def _halved(batches: list[list[PairInput]], count: int) -> list[list[PairInput]]:
     """Halves the largest batches until there are as many as needed."""
     while len(batches) < count:
-        place = max(range(len(batches)), key=lambda place: len(batches[place]))
-        whole = batches[place]
-        batches[place : place + 1] = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
+        largest = max(range(len(batches)), key=lambda largest: len(batches[largest]))
+        whole = batches[largest]
+        batches[largest : largest + 1] = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
     return batches

@@ -93,7 +93,7 @@ class HeldOut(Evaluation):
 
     @torch.no_grad()
     def measure(self, run: Run) -> dict[str, float]:
-        own, tally = Tally(), Tally()
+        local, tally = Tally(), Tally()
         model = self._objective.model
         device = next(model.parameters()).device
         with in_evaluation(model):
@@ -101,8 +101,8 @@ class HeldOut(Evaluation):
                 with run.updates.autocast():
                     name, losses, right = self._objective.losses(batch.to(device))
                 measured = {"loss": losses.double().sum().item(), "accuracy": int(right.sum())}
-                own.merge({f"{name}_{measure}": (value, len(losses)) for measure, value in measured.items()})
-        for share in gather_objects(dict(own.sums)):
+                local.merge({f"{name}_{measure}": (value, len(losses)) for measure, value in measured.items()})
+        for share in gather_objects(dict(local.sums)):
             tally.merge(share)
         names = [f"{name}_{measure}" for name in (MASKED, NEXT) for measure in ("loss", "accuracy")]
         report = dict.fromkeys(names, 0.0) | tally.report()

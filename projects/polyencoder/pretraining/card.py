@@ -104,5 +104,5 @@ def ranker_options(pretrained: Pretrained) -> dict[str, Any]:
 
 def ranker_flags(pretrained: Pretrained) -> str:
     """`ranker_options` as flags of `polyencoder train`, each with a leading space."""
-    given = {name.replace("_", "-"): value for name, value in ranker_options(pretrained).items()}
-    return "".join(f" --{name}" if value is True else f" --{name} {value}" for name, value in given.items())
+    flags = {name.replace("_", "-"): value for name, value in ranker_options(pretrained).items()}
+    return "".join(f" --{name}" if value is True else f" --{name} {value}" for name, value in flags.items())

@@ -89,11 +89,11 @@ class Corpus:
             ahead.append(document)
             if len(window) >= WINDOW:
                 break
-        known = len(ahead)
+        num_ahead = len(ahead)
         for number, document in enumerate(chain(_taken_from(ahead), documents)):
-            for place in document.responses:
-                turns, response = document.context(place, history=self.history), document.units[place]
-                if number >= known:
+            for position in document.responses:
+                turns, response = document.context(position, history=self.history), document.units[position]
+                if number >= num_ahead:
                     window[draws.below(len(window))] = number, response
                 other = other_response(number, response, window, draws)
                 yield PairExample(turns, response, other=other, key=draws.below(2**53))

@@ -39,9 +39,9 @@ class CorpusDocument:
         first = len(self.units) - 1 if self.kind == "pair" else 1
         return range(max(1, first), len(self.units))
 
-    def context(self, place: int, *, history: int) -> Sequence[str]:
+    def context(self, position: int, *, history: int) -> Sequence[str]:
         """The units before a unit: at most `history` turns of a conversation, one sentence of an article."""
-        return self.units[max(0, place - (1 if self.kind == "text" else history)) : place]
+        return self.units[max(0, position - (1 if self.kind == "text" else history)) : position]
 
     def is_held_out(self, share: float) -> bool:
         """Whether it belongs to the held-out share, by a hash of its text."""

@@ -48,7 +48,7 @@ class PairBatch(Batch):
     targets: Tensor | None = None
     follows: Tensor | None = None
     answers: Tensor | None = None
-    place: tuple[int, int] = (0, 0)
+    position: tuple[int, int] = (0, 0)
 
     @property
     def has_choice(self) -> bool:
@@ -83,27 +83,27 @@ def pair_input(
     return PairInput([*context, *start, *response_ids, text.end_id], len(context))
 
 
-def pair_batch(inputs: Sequence[PairInput], *, pad_id: int, place: tuple[int, int] = (0, 0)) -> PairBatch:
+def pair_batch(inputs: Sequence[PairInput], *, pad_id: int, position: tuple[int, int] = (0, 0)) -> PairBatch:
     """Pads inputs of one objective to a batch."""
     if inputs[0].targets is None and inputs[0].follows is None:
-        return _apart(inputs, pad_id=pad_id, place=place)
+        return _apart(inputs, pad_id=pad_id, position=position)
     segments = [[0] * one.context + [1] * (len(one.ids) - one.context) for one in inputs]
     tokens = pad([one.ids for one in inputs], pad_id=pad_id, segments=segments)
     targets = follows = None
     if inputs[0].targets is not None:
         rows = np.full(tokens.ids.shape, IGNORED, dtype=np.int64)
-        for row, one in zip(rows, inputs, strict=True):
-            assert one.targets is not None
-            row[: len(one.targets)] = one.targets
+        for row, example in zip(rows, inputs, strict=True):
+            assert example.targets is not None
+            row[: len(example.targets)] = example.targets
         targets = torch.from_numpy(rows)
     else:
         follows = torch.tensor([float(one.follows is True) for one in inputs])
-    return PairBatch(tokens, CandidatePool([]), targets=targets, follows=follows, place=place)
+    return PairBatch(tokens, CandidatePool([]), targets=targets, follows=follows, position=position)
 
 
-def _apart(inputs: Sequence[PairInput], *, pad_id: int, place: tuple[int, int]) -> PairBatch:
+def _apart(inputs: Sequence[PairInput], *, pad_id: int, position: tuple[int, int]) -> PairBatch:
     """Contexts, then their responses; equal responses are one, so that none is another's negative."""
     places: dict[tuple[int, ...], int] = {}
     answers = [places.setdefault(tuple(one.ids[one.context :]), len(places)) for one in inputs]
     tokens = pad([*(one.ids[: one.context] for one in inputs), *places], pad_id=pad_id)
-    return PairBatch(tokens, CandidatePool([]), answers=torch.tensor(answers), place=place)
+    return PairBatch(tokens, CandidatePool([]), answers=torch.tensor(answers), position=position)

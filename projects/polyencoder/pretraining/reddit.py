@@ -80,12 +80,12 @@ class Filters:
             raise LeftOut("too short")
         if len(text) > self.max_length:
             raise LeftOut("too long")
-        for reason, kept, pattern in (
+        for reason, allowed, pattern in (
             ("link", self.keep_links, _LINK),
             ("quote", self.keep_quotes, _QUOTE),
             ("code", self.keep_code, _CODE),
         ):
-            if not kept and pattern.search(raw):
+            if not allowed and pattern.search(raw):
                 raise LeftOut(reason)
         return text
 
@@ -113,7 +113,7 @@ class ThreadIndex:
     """
 
     def __init__(self, path: Path, filters: Filters) -> None:
-        self.path, self.left_out, self.kept = path, Counter[str](), 0
+        self.path, self.left_out, self.num_kept = path, Counter[str](), 0
         self._filters = filters
         path.unlink(missing_ok=True)
         self._rows = sqlite3.connect(path, isolation_level=None)
@@ -143,7 +143,7 @@ class ThreadIndex:
                 count += 1
                 try:
                     rows.append(self._row(record, where))
-                    self.kept += 1
+                    self.num_kept += 1
                 except LeftOut as reason:
                     self.left_out[str(reason)] += 1
                 except InputError as error:

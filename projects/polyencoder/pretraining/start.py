@@ -87,8 +87,8 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
     else:
         pad_id = _id(tokenizer, special["pad_token"])
         encoder = build_backbone(new_encoder_config(sizes, vocabulary=tokenizer.get_vocab_size(), pad_id=pad_id))
-    own = max_length(encoder.model.config.to_dict())
-    longest = longest_sequence(sizes.n_positions, own, origin=sizes.backbone)
+    encoder_max = max_length(encoder.model.config.to_dict())
+    longest = longest_sequence(sizes.n_positions, encoder_max, origin=sizes.backbone)
     truncate = longest if sizes.text_truncate is None else min(sizes.text_truncate, longest)
     text = TextEncoder(
         tokenizer,
@@ -105,9 +105,9 @@ def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = 
     """Loads a tokenizer, with a mask token, and its `TextConfig` fields. ConfigError: neither source is given."""
     try:
         if vocabulary and is_merge_vocabulary(vocabulary):
-            tokenizer, own = read_merge_vocabulary(vocabulary)
+            tokenizer, special_tokens = read_merge_vocabulary(vocabulary)
         else:
-            tokenizer, own = load_tokenizer(backbone or vocabulary or "")
+            tokenizer, special_tokens = load_tokenizer(backbone or vocabulary or "")
     except ConfigError as error:
         if backbone:
             raise
@@ -115,7 +115,7 @@ def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = 
             f"vocabulary {vocabulary}: no folder of a tokenizer ({error}); train one with `polyencoder vocab`",
             argument="vocabulary",
         ) from None
-    special: Special = separate_turns(tokenizer, own, own_separator(tokenizer))
+    special: Special = separate_turns(tokenizer, special_tokens, own_separator(tokenizer))
     add_mask(tokenizer)
     return tokenizer, special
 
@@ -154,40 +154,46 @@ def new_encoder_config(settings: EncoderSettings, *, vocabulary: int, pad_id: in
     )
 
 
-def longest_sequence(n_positions: int | None, own: int | None, *, origin: str | None) -> int:
-    """The longest sequence: `n_positions`, else `own`, at most 512. ConfigError: more than that of `origin`."""
-    if n_positions is not None and own is not None and n_positions > own:
-        raise ConfigError(f"n_positions is {n_positions}, more than the {own} of {origin}", argument="n_positions")
-    return n_positions or min(own or POSITIONS, POSITIONS)
+def longest_sequence(n_positions: int | None, encoder_max: int | None, *, origin: str | None) -> int:
+    """The longest sequence: `n_positions`, else `encoder_max`, at most 512. ConfigError: more than that of `origin`."""
+    if n_positions is not None and encoder_max is not None and n_positions > encoder_max:
+        raise ConfigError(
+            f"n_positions is {n_positions}, more than the {encoder_max} of {origin}", argument="n_positions"
+        )
+    return n_positions or min(encoder_max or POSITIONS, POSITIONS)
 
 
 def take_heads(model: PretrainingModel, folder: str) -> None:
     """Loads the heads in an encoder's folder, if any. CheckpointError: they belong to another encoder."""
     heads = read_heads(folder)
-    own: dict[str, Any] = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
-    common = own.keys() & heads.keys()  # either may have none for next utterances
-    if heads and (not common or any(own[name].shape != heads[name].shape for name in common)):
+    weights: dict[str, Any] = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
+    common = weights.keys() & heads.keys()  # either may have none for next utterances
+    if heads and (not common or any(weights[name].shape != heads[name].shape for name in common)):
         raise CheckpointError(f"{Path(folder) / HEADS}: not the heads of this encoder")
     model.load_state_dict({name: heads[name] for name in common}, strict=False)
 
 
 def text_vectors(reduction: Reduction | None, backbone: str | None) -> dict[str, Any]:
     """Pooling and normalization, given or a sentence encoder's. ConfigError: it has prompts or other modules."""
-    given = {} if reduction is None else {"reduction": reduction}
-    own = sentence_encoder(backbone) if backbone else None
+    pooling = {} if reduction is None else {"reduction": reduction}
+    sentence = sentence_encoder(backbone) if backbone else None
     if backbone:
-        check_without(own and own.dense, own_prompts(backbone).values(), origin=backbone)
-    fields = {name: value for name, value in own.fields.items() if name in ("reduction", "normalize")} if own else {}
-    return {**fields, **given}
+        check_without(sentence and sentence.dense, own_prompts(backbone).values(), origin=backbone)
+    fields = (
+        {name: value for name, value in sentence.fields.items() if name in ("reduction", "normalize")}
+        if sentence
+        else {}
+    )
+    return {**fields, **pooling}
 
 
 def check_without(modules: Any, prompts: Collection[str], *, origin: str) -> None:
     """Raises ConfigError for what pre-training would drop: modules behind an encoder's pooling, and prompts."""
-    for found, what, file in (
+    for dropped, what, file in (
         (modules, "Dense or other modules behind its pooling", "modules.json"),
         (any(prompts), "prompts", "config_sentence_transformers.json"),
     ):
-        if found:
+        if dropped:
             raise ConfigError(
                 f"{origin} has {what}, and is pre-trained without: give the transformer alone as `backbone`, a copy of "
                 f"a sentence encoder's folder without {file}",
@@ -200,6 +206,6 @@ def _known(tokenizer: Tokenizer, tokens: tuple[str, ...]) -> str | None:
 
 
 def _id(tokenizer: Tokenizer, token: str) -> int:
-    found = tokenizer.token_to_id(token)
-    assert found is not None
-    return int(found)
+    token_id = tokenizer.token_to_id(token)
+    assert token_id is not None
+    return int(token_id)

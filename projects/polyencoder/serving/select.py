@@ -68,12 +68,12 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
     if answers.asked and calibration is None:
         raise not_calibrated(answers.asked[0])
     engine.check_count(request.options, name="options")  # before what takes long for a million
-    least = answers.least(calibration, of=engine.ranker)
+    threshold = answers.threshold(calibration, of=engine.ranker)
     options = await engine.tokenized(lambda: read_options(request.options))
     texts = engine.texts([one.text for one in options], name="options")
     turns = engine.turns(request.turns(system=service.config.system))
     scores, tokens = await score(engine, turns, texts, name="options")
-    found = selection(options, scores, calibration, top_k=request.top_k, least=least, keep=request.keep)
+    found = selection(options, scores, calibration, top_k=request.top_k, threshold=threshold, keep=request.keep)
     return SelectResponse(
         **answer_fields("select", model=service.name, tokens=tokens),
         chosen=[SelectedOption(**vars(one)) for one in found.chosen],

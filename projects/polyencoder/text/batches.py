@@ -48,12 +48,12 @@ def length_groups(lengths: Sequence[int], *, pass_cost: int = PASS_COST) -> list
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     sizes, counts = np.unique(np.asarray(lengths, dtype=np.int64), return_counts=True)  # equals stay together
     before = np.concatenate([[0], counts.cumsum()])  # sequences that are shorter than each of the sizes
-    least = np.zeros(len(before), dtype=np.int64)  # of the sequences of the first sizes
+    lowest = np.zeros(len(before), dtype=np.int64)  # of the sequences of the first sizes
     starts = np.zeros(len(before), dtype=np.int64)  # of the last group among them
     for end in range(1, len(before)):
-        costs = least[:end] + (before[end] - before[:end]) * sizes[end - 1]
+        costs = lowest[:end] + (before[end] - before[:end]) * sizes[end - 1]
         starts[end] = costs.argmin()
-        least[end] = costs[starts[end]] + pass_cost
+        lowest[end] = costs[starts[end]] + pass_cost
     groups: list[list[int]] = []
     end = len(sizes)
     while end:

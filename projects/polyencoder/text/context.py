@@ -34,16 +34,16 @@ def with_person_tokens(turns: Sequence[str], *, after_newline: bool) -> list[str
     if any(_HAS_PERSON.search(turn) for turn in turns):
         return list(turns)
     marked = list(turns)
-    said = [place for place, turn in enumerate(turns) if len(persona_places(lines := turn.split("\n"))) < len(lines)]
-    for back, place in enumerate(reversed(said or [len(turns) - 1])):
+    spoken = [row for row, turn in enumerate(turns) if len(persona_places(lines := turn.split("\n"))) < len(lines)]
+    for back, row in enumerate(reversed(spoken or [len(turns) - 1])):
         token = PERSON_TOKENS[back % 2]
         if after_newline:
-            *lines, last = turns[place].split("\n")
-            marked[place] = "\n".join([*lines, f"{token} {last}"])
+            *lines, last = turns[row].split("\n")
+            marked[row] = "\n".join([*lines, f"{token} {last}"])
             continue
-        while place and place - 1 not in said:
-            place -= 1
-        marked[place] = f"{token} {marked[place]}"
+        while row and row - 1 not in spoken:
+            row -= 1
+        marked[row] = f"{token} {marked[row]}"
     return marked
 
 
@@ -64,10 +64,10 @@ def latest_utterances(lines: Sequence[str], *, size: int) -> list[str]:
     The paper considers "at most 20 utterances of dialogue history", and "the context also contains the persona
     sentences" (Section 5.1 of its first version): these are no utterances.
     """
-    said = [place for place, line in enumerate(lines) if not PERSONA_MARK.match(line)]
-    if size < 0 or len(said) <= size:
+    spoken = [place for place, line in enumerate(lines) if not PERSONA_MARK.match(line)]
+    if size < 0 or len(spoken) <= size:
         return list(lines)
-    first = said[-size]
+    first = spoken[-size]
     return [*persona_lines(lines[:first]), *lines[first:]]
 
 
@@ -101,8 +101,8 @@ def join_turns(
     side: TruncationSide = "left",
 ) -> list[int]:
     """Joins the `kept_turns` of a context: `start turn separator turn ... end`, at most `max_tokens` long."""
-    kept = kept_turns(turns, separator=len(separator), max_tokens=max_tokens - 2, persona=persona, side=side)
-    return [start, *separated(kept.values(), separator=separator), end]
+    fitting = kept_turns(turns, separator=len(separator), max_tokens=max_tokens - 2, persona=persona, side=side)
+    return [start, *separated(fitting.values(), separator=separator), end]
 
 
 def separated(turns: Iterable[Sequence[int]], *, separator: Sequence[int]) -> list[int]:
@@ -132,24 +132,24 @@ def kept_turns(
     """
     if not turns:
         return {}
-    said = [place for place in range(len(turns)) if place not in persona] or [len(turns) - 1]
-    *earlier, last = said
+    spoken = [place for place in range(len(turns)) if place not in persona] or [len(turns) - 1]
+    *earlier, last = spoken
     reserved = min(len(turns[last]), max(1, max_tokens // 2))
     room = max_tokens - reserved
-    kept: dict[int, Sequence[int]] = {}
-    for place in sorted({*persona} - {last}):
-        if (cost := len(turns[place]) + separator) <= room:
-            kept[place] = turns[place]
+    fitting: dict[int, Sequence[int]] = {}
+    for row in sorted({*persona} - {last}):
+        if (cost := len(turns[row]) + separator) <= room:
+            fitting[row] = turns[row]
             room -= cost
     size = min(len(turns[last]), reserved + room)
-    kept[last] = turns[last][len(turns[last]) - size :] if side == "left" else turns[last][:size]
-    room -= len(kept[last]) - reserved
-    for place in reversed(earlier):
-        if (cost := len(turns[place]) + separator) > room:
+    fitting[last] = turns[last][len(turns[last]) - size :] if side == "left" else turns[last][:size]
+    room -= len(fitting[last]) - reserved
+    for row in reversed(earlier):
+        if (cost := len(turns[row]) + separator) > room:
             break
-        kept[place] = turns[place]
+        fitting[row] = turns[row]
         room -= cost
-    return {place: kept[place] for place in sorted(kept)}
+    return {place: fitting[place] for place in sorted(fitting)}
 
 
 def join_tokens(

@@ -36,9 +36,9 @@ def turns_of(name: str, value: Any, *, system: SystemMessages = "leave-out") -> 
 
 def checked_contexts(values: Any, *, name: str = "context") -> list[list[str]]:
     """A list of contexts, each as a list of turns. InputError names an invalid one."""
-    some = checked_list(f"{name}s", values, of=f"{name}s, each a text or a list of turns")
-    turns = [checked_context(f"{name} {place}", value) for place, value in enumerate(some)]
-    if any(map(num_system_messages, some)):
+    items = checked_list(f"{name}s", values, of=f"{name}s, each a text or a list of turns")
+    turns = [checked_context(f"{name} {place}", value) for place, value in enumerate(items)]
+    if any(map(num_system_messages, items)):
         warn_of_system_messages("as a persona, their lines are turns that begin with 'your persona: '")
     return turns
 
@@ -70,9 +70,9 @@ def turns_of_messages(
         InputError: one of them is no such message.
     """
     persona: list[str] = []
-    said: list[str] = []
-    for place, message in enumerate(messages):
-        where = f"{name}, message {place}"
+    spoken: list[str] = []
+    for number, message in enumerate(messages):
+        where = f"{name}, message {number}"
         role = message.get("role") if isinstance(message, Mapping) else None
         if role not in (*SYSTEM, *SPEAKERS, *TOOLS):
             raise InputError(
@@ -81,8 +81,8 @@ def turns_of_messages(
             )
         if is_of_tools(message):
             continue
-        (persona if role in SYSTEM else said).append(_content(message.get("content"), where=where))
-    return [*as_persona(persona if system == "persona" else None), *said]
+        (persona if role in SYSTEM else spoken).append(_content(message.get("content"), where=where))
+    return [*as_persona(persona if system == "persona" else None), *spoken]
 
 
 def num_system_messages(value: Any) -> int:

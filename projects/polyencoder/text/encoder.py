@@ -89,13 +89,13 @@ class TextEncoder:
         """Token ids of each text, without special tokens, in shared lists: change none. `remember`: cache them."""
         if not remember:
             return self._encode(texts)
-        found = [self._memory.get(text) for text in texts]
-        missing = list(dict.fromkeys(text for text, ids in zip(texts, found, strict=True) if ids is None))
+        cached = [self._memory.get(text) for text in texts]
+        missing = list(dict.fromkeys(text for text, ids in zip(texts, cached, strict=True) if ids is None))
         if not missing:
-            return cast("list[list[int]]", found)
+            return cast("list[list[int]]", cached)
         new = dict(zip(missing, self._encode(missing), strict=True))
         self._memory.update(new)
-        return [new[text] if ids is None else ids for text, ids in zip(texts, found, strict=True)]
+        return [new[text] if ids is None else ids for text, ids in zip(texts, cached, strict=True)]
 
     def context_ids(self, turns: Sequence[str]) -> list[int]:
         """Token ids of one context: the persona lines and the latest utterances, each line one, joined and surrounded.
@@ -146,16 +146,16 @@ class TextEncoder:
         or if the line was cut.
         """
         prompt, turns = self._context_prompt_ids, self.ids(lines)
-        kept = kept_turns(
+        fitting = kept_turns(
             turns,
             separator=len(self.separator_ids),
             max_tokens=max_tokens - 2 - len(prompt),
             persona=persona_places(lines),
             side=self.config.truncation_side,
         )
-        place, (first, *others) = next(iter(kept), None), list(kept.values()) or [[]]
-        whole = place is None or len(first) == len(turns[place])
-        joined = self.ids([self.config.context_prompt + ("" if place is None else lines[place])])[0]
+        first_row, (first, *others) = next(iter(fitting), None), list(fitting.values()) or [[]]
+        whole = first_row is None or len(first) == len(turns[first_row])
+        joined = self.ids([self.config.context_prompt + ("" if first_row is None else lines[first_row])])[0]
         ids = separated([joined, *others], separator=self.separator_ids)
         if not others and self.config.truncation_side == "right":
             ids = joined[: max_tokens - 2]
@@ -170,13 +170,15 @@ class TextEncoder:
         limit = self.config.label_truncate
         if self.config.candidate_prompt:
             texts = [self.config.candidate_prompt + text for text in checked_texts("candidates", texts)]
-        found = self.ids(texts, remember=remember)
+        ids_of_texts = self.ids(texts, remember=remember)
         if self.config.truncation != "turns":
-            whole = [[self.start_id, *ids, self.end_id] for ids in found] if self.config.surround else found
+            whole = (
+                [[self.start_id, *ids, self.end_id] for ids in ids_of_texts] if self.config.surround else ids_of_texts
+            )
             return [self._seen(ids[:limit]) for ids in whole]
         if not self.config.surround:
-            return [ids[:limit] for ids in found]
-        return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in found]
+            return [ids[:limit] for ids in ids_of_texts]
+        return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in ids_of_texts]
 
     def cut_message(self, candidates: Sequence[str], ids: Sequence[Sequence[int]]) -> str | None:
         """Says how many candidates have more tokens than `label_truncate`; `ids` are their tokens. None if none has."""
@@ -227,9 +229,11 @@ class TextEncoder:
         first, second = ([self.start_id, *ids, self.end_id] for ids in self._encode(["a", "b"]))
         pair = self._pair
         starts: tuple[PairStart, ...] = (False, "end", True)
-        if (own := next((one for one in starts if join_pair(first, second, start=one)[0] == pair.ids), None)) is None:
+        if (
+            start := next((choice for choice in starts if join_pair(first, second, start=choice)[0] == pair.ids), None)
+        ) is None:
             raise ConfigError(f"its tokenizer joins two texts as {' '.join(pair.tokens)}, which rankers do not")
-        return "same_segment" if own is False and not any(pair.type_ids) else own
+        return "same_segment" if start is False and not any(pair.type_ids) else start
 
     def tokenizer_json(self, *, pair_start: PairStart = False) -> str:
         """The `tokenizer.json` with which other libraries lay out a text, or a pair of them, as rankers do."""
@@ -272,16 +276,16 @@ class TextEncoder:
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
             if isinstance(self.tokenizer, SubwordTokenizer):
-                found = self.tokenizer.ids(texts)
+                ids = self.tokenizer.ids(texts)
             else:
                 encode = partial(self.tokenizer.encode_batch_fast, add_special_tokens=False)
                 batches = [[text] for text in texts] if len(texts) < MANY else [texts]
-                found = [encoding.ids for batch in batches for encoding in encode(batch)]
+                ids = [encoding.ids for batch in batches for encoding in encode(batch)]
         except (TypeError, AttributeError, UnicodeEncodeError):  # not a text, or a lone surrogate
-            for place, text in enumerate(texts):
-                checked_text(f"text {place}", text)
+            for number, text in enumerate(texts):
+                checked_text(f"text {number}", text)
             raise
-        return [ids or self.empty_ids for ids in found]
+        return [ids or self.empty_ids for ids in ids]
 
     def _prompt(self, config: TextConfig, name: str, *, longest: int) -> list[int]:
         """The token ids of a prompt, which must leave room for a text."""

@@ -55,8 +55,8 @@ class _Marks(NamedTuple):
 
     def names(self) -> dict[str, Any]:
         """The library's arguments, without the one that does not apply."""
-        given = {"continuing_subword_prefix": self.before, "end_of_word_suffix": self.behind}
-        return {name: mark for name, mark in given.items() if mark}
+        marks = {"continuing_subword_prefix": self.before, "end_of_word_suffix": self.behind}
+        return {name: mark for name, mark in marks.items() if mark}
 
 
 _MARKS = {
@@ -76,11 +76,11 @@ class PieceSettings:
 
     def __post_init__(self) -> None:
         check_choice("type", self.type, get_args(PieceType))
-        least = len(_SPECIAL) + (self.merges or 0) + 1
-        if self.size < least:
+        min_size = len(_SPECIAL) + (self.merges or 0) + 1
+        if self.size < min_size:
             raise ConfigError(
                 f"size is {self.size}; with {self.merges or 0:,} merges and {len(_SPECIAL)} special tokens it must be "
-                f"at least {least:,}",
+                f"at least {min_size:,}",
                 argument="size",
             )
         if self.merges is not None and self.merges < 0:
@@ -100,8 +100,8 @@ class Characters:
 
     def unknown(self, tokenizer: Tokenizer) -> float:
         """The share of occurrences without a token in a vocabulary."""
-        known = tokenizer.get_vocab()
-        return sum(count for form, count in self.counts.items() if form not in known) / max(1, self.counts.total())
+        vocabulary = tokenizer.get_vocab()
+        return sum(count for form, count in self.counts.items() if form not in vocabulary) / max(1, self.counts.total())
 
 
 def count_characters(texts: Iterable[str], settings: PieceSettings) -> Characters:
@@ -133,8 +133,8 @@ def learn_pieces(texts: Iterable[str], characters: Characters, settings: PieceSe
     made = list(dict.fromkeys(join(*merge) for merge in merges))
     # of what merges take each has a token, though rarer characters may be among it
     taken = {piece for merge in merges for piece in merge} - set(made)
-    kept = taken | set([form for form in forms if form not in taken][: max(0, room - len(made) - len(taken))])
-    tokens = dict.fromkeys([*_SPECIAL, *(form for form in forms if form in kept), *sorted(taken), *made])
+    tokens_used = taken | set([form for form in forms if form not in taken][: max(0, room - len(made) - len(taken))])
+    tokens = dict.fromkeys([*_SPECIAL, *(form for form in forms if form in tokens_used), *sorted(taken), *made])
     return _tokenizer({token: i for i, token in enumerate(tokens)}, merges, settings)
 
 

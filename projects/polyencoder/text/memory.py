@@ -28,8 +28,8 @@ class TextMemory(Generic[V]):
 
     def get(self, text: str) -> V | None:
         """The cached value of a text, if any."""
-        found = self._values.get(text)
-        return None if found is None else found[0]
+        entry = self._values.get(text)
+        return None if entry is None else entry[0]
 
     def update(self, values: Mapping[str, V]) -> None:
         """Caches the values of texts."""
@@ -44,15 +44,15 @@ class TextMemory(Generic[V]):
 
     def _forget(self) -> None:
         old = []
-        kept = self.size
+        remaining = self.size
         for text, (_, size) in self._values.items():
-            if kept <= self.limit // 2:
+            if remaining <= self.limit // 2:
                 break
             old.append(text)
-            kept -= size
+            remaining -= size
         for text in old:
             del self._values[text]
-        self.size = kept
+        self.size = remaining
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(TextMemory, limit=self.limit), (self._size_of,)

@@ -18,7 +18,7 @@ _TOOL = "{'name': ..., 'description': ..., 'inputSchema': ...} or {'type': 'func
 class Option:
     """An option with the text that a ranker reads."""
 
-    given: Any
+    value: Any
     """The option that was passed."""
     name: str | None
     """A tool's name; None for a text."""
@@ -54,16 +54,16 @@ def read_options(values: Any) -> list[Option]:
     if not items:
         raise InputError("options is empty: give at least one text or tool", argument="options")
     options = []
-    for place, value in enumerate(items):
+    for number, value in enumerate(items):
         try:
-            options.append(_read(f"option {place}", value))
+            options.append(_read(f"option {number}", value))
         except InputError as error:
-            error.argument = f"options.{place}"
+            error.argument = f"options.{number}"
             raise
     places: defaultdict[str, list[int]] = defaultdict(list)
-    for place, one in enumerate(options):
-        if one.name is not None:
-            places[one.name].append(place)
+    for number, option in enumerate(options):
+        if option.name is not None:
+            places[option.name].append(number)
     for name, (first, *others) in places.items():
         if others:
             raise InputError(
@@ -73,45 +73,47 @@ def read_options(values: Any) -> list[Option]:
     return options
 
 
-def _read(place: str, value: Any) -> Option:
+def _read(where: str, value: Any) -> Option:
     if isinstance(value, str):
-        return Option(value, None, checked_candidate(place, value))
+        return Option(value, None, checked_candidate(where, value))
     dump = getattr(value, "model_dump", None)
     tool = dump(by_alias=True, exclude_none=True) if callable(dump) else value
     if isinstance(tool, Mapping) and "function" in tool:
-        tool, place = tool["function"], f"{place}, function"
+        tool, where = tool["function"], f"{where}, function"
     if not isinstance(tool, Mapping):
-        raise InputError(f"{place} is {shown(tool)}; it must be a text, or a tool: {_TOOL}")
-    name = _field(place, tool, "name")
-    place = f"{place} ({name!r:.60})"
-    text = f"{name}: {_field(place, tool, 'description')}"
-    if parameters := ", ".join(_parameters(place, tool)):
+        raise InputError(f"{where} is {shown(tool)}; it must be a text, or a tool: {_TOOL}")
+    name = _field(where, tool, "name")
+    where = f"{where} ({name!r:.60})"
+    text = f"{name}: {_field(where, tool, 'description')}"
+    if parameters := ", ".join(_parameters(where, tool)):
         text = f"{text} Parameters: {parameters}"
     return Option(value, name, text)
 
 
-def _field(place: str, tool: Mapping[str, Any], key: str) -> str:
+def _field(where: str, tool: Mapping[str, Any], key: str) -> str:
     value = tool.get(key)
     if value is None:
-        raise InputError(f"{place} has no {key}; a tool is {_TOOL}")
-    text = checked_text(f"{place}: {key}", value)
+        raise InputError(f"{where} has no {key}; a tool is {_TOOL}")
+    text = checked_text(f"{where}: {key}", value)
     if is_blank(text):
-        raise InputError(f"{place}: {key} is empty: a tool is chosen by its name and description")
+        raise InputError(f"{where}: {key} is empty: a tool is chosen by its name and description")
     return text.strip()
 
 
-def _parameters(place: str, tool: Mapping[str, Any]) -> Iterator[str]:
+def _parameters(tool_name: str, tool: Mapping[str, Any]) -> Iterator[str]:
     """Each parameter with its description, if it has one."""
     key = next((key for key in _SCHEMAS if tool.get(key) is not None), None)
     schema = {} if key is None else tool[key]
     if not isinstance(schema, Mapping):
-        raise InputError(f"{place}: {key} is {shown(schema)}; it must be a JSON Schema, an object with `properties`")
+        raise InputError(
+            f"{tool_name}: {key} is {shown(schema)}; it must be a JSON Schema, an object with `properties`"
+        )
     properties = schema.get("properties", {})
     if not isinstance(properties, Mapping):
-        raise InputError(f"{place}: {key}.properties is {shown(properties)}; it must be an object of parameters")
+        raise InputError(f"{tool_name}: {key}.properties is {shown(properties)}; it must be an object of parameters")
     for name, about in properties.items():
-        where = f"{place}: {key}.properties[{name!r:.60}]"
-        checked_text(f"{place}: the name of a parameter", name)
+        where = f"{tool_name}: {key}.properties[{name!r:.60}]"
+        checked_text(f"{tool_name}: the name of a parameter", name)
         if not isinstance(about, (Mapping, bool)):
             raise InputError(f"{where} is {shown(about)}; it must be a JSON Schema, such as {{'type': 'string'}}")
         words = None if isinstance(about, bool) else about.get("description")

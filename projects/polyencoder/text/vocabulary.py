@@ -74,10 +74,10 @@ def separate_turns(tokenizer: Tokenizer, special: dict[str, Any], how: TurnSepar
     """
     check_choice("turn_separator", how, get_args(TurnSeparator))
     if how == "newline":
-        known = [token for token in NEWLINES if tokenizer.token_to_id(token) is not None]
-        if not known:
+        present = [token for token in NEWLINES if tokenizer.token_to_id(token) is not None]
+        if not present:
             tokenizer.add_special_tokens([NEWLINES[0]])  # special: who types it writes text
-        return {**special, "separator": (known or NEWLINES)[0]}
+        return {**special, "separator": (present or NEWLINES)[0]}
     if how == "none":
         return {**special, "separator": ""}
     if not special.get("surround", True):  # an encoder without special tokens has no separator either

@@ -149,7 +149,7 @@ class RankingObjective:
             merged = without_twins(batch.pool, self._keys(batch.pool))
             local = batch if merged is batch.pool else replace(batch, pool=merged, candidates=None)
         joins = self.gather_negatives and self._processes.count > 1  # then the others' candidates may be negatives
-        if local is not None and not (joins and local.pool.own is None):
+        if local is not None and not (joins and local.pool.lists is None):
             local = self._with_choice(local)
         pool = shared_pool([], []) if local is None else local.pool
         examples = 0 if local is None else len(local)
@@ -191,7 +191,7 @@ class RankingObjective:
 
     def _with_choice(self, batch: Batch) -> Batch | None:
         """Drops examples that leave nothing to rank, mostly those with the label alone; None if no other is left."""
-        candidates, labels, relevance = batch.pool.own, batch.pool.labels, batch.pool.relevance
+        candidates, labels, relevance = batch.pool.lists, batch.pool.labels, batch.pool.relevance
         sizes = [len(batch.pool.texts)] * len(batch) if candidates is None else list(map(len, candidates))
         numbers = [[1.0, 0.0]] * len(batch) if relevance is None else relevance.tolist()
         rows = [row for row, size in enumerate(sizes) if self.loss.has_choice(numbers[row][:size])]
@@ -237,7 +237,8 @@ class RankingObjective:
         with torch.autocast(vectors.device.type, enabled=False):  # bfloat16's resolution at 16 is 1/8
             vectors = vectors.to(dtype)
             scored = [
-                Scored(name, model.score(one.to(dtype=dtype), vectors), _present(one)) for name, one in objectives
+                Scored(name, model.score(encoding.to(dtype=dtype), vectors), _present(encoding))
+                for name, encoding in objectives
             ]
             for dim in self.dims:
                 short = replace(encoded, vectors=model.shortened(encoded.vectors.to(dtype), dim))

@@ -36,7 +36,7 @@ def test_inline_candidates(candidates):
     for row, (texts, label) in enumerate(zip(candidates, labels, strict=True)):
         assert offered(merged, row) == (list(dict.fromkeys(keys(texts))), label[0])
         assert keys(merged.candidates(row)) == list(dict.fromkeys(keys(texts)))
-    assert merged.given == pool.given
+    assert merged.sizes == pool.sizes
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=8), st.lists(TEXTS, min_size=1, max_size=4, unique=True))
@@ -147,9 +147,9 @@ def test_negatives_are_wrong_but_for_whom_they_are_right():
 def test_negatives_join_the_candidates_of_their_example_where_each_has_its_own(relevance):
     pool = batch_pool("inline", labels=["a", "c"], candidates=[["b", "a"], ["c"]], relevance=relevance)
     wider = pool.with_negatives([["x", "b"], ["y", "a", "x"]])
-    assert wider.own == [["b", "a", "x"], ["c", "y", "a", "x"]]
+    assert wider.lists == [["b", "a", "x"], ["c", "y", "a", "x"]]
     assert wider.labels.tolist() == pool.labels.tolist() == [1, 0]
     assert wider.numbers.tolist() == [[2, 1, 0, 0] if relevance else [0, 1, 0, 0], [1, 0, 0, 0]]
     assert wider.mask.tolist() == [[True, True, True, False], [True] * 4]
     texts = [[wider.texts[place] for place in row if place >= 0] for row in wider.index.tolist()]
-    assert texts == wider.own
+    assert texts == wider.lists

@@ -200,9 +200,9 @@ class TestBatches:
     def test_each_example_once_an_epoch(self, inputs, talks):
         """A pool of 64 is six epochs and four examples more of the ten."""
         found = self.take(self.make(inputs, talks, pool=60), 200)
-        first = [batch for batch in found if batch.place[0] == 0]
+        first = [batch for batch in found if batch.position[0] == 0]
         assert sum(map(len, first)) == 60
-        assert sum(len(batch) for batch in found if batch.place[0] == 1) == 60
+        assert sum(len(batch) for batch in found if batch.position[0] == 1) == 60
         assert {batch.targets is None for batch in first} == {True, False}
 
     @given(lengths=st.lists(st.integers(5, 60), min_size=1, max_size=80), tokens=st.integers(60, 400))
@@ -224,7 +224,7 @@ class TestBatches:
         again.load_state_dict(stopped.state_dict())
         for one, two in zip(self.take(again, 20), expected[done:], strict=True):
             assert one.contexts.ids.equal(two.contexts.ids)
-            assert one.place == two.place
+            assert one.position == two.position
 
     def test_two_readers_have_the_examples_of_one(self, inputs, talks):
         """With the same words masked, and the same others in the place of what follows."""
@@ -232,7 +232,7 @@ class TestBatches:
         shared = [self.take(self.make(inputs, talks, pool=20, reader=Reader(number, 2)), 60) for number in range(2)]
 
         def rows(found):
-            first = [batch for batch in found if batch.place[0] == 0]
+            first = [batch for batch in found if batch.position[0] == 0]
             return sorted(tuple(ids) for batch in first for ids in batch.contexts.sequences())
 
         assert rows(alone) == sorted(rows(shared[0]) + rows(shared[1]))

@@ -37,7 +37,7 @@ OPENAI = {"type": "function", "function": {**FLAT, "parameters": SCHEMA}}
 def test_formats_of_tools_become_one_text(tool):
     assert option_text(tool) == TEXT
     (option,) = read_options([tool])
-    assert (option.given, option.name, option.text) == (tool, "get_weather", TEXT)
+    assert (option.value, option.name, option.text) == (tool, "get_weather", TEXT)
 
 
 @pytest.mark.parametrize("schema", [None, {}, {"type": "object"}, {"properties": {}}])

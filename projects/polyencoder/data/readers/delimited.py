@@ -170,12 +170,12 @@ class _Lines:
 
     def __next__(self) -> str:
         try:
-            one = self._again.popleft() if self._again else next(self._numbered)
+            numbered = self._again.popleft() if self._again else next(self._numbered)
         except StopIteration:
             self.ended = True
             raise
-        self._row.append(one)
-        self.number, line = one
+        self._row.append(numbered)
+        self.number, line = numbered
         try:
             return line.decode()
         except UnicodeDecodeError as error:

@@ -75,7 +75,7 @@ def _what_it_is(head: bytes) -> str:
 
 def _reason(error: Exception) -> str:
     """ijson's message in one line, without the position that the yajl library draws below it."""
-    said = error.args[0] if error.args else ""
-    text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    message = error.args[0] if error.args else ""
+    text = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
     what, *picture = [line.strip() for line in text.splitlines()] or [type(error).__name__]
     return f"{what}: {picture[0]}" if picture and picture[0] else what

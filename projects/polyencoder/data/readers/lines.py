@@ -75,18 +75,18 @@ def _blocks(file: DataFile) -> Iterator[bytes]:
 
 
 def _one_by_one(block: bytes, *, path: str, number: int, bad: OnBad) -> Iterator[tuple[int, str]]:
-    for place, line in enumerate(block.split(b"\n"), start=number):
+    for row, line in enumerate(block.split(b"\n"), start=number):
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
-            bad(undecodable(path, place, error))
+            bad(undecodable(path, row, error))
         else:
-            yield place, text
+            yield row, text
 
 
 def undecodable(path: str, number: int, error: UnicodeDecodeError) -> InputError:
     """The error for a line that is not UTF-8."""
     byte = f"byte {error.object[error.start]:#04x} at column {error.start + 1}"
-    known = (todo for mark, todo in LOOKS_LIKE.items() if number == 1 and error.object.startswith(mark))
-    todo = next(known, "convert the file to UTF-8")
+    hints = (todo for mark, todo in LOOKS_LIKE.items() if number == 1 and error.object.startswith(mark))
+    todo = next(hints, "convert the file to UTF-8")
     return InputError(f"{path}, line {number}: is not {error.encoding} text ({byte}); {todo}")

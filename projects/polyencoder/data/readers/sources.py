@@ -55,10 +55,10 @@ class DataFile(io.BufferedReader):
         """The share of the file that has been read, 0 to 1; None if unknown (a pipe, or nothing read yet)."""
         if self._fraction is not None:
             return self._fraction
-        if not self.size or not self._source.given:
+        if not self.size or not self._source.delivered:
             return None
         # Bytes that are still in buffers count as unread.
-        return self._source.taken() / self.size * self.tell() / self._source.given
+        return self._source.taken() / self.size * self.tell() / self._source.delivered
 
     @fraction.setter
     def fraction(self, value: float) -> None:
@@ -179,7 +179,7 @@ class _Source(io.RawIOBase):
         self.name = name
         self._disk = disk
         self._stream = stream
-        self.given = 0
+        self.delivered = 0
         self._damage: DamagedFile | None = None
 
     def readable(self) -> bool:
@@ -192,14 +192,14 @@ class _Source(io.RawIOBase):
             data = self._read(len(buffer))
         except DAMAGE as error:
             kind = "damaged or cut off" if self._stream else "cannot be read"
-            self._damage = DamagedFile(f"{self.name}: {kind} after {self.given:,} bytes ({first_line(error)})")
+            self._damage = DamagedFile(f"{self.name}: {kind} after {self.delivered:,} bytes ({first_line(error)})")
             raise self._damage from None
         buffer[: len(data)] = data
-        self.given += len(data)
+        self.delivered += len(data)
         return len(data)
 
     def tell(self) -> int:
-        return self.given
+        return self.delivered
 
     def taken(self) -> int:
         """The number of bytes read from the file itself."""

@@ -162,8 +162,8 @@ def _token_batches(
 
 def _inputs(step: Step, rows: Rows, *, pad_id: int) -> tuple[Tensor, ...]:
     ids, segments = zip(*rows, strict=True)
-    given = inputs_of(ids, segments, pad_id=pad_id, separator=step.separator)
-    return tuple(torch.from_numpy(given[name]) for name in step.inputs)
+    arrays = inputs_of(ids, segments, pad_id=pad_id, separator=step.separator)
+    return tuple(torch.from_numpy(arrays[name]) for name in step.inputs)
 
 
 def _check(step: Step, batches: list[Rows], path: Path, *, name: str, pad_id: int) -> float:
@@ -181,9 +181,9 @@ def _check(step: Step, batches: list[Rows], path: Path, *, name: str, pad_id: in
                 f"{name}: onnxruntime cannot run the graph ({first_line(error)}), so nothing was written: this "
                 "backbone cannot be exported with these versions of torch and transformers"
             ) from error
-        found = _real(step, {name: torch.from_numpy(output) for name, output in outputs.items()}, mask=inputs[1])
-        same_shape = found.shape == expected.shape
-        deviations.append((found - expected).abs().max().item() if same_shape else float("inf"))
+        actual = _real(step, {name: torch.from_numpy(output) for name, output in outputs.items()}, mask=inputs[1])
+        same_shape = actual.shape == expected.shape
+        deviations.append((actual - expected).abs().max().item() if same_shape else float("inf"))
         largest = max(expected.abs().max().item(), largest)
     relative = torch.tensor(deviations).max().item() / (largest or 1.0)  # Python's max would lose a nan
     if not relative <= TOLERANCE:
@@ -200,8 +200,8 @@ def _real(step: Step, outputs: dict[str, Tensor], *, mask: Tensor) -> Tensor:
     masks = {step.axes("mask"): mask}
     if "codes_mask" in outputs:
         masks[step.axes("codes_mask")] = outputs.pop("codes_mask")
-    own = {name: masks.get(step.axes(name)) for name in outputs}
-    return torch.cat([(x if own[name] is None else x[own[name]]).flatten() for name, x in outputs.items()])
+    mask_of = {name: masks.get(step.axes(name)) for name in outputs}
+    return torch.cat([(x if mask_of[name] is None else x[mask_of[name]]).flatten() for name, x in outputs.items()])
 
 
 def check_weights(folder: Path, expected: str, *, remedy: str) -> None:

@@ -103,15 +103,15 @@ def _scale_tokens(graph: Any, onnx: Any) -> None:
         if shape is None or shape[0] == shape[1]:
             nodes.append(node)
             continue
-        given, result = node.input[0], node.output[0]
+        source, result = node.input[0], node.output[0]
         absolute, largest, scale, scaled = (f"{result} {what}" for what in ("absolute", "largest", "scale", "scaled"))
         node.input[0], node.output[0] = scaled, f"{result} unscaled"
         last = {} if axes_are_input else {"axes": [-1]}
         nodes += [
-            make("Abs", [given], [absolute], absolute),
+            make("Abs", [source], [absolute], absolute),
             make("ReduceMax", [absolute, *([AXES] if axes_are_input else [])], [largest], largest, keepdims=1, **last),
             make("Max", [largest, TINY], [scale], scale),  # of a token of zeros
-            make("Div", [given, scale], [scaled], scaled),
+            make("Div", [source, scale], [scaled], scaled),
             node,
             make("Mul", [node.output[0], scale], [result], f"{result} rescaled"),
         ]

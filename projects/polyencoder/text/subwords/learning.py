@@ -52,13 +52,13 @@ def learn_subwords(words: Mapping[str, int], settings: SubwordSettings | None = 
     tokenizer = SubwordTokenizer([], buckets=settings.buckets)  # which takes words for their characters
     for _ in range(settings.iterations):
         counts = _counts(words, tokenizer, max_length=settings.max_length)
-        found = _most_frequent(counts, min_count=settings.min_count, may_be=lambda one: not digits.search(one))
-        if not found:
+        subwords = _most_frequent(counts, min_count=settings.min_count, may_be=lambda piece: not digits.search(piece))
+        if not subwords:
             raise ConfigError(
                 f"no subword occurs {settings.min_count} times; give more text, or a smaller min_count",
                 argument="min_count",
             )
-        tokenizer = SubwordTokenizer(found, buckets=settings.buckets)
+        tokenizer = SubwordTokenizer(subwords, buckets=settings.buckets)
     return tokenizer
 
 
@@ -68,11 +68,11 @@ def learn_subwords_of_size(
     settings: SubwordSettings | None = None,
     *,
     least_count: int = 1,
-    said: Callable[[int, int], object] | None = None,
+    on_progress: Callable[[int, int], object] | None = None,
 ) -> tuple[SubwordTokenizer, int]:
     """Trains the vocabulary nearest to `size` subwords, by bisection; returns it and its minimum count.
 
-    `said` is called with each minimum count that was tried, and the number of subwords that it gave.
+    `on_progress` is called with each minimum count that was tried, and the number of subwords that it gave.
     """
     if size < 1:
         raise ConfigError(f"size is {size}; a vocabulary has at least 1 subword", argument="size")
@@ -88,14 +88,14 @@ def learn_subwords_of_size(
         except ConfigError:
             high = count - 1
             continue
-        found = len(tokenizer.subwords)
-        if said is not None:
-            said(count, found)
-        if best is None or abs(found - size) < best[0]:
-            best = abs(found - size), count, tokenizer
-        if found == size:
+        num_subwords = len(tokenizer.subwords)
+        if on_progress is not None:
+            on_progress(count, num_subwords)
+        if best is None or abs(num_subwords - size) < best[0]:
+            best = abs(num_subwords - size), count, tokenizer
+        if num_subwords == size:
             break
-        low, high = (count + 1, high) if found > size else (low, count - 1)
+        low, high = (count + 1, high) if num_subwords > size else (low, count - 1)
     if best is None:
         raise ConfigError("no words to train a vocabulary on: the texts are empty")
     return best[2], best[1]
@@ -121,13 +121,13 @@ def _most_frequent(counts: dict[str, int], *, min_count: int, may_be: Callable[[
     for subword, count in counts.items():
         if count >= min_count and may_be(subword):
             by_length.setdefault(len(subword), []).append(subword)
-    found = []
+    chosen = []
     for length in sorted(by_length, reverse=True):
         for subword in by_length[length]:
             count = counts[subword]
             if count < min_count:
                 continue
-            found.append((-count, subword))
+            chosen.append((-count, subword))
             for end in range(1, length):
                 counts[subword[:end]] -= count
-    return [subword for _, subword in sorted(found)]
+    return [subword for _, subword in sorted(chosen)]

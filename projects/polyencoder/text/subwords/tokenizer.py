@@ -46,9 +46,9 @@ def split_words(text: str) -> list[str]:
     >>> split_words("Well, the cat -  yes")
     ['well', ', ', 'the', 'cat', ' -  ', 'yes']
     """
-    found = runs(text)
-    last = len(found) - 1
-    return [run for place, run in enumerate(found) if run != " " or place in (0, last)]
+    pieces = runs(text)
+    last = len(pieces) - 1
+    return [run for place, run in enumerate(pieces) if run != " " or place in (0, last)]
 
 
 BUCKETS = 1_000
@@ -89,11 +89,11 @@ class SubwordTokenizer:
         of_run = self._words.__getitem__
         rows = []
         for text in texts:
-            found = runs(text)
-            if found and (found[0] == " " or found[-1] == " "):  # which is a word at an end of the text alone
+            pieces = runs(text)
+            if pieces and (pieces[0] == " " or pieces[-1] == " "):  # which is a word at an end of the text alone
                 rows.append([i for word in split_words(text) for i in self.segment(MARKER + word)])
             else:
-                rows.append(list(chain.from_iterable(map(of_run, found))))
+                rows.append(list(chain.from_iterable(map(of_run, pieces))))
         return rows
 
     def tokens(self, text: str) -> list[str]:
@@ -169,8 +169,8 @@ class SubwordTokenizer:
         return pieces
 
     def _id(self, piece: str) -> int:
-        known = self._ids.get(piece)
-        return len(self.subwords) + fingerprint64(piece) % self.buckets if known is None else known
+        id_ = self._ids.get(piece)
+        return len(self.subwords) + fingerprint64(piece) % self.buckets if id_ is None else id_
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(SubwordTokenizer, buckets=self.buckets), (self.subwords,)

@@ -16,7 +16,7 @@ MODELS = ["biencoder", "polyencoder", "crossencoder"]
 
 def test_the_right_candidate_is_listed_behind_those_with_its_score():
     pool = inline_pool([["a", "b", "c"], ["a", "b", "c"]], ["a", "b"])
-    found = best_of_pool(torch.tensor([[1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]), pool, most=3)
+    found = best_of_pool(torch.tensor([[1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]), pool, top_k=3)
     assert [[text for text, _ in one] for one in found] == [["c", "b", "a"], ["a", "c", "b"]]
 
 

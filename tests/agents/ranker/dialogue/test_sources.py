@@ -53,11 +53,11 @@ def test_candidates_of_a_batch_are_ranked_by_score(name, own, fixed_options):
     batch = Batch(labels=labels, candidates=own, right=None)
     its._scores = scorer
     its._keys = lambda pool: pool.texts
-    ranked = its.answer(batch, most=100)
+    ranked = its.answer(batch, top_k=100)
     if all(len(texts) == 1 for texts in wanted):
         assert ranked is None
         return
-    for found, metrics, texts, label, given_ in zip(ranked.found, ranked.metrics, wanted, labels, own, strict=True):
+    for found, metrics, texts, label, given_ in zip(ranked.results, ranked.metrics, wanted, labels, own, strict=True):
         assert [text for text, _ in found] == sorted(texts)
         assert metrics["rank"].value() == 1 + sorted(texts).index(label)
         n = {"inline": len(given_), "fixed": len(texts)}.get(name)

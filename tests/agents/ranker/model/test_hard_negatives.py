@@ -84,8 +84,8 @@ def test_a_cross_encoders_are_those_of_its_start(trained, make_agent, respond, p
         for row, turn in enumerate(batch):
             label = turn["labels"][0]
             ranking = [one.text for one in ranker.rank(turn["text"], seen) if one.text != label]
-            assert pool.own[row] == [label, "no", *(ranking[:2] if number else [])]
-            assert pool.own[row][int(pool.labels[row])] == label
+            assert pool.lists[row] == [label, "no", *(ranking[:2] if number else [])]
+            assert pool.lists[row][int(pool.labels[row])] == label
     with pytest.raises(ConfigError, match="mined by vectors, and a cross-encoder has none"):
         make_agent("crossencoder", hard_negatives=2)
 
