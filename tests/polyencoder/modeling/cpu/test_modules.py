@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from polyencoder.modeling.cpu import modules, products
-from polyencoder.modeling.cpu.modules import CpuDropout, dropout, for_cpu, kept, raised
+from polyencoder.modeling.cpu.modules import CpuDropout, dropout, for_cpu, keep_mask, raised
 from polyencoder.modeling.cpu.products import CpuLinear
 
 
@@ -124,8 +124,8 @@ def test_gradients_are_those_of_what_was_kept():
 def test_each_number_is_kept_or_dropped_as_a_comparison_says(p):
     numbers = torch.arange(-(2**15), 2**15).to(torch.int16)
     expected = (numbers.int() >= -(2**15) + round(p * 2**16)).float()
-    assert torch.equal(kept(numbers, p), expected)
-    assert float(kept(numbers, p).mean()) * raised(p) == pytest.approx(1)
+    assert torch.equal(keep_mask(numbers, p), expected)
+    assert float(keep_mask(numbers, p).mean()) * raised(p) == pytest.approx(1)
 
 
 def test_repeated_with_the_same_random_state():
