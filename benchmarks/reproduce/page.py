@@ -141,11 +141,11 @@ def _section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
         heads, names = [(column, None) for column in table.columns], [column.title for column in table.columns]
     yield from grid(table, table.rows, heads, names)
     notes = [*table.notes, *_left_out_rows(table)]
-    for one in with_numbers:
-        parts = [one.scale.tasks[name].note for name in _replacements(table, one)]
-        for inputs, titles in one.inputs.items():
-            parts.append(inputs + (f" ({'; '.join(titles)})" if len(one.inputs) > 1 else ""))
-        notes.append(f"{one.scale.name}: {'. '.join([*parts, _how(one)])}.")
+    for numbers in with_numbers:
+        parts = [numbers.scale.tasks[name].note for name in _replacements(table, numbers)]
+        for inputs, titles in numbers.inputs.items():
+            parts.append(inputs + (f" ({'; '.join(titles)})" if len(numbers.inputs) > 1 else ""))
+        notes.append(f"{numbers.scale.name}: {'. '.join([*parts, _how(numbers)])}.")
     if notes:
         yield ""
     for note in notes:
@@ -162,9 +162,9 @@ def _left_out_rows(table: Table) -> Iterator[str]:
         yield f"{', '.join(names)}: {reason}."
 
 
-def _replacements(table: Table, measured_here: Measured) -> Iterable[str]:
+def _replacements(table: Table, numbers: Measured) -> Iterable[str]:
     """The names of the tasks that a scale has in the place of the table's."""
-    return measured_here.scale.tables.get(table.name, {}).values()
+    return numbers.scale.tables.get(table.name, {}).values()
 
 
 def _paper(table: Table, row: Row, column: Column) -> list[Value]:
@@ -188,9 +188,9 @@ def _shown(table: Table, row: Row, column: Column, here: Measured | None) -> str
     return shown
 
 
-def _how(one: Measured) -> str:
+def _how(numbers: Measured) -> str:
     """Where, when and in how many hours the numbers of a table were measured."""
-    results = [result for kept in one.results.values() for result in kept]
+    results = [result for kept in numbers.results.values() for result in kept]
     dates = sorted({result.date for result in results})
     machines = sorted({_short(f"{result.machine.get('gpu') or result.machine.get('cpu')}") for result in results})
     threads = sorted({int(result.machine.get("threads", 0)) for result in results})
