@@ -54,6 +54,7 @@ from tests.faster import (  # noqa: F401 - fixtures
     templates_compiled_once,
     traced_graphs,
     undrawn_curves,
+    unsynced,
 )
 from tests.postgres import binaries, postgres_server
 from tests.processes import forked_commands, in_processes, killed_after, locked_elsewhere  # noqa: F401 - fixtures

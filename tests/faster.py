@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -35,6 +36,14 @@ def templates_compiled_once() -> Iterator[None]:
     """sentence-transformers compiles the template of a model's card for each model that it saves, in 200 ms."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jinja2.Environment, "compile", cache(jinja2.Environment.compile))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced() -> Iterator[None]:
+    """No file is synced to the disk, which takes milliseconds: nobody pulls the plug of a machine that tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
         yield
 
 
