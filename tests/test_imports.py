@@ -6,9 +6,7 @@ import ast
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-LIBRARY = ROOT / "projects" / "polyencoder"
-
+from tests.test_mirror import LIBRARY, ROOT, imported
 
 # The floors of the house, from the cellar up. An import names a module of its own floor or of one below. A name here
 # covers the modules below it, unless these have a floor of their own.
@@ -40,17 +38,6 @@ def floor_of(module: str) -> int:
     while names and names not in floors:
         names = names.rpartition(".")[0]
     return floors[names]  # a KeyError names nothing: a new package needs a floor
-
-
-def imported(file: Path) -> set[str]:
-    """The names that a file imports: modules, and what it takes from them."""
-    names = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-    return names
 
 
 def library() -> dict[str, Path]:

@@ -9,13 +9,10 @@ import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from polyencoder.errors import CheckpointError
-from polyencoder.ranker import Ranker
 from polyencoder.storage.publish import discard_unfinished, finish_publication, is_published, publishing
-from tests.model_folders import files_in
 from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
@@ -129,40 +126,6 @@ def test_an_error_at_each_system_call(folder, act):
         CALLS_MADE.run(lambda: publish(folder), at=at, act=act)
         seen.add(check(folder))
     assert seen == {"old", "new"}
-
-
-@pytest.mark.long
-def test_a_kill_at_each_system_call(folder):
-    calls, seen = CALLS_MADE.run(lambda: publish(folder)), set[str]()
-    for at in range(1, calls + 1):
-        shutil.rmtree(folder)
-        write(folder, OLD)
-        if (child := os.fork()) == 0:
-            CALLS_MADE.run(lambda: publish(folder), at=at, act=lambda: os._exit(9))
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-        seen.add(check(folder))
-    assert seen == {"old", "new"}
-
-
-@pytest.mark.long
-def test_an_interrupt_at_each_call_of_a_save(make_ranker, sentences, tmp_path):
-    """Models, not files: the old one or the new one loads. At some of the calls: the tests above are of all."""
-    folder, old, new = tmp_path / "model", make_ranker("bi"), make_ranker("poly", seed=1)
-    expected = {ranker.model.config.architecture: ranker.score([["hi"]], sentences) for ranker in (old, new)}
-    new.save_pretrained(folder)
-    names, seen = files_in(folder), set[str]()
-    calls = CALLS_MADE.run(lambda: new.save_pretrained(folder))
-    for at in range(1, calls + 1, max(1, calls // 30)):
-        old.save_pretrained(folder)
-        CALLS_MADE.run(lambda: new.save_pretrained(folder), at=at, act=interrupt)
-        ranker = Ranker.from_pretrained(folder, device="cpu")
-        architecture = ranker.model.config.architecture
-        seen.add(architecture)
-        assert np.array_equal(ranker.score([["hi"]], sentences), expected[architecture])
-    new.save_pretrained(folder)
-    assert files_in(folder) == names
-    assert seen == {*expected}
 
 
 def test_a_folder_that_was_not_there_is_not_left_empty(tmp_path):

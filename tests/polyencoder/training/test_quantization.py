@@ -16,13 +16,10 @@ from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding
 from polyencoder.ranker import Ranker
 from polyencoder.settings.training import OptimizerConfig
 from polyencoder.training import TrainSettings, train_ranker
-from polyencoder.training.callbacks import Callback
-from polyencoder.training.callbacks.checkpoints import Checkpoints
-from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.precision import Precision
 from polyencoder.training.run import training_config
 from polyencoder.training.trainer import Trainer
-from tests.polyencoder.training.runs import PLAIN, WORDS, Kill
+from tests.polyencoder.training.runs import PLAIN, WORDS
 
 pytestmark = pytest.mark.slow
 
@@ -65,25 +62,6 @@ def test_the_range_grows_with_what_is_trained(make_quantized):
     assert float(words.scale) > 1.2 * before
     lowest, highest = words.range.values(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
     assert lowest < float(words.weight.min().detach()) < float(words.weight.max().detach()) < highest
-
-
-def test_a_killed_run_goes_on_bit_by_bit(make_quantized, tmp_path):
-    def fit(folder: str, *others: Callback) -> dict[str, torch.Tensor]:
-        ranker = make_quantized(dropout=0.1)
-        parts = [Evaluation(ranker, VALID, every=8), KeepBest(ranker, tmp_path / folder / "best"), *others]
-        parts += [Checkpoints(tmp_path / folder / "checkpoint.pt", settings={})]
-        Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=parts).fit()
-        return states(ranker)
-
-    unbroken = fit("a")
-    with pytest.raises(KeyboardInterrupt):
-        fit("b", Kill(3))
-    assert_same(fit("b"), unbroken)
-    assert float(unbroken["encoder.embeddings.words.scale"]) != float(
-        states(make_quantized())["encoder.embeddings.words.scale"]
-    )
-    best = [(tmp_path / run / "best" / "polyencoder.safetensors").read_bytes() for run in "ab"]
-    assert best[0] == best[1]
 
 
 def test_gradient_caching_learns_the_same(make_quantized):

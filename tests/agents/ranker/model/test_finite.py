@@ -13,7 +13,6 @@ from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import CheckpointError, TrainingError
 from polyencoder.ranker import Ranker
 from polyencoder.storage.names import TOKENIZER
-from polyencoder.training.skipped import FiniteUpdates
 
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
 NAN, INF = float("nan"), float("inf")
@@ -82,20 +81,6 @@ def test_too_many_in_a_row_are_an_error_that_names_the_step(make_learner):
         TrainingError, match=r"update 8: the loss is nan, as in the 2 updates up to it.* a lower learning rate"
     ):
         learn(NAN)
-
-
-def test_what_loss_scaling_leaves_out_is_no_error():
-    """The scaler of fp16 finds overflown gradients itself; the loss was finite."""
-    model = torch.nn.Linear(2, 1)
-    model.weight.grad = torch.full((1, 2), INF)
-    updates = FiniteUpdates(limit=1)
-    updates.check_losses(torch.ones(3))
-    assert not updates.leaves_out(model, number=1, scaled=True)
-    with pytest.raises(TrainingError, match="gradients are not finite"):
-        updates.leaves_out(model, number=1, scaled=False)
-    updates.check_losses(torch.tensor([1.0, NAN]))
-    with pytest.raises(TrainingError, match="loss is nan"):
-        updates.leaves_out(model, number=2, scaled=True)
 
 
 # ---- whole runs

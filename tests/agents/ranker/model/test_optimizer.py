@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import pytest
 import torch
 
@@ -53,22 +51,3 @@ def test_a_changed_optimizer_starts_afresh(trained, make_agent, task):
     agent = make_agent("biencoder", model_file=trained("biencoder")[0], datatype="train", optimizer="adamax", **task)
     assert isinstance(agent.optimizer, torch.optim.Adamax)
     assert not agent.optimizer.state_dict()["state"]
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
-def test_one_pass_over_a_parameter_gives_the_same_update(optimizer, make_agent, respond):
-    """A fused optimizer and the one that it stands for, from the same weights and the same gradients."""
-    agent = make_agent("biencoder", candidates="batch", optimizer=optimizer, warmup_updates=-1)
-    fused = agent.optimizer
-    assert all(group["fused"] for group in fused.param_groups)
-    learning = [p for group in fused.param_groups for p in group["params"]]
-    plain = deepcopy([{**group, "fused": False} for group in fused.param_groups])
-    for group in plain:
-        group["params"] = [p.detach().clone() for p in group["params"]]
-    respond(agent, *TURNS)
-    copies = [p for group in plain for p in group["params"]]
-    for copy, parameter in zip(copies, learning, strict=True):
-        copy.grad = parameter.grad
-    type(fused)(plain).step()
-    for copy, parameter in zip(copies, learning, strict=True):
-        torch.testing.assert_close(copy, parameter.detach())
