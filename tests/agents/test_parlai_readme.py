@@ -101,7 +101,7 @@ def fine_tune(pretrained, datapath, tmp_path):
         ("biencoder", "ubuntu"),
         ("crossencoder", "ubuntu"),
     ],
-    quick=3,
+    quick=1,
 )
 def test_fine_tuning(model, task, fine_tune, tmp_path):
     if (model, task) == ("crossencoder", "ubuntu"):

@@ -54,6 +54,7 @@ def test_training_that_was_stopped_goes_on_where_it_was(model, train, task_of, t
     assert read_model_file(f"{path}.checkpoint")[1]["number_training_updates"] == 9
 
 
+@pytest.mark.long
 def test_a_warm_up_that_was_stopped_goes_on_where_it_was(train, task, tmp_path):
     slow = {**STOPPED, "warmup_updates": 10}
     train("biencoder", tmp_path / "model", max_train_steps=7, learningrate=1e-3, **slow)

@@ -215,6 +215,7 @@ def test_answering_with_torch_and_transformers_alone(monkeypatch, capsys):
     assert report["summary"]["poly64_100k_scoring_vs_formula"] > 0
 
 
+@pytest.mark.long
 def test_peers(datapath, bert, monkeypatch, capsys):
     pytest.importorskip("sentence_transformers")
     monkeypatch.setattr(peers, "COUNTS", (10, 1_000))

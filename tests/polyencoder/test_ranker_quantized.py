@@ -18,6 +18,7 @@ from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 from tests.commands import run_command
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ def test_a_folder_ranks_as_before(ranker, sentences, tmp_path):
     assert files[0] == files[1]
 
 
-@pytest.mark.parametrize(("extra", "megabytes"), [(0, 60), (10, 75)])
+@mostly_long(("extra", "megabytes"), [(0, 60), (10, 75)], quick=1)
 def test_the_file_is_small_and_never_a_table_of_float32(make_convert_ranker, tmp_path, extra, megabytes):
     """With the paper's 31,476 subwords and 1,000 buckets."""
     sizes = ConvertConfig(vocab_size=31_476 + 1_000, multi_context=extra > 0)

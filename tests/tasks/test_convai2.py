@@ -275,6 +275,7 @@ def real(make_teacher, data_path, variant="", **options):
     return make_teacher(f"selection:convai2{variant}", datapath=str(data_path), **options)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_real_valid_is_what_parlai_reads(make_teacher, messages, data_path, monkeypatch):
     teacher = real(make_teacher, data_path)

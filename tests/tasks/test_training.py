@@ -145,6 +145,7 @@ def test_background_workers(options, datatype, workers):
     assert sorted(flat([share[:size] for share, size in zip(shares, sizes, strict=True)])) == questions()
 
 
+@pytest.mark.long
 def test_training_with_background_workers(options, trained_on, tmp_path):
     """An epoch of both workers: their queue gives the batch that is ready first, so one of them may be ahead."""
     options = options | {"datatype": "train:stream", "num_workers": 2}
@@ -219,6 +220,7 @@ def test_a_resumed_run_goes_on_with_the_next_example(options, trained_on, tmp_pa
     assert trained_on == undisturbed
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_from_its_checkpoint(options, trained_on, tmp_path, monkeypatch):
     options = options | {"datatype": "train:stream", "validation_every_n_steps": 4, "save_after_valid": True}
     TrainModel.main(**options, max_train_steps=9, model_file=str(tmp_path / "undisturbed"))

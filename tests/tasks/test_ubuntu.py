@@ -248,6 +248,7 @@ def real_copy(real_path, tmp_path):
     return copy
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["test.csv", "official_layout_test_1000.csv"])
 def test_real_is_what_parlai_reads(make_teacher, messages, real_copy, name):

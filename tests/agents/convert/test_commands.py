@@ -36,6 +36,7 @@ def plain(shown: str) -> str:
     return re.sub(r"\x1b\[[\d;]*m", "", shown)
 
 
+@pytest.mark.long
 def test_a_learnable_task_is_learned(fitted):
     path, report = fitted
     validations = [

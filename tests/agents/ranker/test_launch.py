@@ -73,6 +73,7 @@ def test_a_vocabulary_is_trained_before_the_processes_part(options, launched, tm
     assert {path.name for path in tmp_path.glob("new*")} >= {"new", "new.dict", "new.tokenizer.json", "new.opt"}
 
 
+@pytest.mark.long
 def test_fixed_candidates_of_two_processes_are_all_labels_of_the_task(options, launched, tmp_path):
     flags = {**options, "batchsize": 4, "num_epochs": 1.0, "loglevel": "error", "model_file": str(tmp_path / "two")}
     flags |= {"candidates": "fixed", "eval_candidates": "fixed"}

@@ -23,6 +23,7 @@ def rotated() -> PairVectors:
     return PairVectors(contexts, responses, torch.arange(400))
 
 
+@pytest.mark.long
 def test_a_map_undoes_a_rotation(rotated):
     train, held_out = rotated.take(torch.arange(300)), rotated.take(torch.arange(300, 400))
     matrix, recall = fit_map(train, held_out, max_epochs=20)

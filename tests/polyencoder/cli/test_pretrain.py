@@ -12,6 +12,7 @@ import pytest
 
 from polyencoder.cli.main import main
 from tests.commands import invoke
+from tests.parameters import mostly_long
 from tests.polyencoder.cli.commands import with_files_once
 
 pytestmark = pytest.mark.slow
@@ -57,7 +58,7 @@ def test_an_encoder_that_a_ranker_is_made_of(folder):
     assert (folder / "ranker" / "polyencoder.safetensors").is_file()
 
 
-@pytest.mark.parametrize(("objective", "architecture"), [("yes-no", "poly"), ("contrastive", "bi")])
+@mostly_long(("objective", "architecture"), [("yes-no", "poly"), ("contrastive", "bi")], quick=1)
 def test_the_commands_on_its_card_and_at_its_end_work_as_they_are_written(folder, objective, architecture):
     (folder / "my").mkdir()
     for split in ("train", "valid"):

@@ -51,6 +51,7 @@ def test_a_model_that_can_be_used(run, arguments, pairs, architecture):
         assert report["hits@1"] > 0.4
 
 
+@pytest.mark.long
 def test_the_papers_variants(run, arguments, pairs):
     variants = ("--context-vectors", "n_last", "--reduction", "mean_first", "--reduction-outputs", 3)
     run(*arguments, *variants, "--turn-separator", "newline", "--betas", "0.8,0.99", "--max-updates", 2)
@@ -60,6 +61,7 @@ def test_the_papers_variants(run, arguments, pairs):
     assert TrainSettings(train="a", out="b", backbone="c", betas="0.8,0.99").training.optimizer.betas == (0.8, 0.99)
 
 
+@pytest.mark.long
 def test_a_poly_encoder_with_multihead_attention(run, arguments, pairs):
     """It is compared with a bi-encoder, which has no such attention."""
     heads = [word for name in ("poly", "codes") for word in (f"--{name}-attention", "multihead")]

@@ -57,7 +57,7 @@ def train(files, backbone_folder, tmp_path):
     return run
 
 
-@mostly_long("objective", ["softmax", *OF_LABELS], quick=2)
+@mostly_long("objective", ["softmax", *OF_LABELS], quick=1)
 def test_a_run_raises_ndcg(objective, train, files, tmp_path, caplog):
     done = train(objective, "--candidates", "inline")
     before, trained = (

@@ -15,6 +15,7 @@ from polyencoder.ranker import Ranker
 from polyencoder.scoring import tokens as token_scoring
 from polyencoder.scoring.context import stacked
 from polyencoder.text import TextEncoder
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +74,7 @@ def reference(model: LateEncoder, text: TextEncoder, turns: list[str], response:
     return model.term_weights[0] * bi + scale * (model.term_weights[1:] * parts).sum()
 
 
-@pytest.mark.parametrize("fields", [{}, {"normalize": True, "output_scaling": 3.0}, {"token_dim": 5}])
+@mostly_long("fields", [{}, {"normalize": True, "output_scaling": 3.0}, {"token_dim": 5}], quick=1)
 def test_scores_and_gradients_are_those_of_the_formula(make_late, text, sentences, fields, monkeypatch):
     monkeypatch.setattr(token_scoring, "SIMILARITIES", 200)  # many blocks
     model, replies = make_late(**fields).double(), sentences[:4]

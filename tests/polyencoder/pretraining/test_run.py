@@ -120,6 +120,7 @@ def test_the_flags_of_its_card_score_as_the_pretraining_did(make_settings, monke
     torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_sentence_encoder_is_compared_by_its_own_vectors(make_settings, minilm_folder):
     """Of which a bi-encoder that is made of it has the same."""

@@ -298,6 +298,7 @@ def test_a_label_that_is_not_a_fixed_candidate_is_an_error(model, part, make_age
         assert replies[1]["metrics"]["rank"].value() <= 8
 
 
+@pytest.mark.long
 def test_training_with_the_label_added(train, evaluate, tmp_path):
     path = tmp_path / "negatives.txt"
     path.write_text("the weather is fine .\ni do not know .\n")

@@ -84,7 +84,7 @@ def test_an_optimizer_trains_is_saved_and_goes_on(choice, make_agent, respond, l
     assert again._number_training_updates == 4
 
 
-@mostly_long("choice", SCHEDULES, ids=words, quick=3)
+@mostly_long("choice", SCHEDULES, ids=words, quick=1)
 def test_a_run_with_a_schedule_is_saved_goes_on_and_is_loaded(choice, train, task, dictionary, labels, tmp_path):
     path = tmp_path / "model"
     options = {**SHORT, "dict_file": dictionary, **choice}

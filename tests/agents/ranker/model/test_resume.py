@@ -171,6 +171,7 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_written(undisturbed, data,
     assert_same_run(undisturbed(options), model, *METRICS)
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_a_disk_has_damaged(data, tmp_path):
     """The error says what to do, and that helps."""
     model = tmp_path / "model"

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.slow
 CONTEXTS = [["hello !", "do you like dogs ?"], "hi", ["what do you do for a living ? " * 30, "ok"], "漢字 ?"]
 
 
-@pytest.fixture(params=[(0, False), (3, False), (3, True)], ids=["single", "multi", "multi-quantized"])
+@pytest.fixture(
+    params=[(0, False), (3, True), pytest.param((3, False), marks=pytest.mark.long)],
+    ids=["single", "multi-quantized", "multi"],
+)
 def ranker(request, make_convert_ranker) -> Ranker:
     extra_contexts, quantized = request.param
     made = make_convert_ranker(scale_batches=3, **({"extra_contexts": extra_contexts} if extra_contexts else {}))
