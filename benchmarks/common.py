@@ -151,7 +151,7 @@ def measured_alone(module: str, *flags: str, what: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def in_its_own_process(make: Callable[[], Answer], *, threads: int | None) -> Iterator[Answer]:
+def run_in_process(make: Callable[[], Answer], *, threads: int | None) -> Iterator[Answer]:
     """Call the function that `make()` returns in a separate process, so that peers do not affect each other.
 
     `make`, arguments and results are pickled. Raises SystemExit if the process fails; it has printed the reason.

@@ -101,7 +101,7 @@ PEERS: Mapping[str, Mapping[str, Callable[[Path], Any]]] = {
     },
     "pylate": {"PyLate": PyLate},
 }
-"""What is measured beside ours: a system's name, and what makes it of an encoder's folder."""
+"""Peers that are measured beside ours, by name: each is built from the folder of an encoder."""
 
 Times = dict[tuple[str, str], float]
 """Milliseconds of a system in a case."""

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.agents import CONVAI2, make_world, options, size, teacher_of
-from benchmarks.common import argument_parser, in_its_own_process, machine, peer_module, print_report, use_threads
+from benchmarks.common import argument_parser, machine, peer_module, print_report, run_in_process, use_threads
 
 CASES = ("datapath", "small", "backbone")
 LEARNING_RATE = 5e-5
@@ -111,8 +111,7 @@ def _measured(
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in peers}
     with ExitStack() as processes:
         runs = {
-            name: processes.enter_context(in_its_own_process(make, threads=flags.threads))
-            for name, make in peers.items()
+            name: processes.enter_context(run_in_process(make, threads=flags.threads)) for name, make in peers.items()
         }
         for run in runs.values():
             run(1)

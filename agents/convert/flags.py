@@ -72,7 +72,7 @@ def add_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
 def check_flags(opt: Opt) -> None:
     """Raises ConfigError for a flag that ConveRT does not support, before anything is built."""
     flags.check_unread(opt)
-    flags.check_unsupported(flags.given_flags(opt), UNSUPPORTED)
+    flags.check_unsupported(flags.explicit_flags(opt), UNSUPPORTED)
     if opt.get("context_vector") and is_training_script(opt):
         raise ConfigError(f"--context-vector {opt['context_vector']}: is for evaluation; leave it out in training")
 
@@ -86,11 +86,11 @@ def sizes_of(config: RankerConfig, *, origin: str) -> ConvertConfig:
 
 def check_start(opt: Opt, start: LoadedModel) -> None:
     """Raises CheckpointError for flags that contradict the loaded model."""
-    explicit, sizes = flags.given_flags(opt), sizes_of(start.config, origin=str(start.origin))
+    explicit, sizes = flags.explicit_flags(opt), sizes_of(start.config, origin=str(start.origin))
     stored = shown_sizes(sizes, CONVERT_SIZES)  # also with --init-model
     if not start.origin.is_finetune:  # fine-tuning may change these
         stored["number_turns"] = start.config.text.number_turns
         stored |= {"quantization_aware": sizes.quantized, "quantization_update": sizes.quantization_update}
     if not sizes.multi_context:
         stored["extra_contexts"] = 0
-    flags.check_kept(explicit, stored, origin=str(start.origin))
+    flags.check_stored(explicit, stored, origin=str(start.origin))

@@ -64,7 +64,7 @@ class ConvertFamily(ModelFamily):
         tokenizer, _ = learn_subwords_of_size(words, size if size > 0 else SIZE, least_count=LEAST_COUNT)
         return tokenizer
 
-    def kept_fields(self, config: TextConfig) -> Fields:
+    def stored_fields(self, config: TextConfig) -> Fields:
         return dataclasses.asdict(config)
 
     def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.flags import check_existing_vocabulary, check_init_model, given_flags
-from parlai.agents.ranker.model.family import LENGTHS, Fields, ModelFamily, given_lengths
+from parlai.agents.ranker.flags import check_existing_vocabulary, check_init_model, explicit_flags
+from parlai.agents.ranker.model.family import LENGTHS, Fields, ModelFamily, explicit_lengths
 from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent, escape
 from parlai.core.opt import Opt
@@ -212,7 +212,7 @@ def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fi
         return named
     if weights and is_parlai_model(weights):
         tokenizer, config = parlai_text(weights)
-        return tokenizer, family.kept_fields(config)
+        return tokenizer, family.stored_fields(config)
     dict_file = f"{weights}.dict" if weights else opt.get("dict_file")
     if not dict_file:
         return None
@@ -224,9 +224,9 @@ def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fi
             check_existing_vocabulary(opt, tokenizer, path)
             return tokenizer, merge_fields(tokenizer) or family.trained_fields
         config = read_ranker_config(weights).text
-        fields = dict(family.kept_fields(config))
+        fields = dict(family.stored_fields(config))
         if weights != opt.get("model_file") or os.path.isdir(weights):  # else the options are the model's
-            fields |= {name: getattr(config, name) for name in {*LENGTHS} - given_lengths(opt)}
+            fields |= {name: getattr(config, name) for name in {*LENGTHS} - explicit_lengths(opt)}
         return read_tokenizer(path), fields
     if not weights and _has_merges(dict_file, opt):
         logging.info(f"loading ParlAI's dictionary {dict_file}")
@@ -246,7 +246,7 @@ def _has_merges(dict_file: str, opt: Opt) -> bool:
     """Whether this is a ParlAI dictionary with merges of subword-nmt: a file, or the paper's folder."""
     if os.path.isdir(dict_file):
         return is_merge_vocabulary(dict_file)
-    kind = given_flags(opt).get("dict_tokenizer")
+    kind = explicit_flags(opt).get("dict_tokenizer")
     return os.path.exists(dict_file) and (kind == "bpe" or (kind is None and os.path.exists(f"{dict_file}{CODES}")))
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.model.source import CheckpointSource
-from parlai.agents.ranker.options import given_flags as given_flags
+from parlai.agents.ranker.options import explicit_flags as explicit_flags
 from parlai.agents.ranker.settings import RANKER_FIELDS, flag
 from parlai.core.opt import Opt
 from tokenizers import Tokenizer
@@ -109,7 +109,7 @@ def check_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, tuple
 
 def check_unread(opt: Opt) -> None:
     """Raises ConfigError for a flag of ParlAI's answers or evaluations that nothing reads."""
-    explicit = given_flags(opt)
+    explicit = explicit_flags(opt)
     if explicit.get("topk", TOPK) != TOPK and opt.get("inference") != "topk":
         raise ConfigError(
             f"--topk {explicit['topk']} is read only with --inference topk: give that too, or leave it out"
@@ -124,7 +124,7 @@ def check_unread(opt: Opt) -> None:
 def check_supported(opt: Opt) -> None:
     """Raises ConfigError for a flag of ParlAI's that these rankers do not support, or nothing reads."""
     check_unread(opt)
-    values = {name: opt[name] for name in OF_MODELS if name in opt} | given_flags(opt)
+    values = {name: opt[name] for name in OF_MODELS if name in opt} | explicit_flags(opt)
     if opt.get("share_encoders"):
         values.pop("share_word_embeddings", None)
     check_unsupported(values, UNSUPPORTED)
@@ -133,7 +133,7 @@ def check_supported(opt: Opt) -> None:
 def check_flags(opt: Opt, architecture: Architecture) -> None:
     """Raises ConfigError for a flag that these rankers do not support, before anything is built."""
     check_supported(opt)
-    explicit = given_flags(opt)
+    explicit = explicit_flags(opt)
     can = family(architecture).can
     if can.reads_pairs and explicit.get("encode_candidate_vecs"):
         raise ConfigError(
@@ -154,7 +154,7 @@ def check_flags(opt: Opt, architecture: Architecture) -> None:
 
 def check_new_vocabulary(opt: Opt, *, learning: Collection[str] = OF_THE_VOCABULARY) -> None:
     """Raises ConfigError for a flag that a vocabulary trained on the task does not support, before it is trained."""
-    _check_vocabulary(given_flags(opt), None, origin=None, learning=learning)
+    _check_vocabulary(explicit_flags(opt), None, origin=None, learning=learning)
 
 
 def check_existing_vocabulary(opt: Opt, tokenizer: AnyTokenizer, path: str) -> None:
@@ -162,7 +162,7 @@ def check_existing_vocabulary(opt: Opt, tokenizer: AnyTokenizer, path: str) -> N
     if not isinstance(tokenizer, Tokenizer):  # ConveRT's subwords
         return
     explicit, size = (
-        given_flags(opt),
+        explicit_flags(opt),
         tokenizer.get_vocab_size(with_added_tokens=False),
     )  # turns' separator may be added
     normalizer = tokenizer.normalizer
@@ -187,7 +187,7 @@ def check_origin(
     learning: Collection[str] = OF_THE_VOCABULARY,
 ) -> None:
     """Raises CheckpointError for flags that contradict the source of the model and its vocabulary, `origin`."""
-    explicit, named = given_flags(opt), opt.get(source)
+    explicit, named = explicit_flags(opt), opt.get(source)
     if origin is None:
         check_init_model(opt)
         _check_vocabulary(explicit, None, origin=f"{flag(source)} {named}" if named else None, learning=learning)
@@ -215,7 +215,7 @@ def stored_options(origin: CheckpointSource) -> dict[str, Any] | None:
 
 def check_encoder(opt: Opt, backbone: dict[str, Any], *, origin: str) -> None:
     """Raises CheckpointError for a size that differs from the encoder's configuration `backbone`."""
-    explicit = given_flags(opt)
+    explicit = explicit_flags(opt)
     for name, keys in OF_THE_ENCODER.items():
         value = explicit.get(name)
         encoder_value = next((backbone[key] for key in keys if key in backbone), None)
@@ -228,17 +228,17 @@ def check_encoder(opt: Opt, backbone: dict[str, Any], *, origin: str) -> None:
 
 def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
     """Raises CheckpointError for a flag that contradicts the resumed model at `origin`."""
-    explicit = given_flags(opt)
+    explicit = explicit_flags(opt)
     if explicit.get("output_scaling") == "auto":
         del explicit["output_scaling"]  # measured when this file's training began
     values = {name: getattr(stored, field) for field, name in RANKER_FIELDS.items()}
     prompts = {name: getattr(stored.text, name) for name in PROMPTS}
-    check_kept(explicit, {**values, **prompts, "turn_separator": turn_separator(stored.text)}, origin=origin)
+    check_stored(explicit, {**values, **prompts, "turn_separator": turn_separator(stored.text)}, origin=origin)
 
 
 def check_special_tokens(opt: Opt, tokens: Mapping[str, str]) -> None:
     """Raises ConfigError for special tokens other than the tokenizer's; the end token may be the start token."""
-    explicit = given_flags(opt)
+    explicit = explicit_flags(opt)
     for name, token in tokens.items():
         names = {token, token.removesuffix(END_OF_WORD)}
         if name == "dict_endtoken" and token == tokens["dict_starttoken"]:
@@ -278,7 +278,7 @@ def _check_dictionary(explicit: Mapping[str, Any], path: str, origin: str) -> No
         )
 
 
-def check_kept(explicit: Mapping[str, Any], stored: Mapping[str, Any], *, origin: str) -> None:
+def check_stored(explicit: Mapping[str, Any], stored: Mapping[str, Any], *, origin: str) -> None:
     """Raises CheckpointError for a flag that differs from what the model at `origin` keeps."""
     for name, value in stored.items():
         if explicit.get(name, value) != value:

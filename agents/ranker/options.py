@@ -40,7 +40,7 @@ def check_option_files(opt: Opt | dict[str, Any] | None) -> None:
             check_options(path, named=named)
 
 
-def given_flags(opt: Opt) -> dict[str, Any]:
+def explicit_flags(opt: Opt) -> dict[str, Any]:
     """The options of the command line, and of an `--init-opt` that ParlAI did not write beside a model."""
     explicit = chosen(opt)
     saved: dict[str, Any] = {}

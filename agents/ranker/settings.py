@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from cyclopts import Parameter
-from parlai.agents.ranker.options import given_flags
+from parlai.agents.ranker.options import explicit_flags
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from pydantic import BeforeValidator
@@ -62,7 +62,7 @@ def add_settings(
         )
 
 
-def given_in(opt: Opt, cls: type) -> dict[str, Any]:
+def explicit_settings(opt: Opt, cls: type) -> dict[str, Any]:
     """The settings of a class from the agents' options, by name, without those that need another that is not given."""
     by_name = leaves(cls)
     ours = {name: parlai.name for name, leaf in by_name.items() if (parlai := leaf.parlai) and not parlai.theirs}
@@ -81,7 +81,7 @@ def check_read(opt: Opt, cls: type, *, defaults: Mapping[str, Any]) -> None:
     The agent's `defaults` and the setting's own default may be given. ParlAI's own flags are not checked: its qhadam
     also reads `--betas`.
     """
-    by_name, names, explicit = leaves(cls), option_names(cls), given_flags(opt)
+    by_name, names, explicit = leaves(cls), option_names(cls), explicit_flags(opt)
     for name, option in names.items():
         value = explicit.get(option)
         parlai = by_name[name].parlai

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.reproduce.cells import cell_of, run_of, unavailable_reason
-from benchmarks.reproduce.results import Result, kept_results
+from benchmarks.reproduce.results import Result, read_results
 from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.scales import Scale, read_scale, scale_names
 from benchmarks.reproduce.tables import UNITS, Cell, Column, Row, Table, read_table, table_names
@@ -94,7 +94,7 @@ def measured(table: Table, scale: Scale, results: Path) -> Measured:
             if unavailable_reason(scale, cell):
                 continue
             run = run_of(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
-            stored = results_of.setdefault(run.name, kept_results(results, scale.name, run))
+            stored = results_of.setdefault(run.name, read_results(results, scale.name, run))
             inferred = not any(cell.metric in one.metrics for one in stored)
             metric = cell.inferred if inferred else cell.metric
             numbers = [one.metrics[metric] * UNITS[column.unit] for one in stored if metric in one.metrics]

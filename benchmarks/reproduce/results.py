@@ -50,7 +50,7 @@ class Result:
     updates: int
     examples: int
     seconds: Mapping[str, float]
-    """Of each step, summed over its pieces."""
+    """The seconds of each step, summed over its pieces."""
     pieces: int
     """How many times the run was started or resumed."""
     machine: Mapping[str, Any]
@@ -73,7 +73,7 @@ def write_result(folder: Path, result: Result, run: ReproductionRun) -> Path:
     return path
 
 
-def kept_results(folder: Path, scale: str, run: ReproductionRun) -> list[Result]:
+def read_results(folder: Path, scale: str, run: ReproductionRun) -> list[Result]:
     """Read the results of a run, ordered by seed.
 
     Raises:

@@ -30,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--num-examples", type=int, help="evaluate only this many")
     parser.add_argument("--whole-context", action="store_true", help="compare the whole context, not its last line")
     flags = parser.parse_args(arguments)
-    given_flags = {"datapath": flags.datapath, "selection_file": flags.selection_file}
-    options = {name: value for name, value in given_flags.items() if value is not None}
+    explicit_flags = {"datapath": flags.datapath, "selection_file": flags.selection_file}
+    options = {name: value for name, value in explicit_flags.items() if value is not None}
     training = _messages(flags.task, datatype="train:ordered:stream", **options)
     labels = islice((label for message in training for label in message.get("labels") or ()), MAX_LABELS)
     evaluated = islice(_messages(flags.task, datatype=flags.datatype, **options), flags.num_examples)
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _messages(task: str, **options: Any) -> Iterator[dict[str, Any]]:
-    """Those of an epoch, each with the turns of its conversation so far."""
+    """Yields the messages of an epoch, each with the turns of its conversation so far."""
     quiet_parlai()
     from parlai.core.params import ParlaiParser
     from parlai.core.teachers import create_task_agent_from_taskname

@@ -65,9 +65,9 @@ def measure(
             seconds = time.perf_counter() - start
             index = open_index(where, _BY_VECTORS)
             for way in _WAYS:
-                hits_of_contexts: list[list[Hit]] = []
-                peak = peak_extra_mb(partial(_all_found, hits_of_contexts, single, index=index, way=way), warm_up=False)
-                ids = [[hit.id for hit in hits] for hits in hits_of_contexts]
+                all_hits: list[list[Hit]] = []
+                peak = peak_extra_mb(partial(_collect_hits, all_hits, single, index=index, way=way), warm_up=False)
+                ids = [[hit.id for hit in hits] for hits in all_hits]
                 peers: Mapping[str, Work] = {
                     "scan": scan,
                     "index": partial(each_of, partial(index.search, top_k=TOP_K, exactness=way), single[:TIMED]),
@@ -85,8 +85,7 @@ def measure(
                         "same": sum(map(list.__eq__, ids, truth)) / len(truth),
                         "recall10": sum(len({*own} & {*best}) for own, best in zip(ids, truth, strict=True))
                         / sum(map(len, truth)),
-                        "certified": sum(hits[0].found == "certified" for hits in hits_of_contexts)
-                        / len(hits_of_contexts),
+                        "certified": sum(hits[0].found == "certified" for hits in all_hits) / len(all_hits),
                         "built_peak_mb": build_peak,
                         "peak_mb": peak,
                         "ms": times["index"] / len(single[:TIMED]),
@@ -120,5 +119,5 @@ def _built(vectors: Vectors, where: str, options: dict[str, Any]) -> None:
     make_index(_candidates(vectors), where, _BY_VECTORS, **options).close()
 
 
-def _all_found(results: list[list[Hit]], contexts: Sequence[Contexts], *, index: Index, way: Any) -> None:
+def _collect_hits(results: list[list[Hit]], contexts: Sequence[Contexts], *, index: Index, way: Any) -> None:
     results += (index.search(one, top_k=TOP_K, exactness=way)[0] for one in contexts)

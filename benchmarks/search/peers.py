@@ -235,7 +235,7 @@ def _texts(folder: Path) -> list[str]:
 
 
 Make = Callable[[str, Path], Answer]
-"""Of a backbone, and a folder with candidates."""
+"""Builds a system from a backbone and a folder with candidates."""
 SEARCHING: Mapping[str, Make] = {
     BI: partial(_searcher, architecture="bi"),
     OURS: partial(_searcher, architecture="poly"),

@@ -18,7 +18,7 @@ _PATIENCE = 180.0  # seconds for one answer: who waits for longer has lost it
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What clients do.
+    """The load of clients.
 
     Args:
         port: of the server, at 127.0.0.1.

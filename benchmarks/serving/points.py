@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import in_its_own_process, machine
+from benchmarks.common import machine, run_in_process
 from benchmarks.serving.clients import Load, Outcome, ask
 from benchmarks.serving.servers import started
 from polyencoder.index.open import open_index
@@ -36,7 +36,7 @@ Side = Callable[[list[bytes], float], Outcome]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is measured, as the benchmark's flags of these names say.
+    """A measurement, by the benchmark's flags of these names.
 
     points: cases, each with a number of clients.
     """
@@ -58,8 +58,8 @@ def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> Itera
             OURS: stack.enter_context(started(*serve, asked="/ready")).port,
             PEER: stack.enter_context(started("-m", "benchmarks.serving.peer", *files, asked="/openapi.json")).port,
         }
-        clients = stack.enter_context(in_its_own_process(asking, threads=1))
-        library = stack.enter_context(in_its_own_process(partial(_calling, model, index), threads=plan.threads))
+        clients = stack.enter_context(run_in_process(asking, threads=1))
+        library = stack.enter_context(run_in_process(partial(_calling, model, index), threads=plan.threads))
 
         def asked(system: str, case: str, n: int, bodies: list[bytes], seconds: float) -> Outcome:
             load = Load(port=ports[system], path=PATHS[case], bodies=bodies, clients=n, seconds=seconds)
@@ -128,12 +128,12 @@ def bodies_of(case: str, new: Iterator[str], count: int, *, documents: int = DOC
 
 
 def asking() -> Callable[[Load], Outcome]:
-    """For `in_its_own_process`."""
+    """For `run_in_process`."""
     return ask
 
 
 def _calling(model: Path, index: Path) -> Callable[[tuple[str, list[bytes], float]], Outcome]:
-    """What does in this process what the server is asked for: a case, bodies, the seconds that there are for them."""
+    """Answers the requests of the server in this process: a case, bodies, and the seconds to spend."""
     ranker = Ranker.from_pretrained(model, device="cpu")
     searcher = Searcher(ranker, open_index(index, ranker), top_k=TOP_K)
 

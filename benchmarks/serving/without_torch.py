@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import argument_parser, in_its_own_process, machine, minilm_folder, print_report
+from benchmarks.common import argument_parser, machine, minilm_folder, print_report, run_in_process
 from benchmarks.search.texts import made_candidates
 from benchmarks.serving.clients import Load
 from benchmarks.serving.points import MANY, PATHS, asking, bodies_of, unseen
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         served = ("--index", flags.index) if flags.index else ()
         if PEER in flags.servers:
             Ranker.from_pretrained(model, device="cpu").index(["a text"], folder / "index")
-        clients = stack.enter_context(in_its_own_process(asking, threads=1))
+        clients = stack.enter_context(run_in_process(asking, threads=1))
         rows: list[dict[str, Any]] = []
         servers = {}
         for name in flags.servers:

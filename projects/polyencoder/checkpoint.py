@@ -33,7 +33,7 @@ from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.layout import MODULES, Module, layout, layout_files
 from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.files import atomic_write, reporting_write_errors
-from polyencoder.storage.foreign import what_it_is
+from polyencoder.storage.foreign import describe_file
 from polyencoder.storage.names import CONFIG, DIGESTS, MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, WEIGHTS
 from polyencoder.storage.publish import finish_publication, is_published, publishing
 from polyencoder.storage.safe_load import load_states, read_weights, why_not_loaded
@@ -105,7 +105,9 @@ def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
     if any(parameter.dtype.itemsize < 4 for parameter in model.parameters()):
         raise InputError("these weights were loaded in low precision: load the ranker without dtype to save it")
     state = model.state_dict()
-    weights = {name: tensor.contiguous().cpu() for name, tensor in model.kept_weights(getattr(torch, dtype)).items()}
+    weights = {
+        name: tensor.contiguous().cpu() for name, tensor in model.state_dict_to_save(getattr(torch, dtype)).items()
+    }
     for name, tensor in weights.items():
         if not tensor.isfinite().all() and state[name].isfinite().all():
             raise CheckpointError(
@@ -203,7 +205,7 @@ def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
         )
     if missing := [name for name in (CONFIG, WEIGHTS, TOKENIZER) if not (source / name).is_file()]:
         is_other = len(missing) > 1 or (source / "onnx.json").is_file()
-        what = f"; it looks like {kind}" if is_other and (kind := what_it_is(source)) else ""
+        what = f"; it looks like {kind}" if is_other and (kind := describe_file(source)) else ""
         raise CheckpointError(
             f"{source}: no {missing[0]} in it{what}; a model folder has {CONFIG}, {WEIGHTS} and {TOKENIZER}"
         )
@@ -304,7 +306,7 @@ def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check_kind(name: str) -> None:
-    if what := what_it_is(name):
+    if what := describe_file(name):
         raise CheckpointError(f"{name}: looks like {what}; give a model's folder, or a model file of ParlAI")
 
 

@@ -61,10 +61,10 @@ def _load_parts(name: str | os.PathLike[str]) -> tuple[Path, Parts]:
     from polyencoder.hub.resolve import downloaded, exists
     from polyencoder.importing import import_parlai, is_parlai_model
     from polyencoder.modeling.build import from_encoder
-    from polyencoder.modeling.sentence_encoder import own_architecture
+    from polyencoder.modeling.sentence_encoder import read_architecture
 
     if holds_encoder(name):
-        architecture = own_architecture(name)
+        architecture = read_architecture(name)
         if architecture == "bi":
             _log.warning(f"{os.fspath(name)} is an encoder: it ranks as a bi-encoder without training")
         shares = {"share_encoders": architecture == "bi"}

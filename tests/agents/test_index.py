@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from parlai.agents.ranker.dialogue.indexed import distinct, place_of
+from parlai.agents.ranker.dialogue.indexed import distinct, find_rank
 from parlai.agents.ranker.dialogue.ranking import parlai_metrics
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
@@ -173,11 +173,11 @@ def test_metrics_of_one_example():
         return {name: metric.value() for name, metric in metrics.items()}
 
     pairs = [(f"text {i}", -float(i)) for i in range(20)]
-    assert values(place_of("text 1", pairs)) == {
+    assert values(find_rank("text 1", pairs)) == {
         "mrr@20": 0.5, "found_rank": 2, "R1000@1": 0, "R1000@2": 1, "hits@2": 1, "R1000@20": 1, "hits@20": 1
     }  # fmt: skip
-    assert place_of("text 1", [("text 1", 0.5), ("a", 0.5), ("b", 0.5), ("c", 0.1)]) == 3  # of equal scores the last
-    assert values(place_of("another", pairs)) == {
+    assert find_rank("text 1", [("text 1", 0.5), ("a", 0.5), ("b", 0.5), ("c", 0.1)]) == 3  # of equal scores the last
+    assert values(find_rank("another", pairs)) == {
         "mrr@20": 0, "R1000@1": 0, "R1000@2": 0, "hits@2": 0, "R1000@20": 0, "hits@20": 0
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import common
-from benchmarks.common import in_its_own_process, peak_extra_mb
+from benchmarks.common import peak_extra_mb, run_in_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
@@ -20,8 +20,8 @@ EVALUATE = partial(partial, eval)  # gives a function of texts, and can be pickl
 def test_each_has_a_process_in_which_it_stays():
     pid = "__import__('os').getpid()"
     with (
-        in_its_own_process(EVALUATE, threads=1) as first,
-        in_its_own_process(EVALUATE, threads=1) as second,
+        run_in_process(EVALUATE, threads=1) as first,
+        run_in_process(EVALUATE, threads=1) as second,
     ):
         pids = {first(pid), second(pid), os.getpid()}
         assert len(pids) == 3
@@ -32,7 +32,7 @@ def test_each_has_a_process_in_which_it_stays():
 def test_what_fails_there_ends_the_benchmark():
     with (
         pytest.raises(SystemExit, match="a process of this benchmark ended"),
-        in_its_own_process(EVALUATE, threads=None) as evaluate,
+        run_in_process(EVALUATE, threads=None) as evaluate,
     ):
         evaluate("1 / 0")
 

@@ -10,7 +10,7 @@ from parlai.agents.ranker.dialogue.fixed import FixedSource
 from parlai.agents.ranker.dialogue.indexed import IndexSource
 from parlai.agents.ranker.dialogue.listed import InBatchSource, OwnSource
 from parlai.agents.ranker.dialogue.sources import Source
-from parlai.agents.ranker.options import given_flags
+from parlai.agents.ranker.options import explicit_flags
 from parlai.agents.ranker.settings import flag, option_names
 from parlai.core.opt import Opt
 from parlai.utils.distributed import num_workers
@@ -62,7 +62,7 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
     `--eval-candidates batch` in training applies to its validations. Later evaluations of the model use inline
     candidates unless it is given again. `in_loop`: training begins with these options.
     """
-    explicit = given_flags(opt)
+    explicit = explicit_flags(opt)
     if opt.get("index"):
         if explicit.get("eval_candidates", "fixed") != "fixed":
             raise ConfigError(f"--index replaces fixed candidates, not --eval-candidates {explicit['eval_candidates']}")

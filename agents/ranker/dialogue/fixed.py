@@ -78,7 +78,7 @@ class IndexPlace:
     reuse: bool = True
 
 
-def index_place(opt: Opt, candidates_path: str) -> IndexPlace | None:
+def locate_index(opt: Opt, candidates_path: str) -> IndexPlace | None:
     """The folder of `--fixed-candidate-vecs`, else one beside the model; None without either."""
     setting, model_file = opt.get("fixed_candidate_vecs") or "reuse", opt.get("model_file")
     if setting not in ("reuse", "replace"):
@@ -104,7 +104,7 @@ class FixedSource(ListedSource):
     def __init__(self, name: str, opt: Opt) -> None:
         super().__init__(name, opt)
         path = opt.get("fixed_candidates_path") or task_candidates(opt)
-        self.texts, self._place = read_candidates(path), index_place(opt, path)
+        self.texts, self._place = read_candidates(path), locate_index(opt, path)
         self.among = self.rows = {text: row for row, text in enumerate(self.texts)}
         self.blocks_repeats = bool(opt.get("repeat_blocking_heuristic"))
         self._adds_label = bool(opt.get("add_label_to_fixed_cands"))

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from parlai.agents.ranker.dialogue.ranking import Ranked, parlai_metrics
 from parlai.agents.ranker.dialogue.sources import Source, contexts_of
-from parlai.agents.ranker.settings import given_in, option_names
+from parlai.agents.ranker.settings import explicit_settings, option_names
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 
@@ -38,7 +38,7 @@ class IndexSource(Source):
 
     def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
         self._ranker, opt, model = ranker, self.opt, ranker()
-        answers, asked = option_names(AnswerOptions), given_in(opt, SearchOptions)
+        answers, asked = option_names(AnswerOptions), explicit_settings(opt, SearchOptions)
         if opt.get("interactive_mode") or answers.keys() & asked:
             model.calibration = super()._calibration()
         index, rerank = open_index(opt["index"], model), opt.get("rerank")
@@ -77,7 +77,7 @@ class IndexSource(Source):
         if batch.labels is not None:
             n, k = len(searcher.index), searcher.top_k
             labelled = zip(batch.labels, map(distinct, hits), strict=True)
-            places = [place_of(label.strip(), pairs) for label, pairs in labelled]
+            places = [find_rank(label.strip(), pairs) for label, pairs in labelled]
             metrics = [parlai_metrics(of_search(place, n, top_k=k, hits_at=self.hits_at)) for place in places]
         threshold = 0.0 if self.confidence is None else self.confidence.threshold
         return Ranked([distinct(some, threshold=threshold) for some in hits], metrics, costs)
@@ -97,7 +97,7 @@ def distinct(hits: Sequence[Hit], *, threshold: float = 0.0) -> list[tuple[str, 
     return list(pairs.items())
 
 
-def place_of(label: str, pairs: Sequence[tuple[str, float]]) -> int | None:
+def find_rank(label: str, pairs: Sequence[tuple[str, float]]) -> int | None:
     """The rank of a label among the hits, from 1, the last of those with its score; None if it is not among them."""
     rank = next((rank for rank, (text, _) in enumerate(pairs, start=1) if text == label), None)
     while rank is not None and rank < len(pairs) and pairs[rank][1] == pairs[rank - 1][1]:

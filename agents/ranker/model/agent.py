@@ -16,7 +16,7 @@ from parlai.agents.ranker.console import explain_errors, show_library_log
 from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES, RankerHistory
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
-from parlai.agents.ranker.flags import check_special_tokens, given_flags
+from parlai.agents.ranker.flags import check_special_tokens, explicit_flags
 from parlai.agents.ranker.model.build_trainer import build_trainer, training_config
 from parlai.agents.ranker.model.checkpoints import Saving, adapters_state, restore_adapters
 from parlai.agents.ranker.model.family import (
@@ -24,7 +24,7 @@ from parlai.agents.ranker.model.family import (
     describe_parlai_model,
     fine_tuned_part,
 )
-from parlai.agents.ranker.model.loop import TrainLoopState, own_checkpoint, settle_datatype
+from parlai.agents.ranker.model.loop import TrainLoopState, checkpoint_path, settle_datatype
 from parlai.agents.ranker.model.optimization import UNTIL_THE_END, check_precision, goal_of
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
@@ -155,7 +155,7 @@ class RankerModelAgent(TorchRankerAgent):
         return dictionary
 
     def _get_init_model(self, opt: Opt, shared: dict[str, Any] | None) -> tuple[str | None, bool]:
-        is_resumed = opt.get("init_model") == own_checkpoint(opt) and not self._run.evaluates_the_best
+        is_resumed = opt.get("init_model") == checkpoint_path(opt) and not self._run.evaluates_the_best
         if opt.get("load_from_checkpoint") and not is_resumed:
             # else ParlAI would load it instead of the best model, or resume the run of another model's checkpoint
             opt["load_from_checkpoint"] = False
@@ -232,7 +232,7 @@ class RankerModelAgent(TorchRankerAgent):
             fresh = transfer_weights(self.ranker, states["model"], origin=path)
             logging.info(f"starting from {path}" + (f"; random at first: {', '.join(fresh)}" if fresh else ""))
             config = self.ranker.config
-            self.ranker.continue_with(given_flags(self.opt), origin=path)
+            self.ranker.continue_with(explicit_flags(self.opt), origin=path)
             if self.ranker.config != config:
                 self.family.describe_in_opt(self.opt, self.ranker.config)
         else:
@@ -290,12 +290,12 @@ class RankerModelAgent(TorchRankerAgent):
             if sys.exc_info()[0] is None:
                 self.trainer.check_has_trained()
             self.trainer.end()
-        self._saving.check_that_the_best_is_written()
-        run.log_result(self.what_next())
+        self._saving.check_best_is_written()
+        run.log_result(self.suggest_next_step())
 
-    def what_next(self) -> list[str]:
+    def suggest_next_step(self) -> list[str]:
         """Next steps with the model, one line each with its command."""
-        path, data = quote(str(self.opt.get("model_file"))), given_flags(self.opt).get("datapath")
+        path, data = quote(str(self.opt.get("model_file"))), explicit_flags(self.opt).get("datapath")
         where = f" --datapath {quote(data)}" if data else ""  # the replies are the task's, read there
         return [
             f"talk to it: parlai interactive -mf {path}{where}",

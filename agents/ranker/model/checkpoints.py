@@ -110,7 +110,7 @@ class Saving:
         if path == self._model_file:
             self.unwritten = message
 
-    def check_that_the_best_is_written(self) -> None:
+    def check_best_is_written(self) -> None:
         """Raises CheckpointError if the best model of the training is missing; only logs it after another error."""
         message, self.unwritten = self.unwritten, None
         if message is None:

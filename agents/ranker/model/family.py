@@ -17,7 +17,7 @@ from parlai.agents.ranker.flags import (
     check_origin,
     check_ranker,
     check_supported,
-    given_flags,
+    explicit_flags,
 )
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import chosen
@@ -33,9 +33,16 @@ from polyencoder.modeling.build import lay_out
 from polyencoder.modeling.encoder_config import backbone_config, scratch_config, with_dropout
 from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
-from polyencoder.modeling.sentence_encoder import own_fields, own_prompts
-from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base
-from polyencoder.text import AnyTokenizer, TextEncoder, own_separator, separate_turns, train_tokenizer, turn_separator
+from polyencoder.modeling.sentence_encoder import read_config_fields, read_prompts
+from polyencoder.modeling.transfer import check_layout, inherited_fields, residual_error
+from polyencoder.text import (
+    AnyTokenizer,
+    TextEncoder,
+    choose_separator,
+    separate_turns,
+    train_tokenizer,
+    turn_separator,
+)
 from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
 
 Fields = Mapping[str, Any]
@@ -95,7 +102,7 @@ class ModelFamily:
         if holds_ranker(backbone):
             raise ConfigError(f"--backbone {backbone}: is a ranker; to start from it give --init-model {backbone}")
         tokenizer, special = load_tokenizer(backbone)
-        return tokenizer, special | own_prompts(backbone, explicit=given_flags(opt))
+        return tokenizer, special | read_prompts(backbone, explicit=explicit_flags(opt))
 
     def check_new_vocabulary(self, opt: Opt) -> None:
         """Checks the flags of the model and of a vocabulary that is to be trained, before it is."""
@@ -109,14 +116,14 @@ class ModelFamily:
             texts, vocabulary_size=size if size > 0 else 30_000, lower_case=opt.get("dict_lower", True)
         )
 
-    def kept_fields(self, config: TextConfig) -> Fields:
+    def stored_fields(self, config: TextConfig) -> Fields:
         """The fields that a model keeps regardless of the options."""
         names = (*TRAINED_SPECIAL_TOKENS, "truncation", "surround", "empty_token", *PERSON_TOKENS, *PROMPTS)
         return {name: getattr(config, name) for name in names}
 
     def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
         """The text layout of the options; `is_new`: without a model."""
-        special, explicit = dict(fields), given_flags(opt)
+        special, explicit = dict(fields), explicit_flags(opt)
         if opt.get("dict_endtoken") and opt.get("dict_endtoken") == opt.get("dict_starttoken"):
             special["end_token"] = special["start_token"]  # the paper's [S] on both sides
         delimiter, separator = explicit.get("delimiter"), explicit.get("turn_separator")
@@ -124,7 +131,7 @@ class ModelFamily:
             raise ConfigError("--delimiter and --turn-separator both set the separator of turns: give one")
         words: Any = tokenizer
         if separator or is_new:  # a loaded model has its own
-            special = separate_turns(words, special, separator or opt.get("turn_separator") or own_separator(words))
+            special = separate_turns(words, special, separator or opt.get("turn_separator") or choose_separator(words))
         if delimiter and words.encode(delimiter, add_special_tokens=False).ids:
             special = {**special, "separator": delimiter}
         return text_config(opt, special)
@@ -143,7 +150,7 @@ class ModelFamily:
             fields["output_scaling"] = 1.0  # until then
         residual = fields.pop("residual", None)
         if residual and start is None:
-            raise no_base("this one starts from none (--init-model)")
+            raise residual_error("this one starts from none (--init-model)")
         pretrained, inherited = None, {}
         if start is not None:
             origin = str(start.origin)
@@ -163,7 +170,7 @@ class ModelFamily:
                 )
             backbone = backbone_config(pretrained.model)
             measured = {"normalize": False} if is_measured else {}  # vectors of length 1 have no scale to measure
-            inherited = own_fields(opt["backbone"], architecture, explicit=measured | fields)
+            inherited = read_config_fields(opt["backbone"], architecture, explicit=measured | fields)
             check_encoder(opt, backbone, origin=f"--backbone {opt['backbone']}")
         else:
             backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
@@ -176,7 +183,7 @@ class ModelFamily:
             config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
         else:  # default lengths are fitted, not an error
             encoder = None if pretrained is None else opt["backbone"]
-            lay_out(text, inherited, backbone, architecture, explicit=given_lengths(opt), encoder=encoder)
+            lay_out(text, inherited, backbone, architecture, explicit=explicit_lengths(opt), encoder=encoder)
             config = RankerConfig(
                 architecture=architecture, backbone=backbone, text=text.config, **{**inherited, **fields}
             )
@@ -202,23 +209,23 @@ class ModelFamily:
 LENGTHS = ("text_truncate", "label_truncate", "history_size")
 
 
-def given_lengths(opt: Opt) -> set[str]:
+def explicit_lengths(opt: Opt) -> set[str]:
     """The `LENGTHS` given on the command line."""
-    explicit = given_flags(opt)
+    explicit = explicit_flags(opt)
     truncated = {"text_truncate", "label_truncate"} if (explicit.get("truncate") or 0) > 0 else set()
     return {name for name in LENGTHS if name in explicit} | truncated
 
 
 def length(opt: Opt, name: str, otherwise: int) -> int:
     """The value of `--text-truncate` or `--label-truncate`, or of `--truncate`; `otherwise` if not given, or -1."""
-    explicit = given_flags(opt)
+    explicit = explicit_flags(opt)
     value = explicit["truncate"] if explicit.get("truncate") and name not in explicit else opt.get(name)
     return value if value and value > 0 else otherwise
 
 
 def text_config(opt: Opt, special: dict[str, Any]) -> TextConfig:
     """Builds the text layout of the options and the tokenizer's special tokens."""
-    explicit = given_flags(opt)
+    explicit = explicit_flags(opt)
     persons = {
         field: bool(explicit.get(name, special.get(field, opt.get(name)))) for field, name in PERSON_TOKENS.items()
     }
@@ -272,7 +279,7 @@ def check_architecture(architecture: Architecture, start: LoadedModel) -> None:
 
 def fine_tuned_part(opt: Opt) -> str:
     """The trained part of the encoders, by `--type-optimization`; default: all but pre-trained embeddings."""
-    explicit = given_flags(opt)
+    explicit = explicit_flags(opt)
     if "learn_embeddings" in explicit and "type_optimization" not in explicit and not opt.get("lora"):
         opt["type_optimization"] = "all" if explicit["learn_embeddings"] else "all_encoder_layers"
     if opt.get("type_optimization"):

@@ -56,7 +56,7 @@ def find_train_loop_on_stack() -> TrainLoop | None:
     return next((one for one in callers if isinstance(one, TrainLoop)), None)
 
 
-def own_checkpoint(opt: Opt) -> str:
+def checkpoint_path(opt: Opt) -> str:
     """The path of the trained model's checkpoints."""
     return f"{opt.get('model_file')}.checkpoint"
 
@@ -129,7 +129,7 @@ class TrainLoopState:
         if self.is_in_loop and counters and is_primary_worker():
             batch, is_own_checkpoint = (
                 (self._opt.get("batchsize") or 1) * num_workers(),
-                path == own_checkpoint(self._opt),
+                path == checkpoint_path(self._opt),
             )
             restore_counters(path, counters, batch=batch, missing_ok=is_own_checkpoint)
 
@@ -184,7 +184,7 @@ def _counters(loop: TrainLoop) -> dict[str, Any]:
 
 def _check_checkpoint(opt: Opt) -> None:
     """Raises CheckpointError if the checkpoint of a resumed run is damaged, or its best model so far."""
-    path, model = own_checkpoint(opt), opt.get("model_file") or ""
+    path, model = checkpoint_path(opt), opt.get("model_file") or ""
     if opt.get("init_model") != path or not os.path.exists(path) or is_parlai_model(path):
         return
     for file, other in ((path, model), (model, path)):

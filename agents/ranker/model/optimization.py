@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.options import given_flags
+from parlai.agents.ranker.options import explicit_flags
 from parlai.agents.ranker.settings import flag
 from parlai.core.opt import Opt
 
@@ -55,7 +55,7 @@ UNTIL_THE_END = ("linear", "cosine")  # schedules that reach their last rate wit
 
 def update_settings(opt: Opt) -> dict[str, Any]:
     """The library's settings of optimizer, schedule and updates, by flat name. ConfigError: a flag has no effect."""
-    explicit, optimizer, schedule = given_flags(opt), opt["optimizer"], opt.get("lr_scheduler") or "none"
+    explicit, optimizer, schedule = explicit_flags(opt), opt["optimizer"], opt.get("lr_scheduler") or "none"
     if schedule not in SCHEDULES:
         raise ConfigError(f"--lr-scheduler {schedule} is not supported; use one of {', '.join(SCHEDULES)}")
     for name, (default, readers) in _READ_BY.items():

@@ -52,7 +52,7 @@ def evaluate(settings: EvaluateSettings) -> None:
 def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     from polyencoder.evaluation import evaluate as evaluated
     from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
-    from polyencoder.evaluation.names import in_one_line, main_measures, parse_hits_at
+    from polyencoder.evaluation.names import format_line, main_measures, parse_hits_at
     from polyencoder.evaluation.tfidf import evaluate_tfidf
 
     negatives, baseline = settings.negatives, settings.baseline
@@ -88,9 +88,9 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
         more = {"without_earlier_turns": left_out, "tfidf": tfidf}
         say(json.dumps(of_it | {name: value for name, value in more.items() if value}))
         return
-    say(f"{len(examples):,} examples: {in_one_line(main_measures(report), form='.4g')}")
+    say(f"{len(examples):,} examples: {format_line(main_measures(report), form='.4g')}")
     if tfidf:
-        say(f"TF-IDF, of the last turn: {in_one_line(main_measures(tfidf), form='.4g')}")
+        say(f"TF-IDF, of the last turn: {format_line(main_measures(tfidf), form='.4g')}")
     if left_out:
         say(f"{left_out:,} others have no turn before the last one, which is all that extra reads: left out")
     if drawn:

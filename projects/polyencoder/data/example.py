@@ -43,7 +43,7 @@ class Example:
                     f"the label of {text!r:.60} is {number!r:.60}; give a finite number above 0; leave out wrong texts",
                     argument="labels",
                 )
-            if problem := _why_no_label(number):
+            if problem := _label_problem(number):
                 raise InputError(f"the label of {text!r:.60} is {problem}", argument="labels")
         if self.label not in self.labels or self.labels[self.label] < max(self.labels.values()):
             raise InputError(f"{self.label!r:.60} is not the text with the highest of the labels", argument="label")
@@ -67,7 +67,7 @@ class Example:
         for position, (text, number) in enumerate(zip(candidates, numbers, strict=True)):
             if isinstance(number, bool) or not isinstance(number, Real):
                 raise InputError(f"label {position} is {number!r:.60}, not a number", argument="labels")
-            if problem := _why_no_label(number):
+            if problem := _label_problem(number):
                 raise InputError(f"label {position} is {problem}", argument="labels")
             value = float(number)
             if values.setdefault(text, value) != value:
@@ -96,7 +96,7 @@ class Example:
         return [self.label] if self.labels is None else list(self.labels)
 
 
-def _why_no_label(number: Any) -> str | None:
+def _label_problem(number: Any) -> str | None:
     """Why a number cannot be a label, 0 or more and neither infinite nor 0 in float32 alone; None if it can."""
     if not 0 <= number < float("inf"):
         return f"{number!s:.60}; give a finite number of 0 or more"

@@ -30,7 +30,7 @@ def model_fingerprint(model: RankerModel | GraphModel, text: TextEncoder, *, dty
     else:
         import torch
 
-        weights = weights_fingerprint(merged.kept_weights(getattr(torch, dtype)))
+        weights = weights_fingerprint(merged.state_dict_to_save(getattr(torch, dtype)))
     return fingerprint([weights, json.dumps(config, sort_keys=True), text.fingerprint()])
 
 
@@ -40,7 +40,7 @@ def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
         return model.config.foreign_fingerprint
     if model.candidate_fingerprint is not None:  # ONNX graphs store that of the model they were exported from
         return model.candidate_fingerprint
-    model = model.merged().as_kept()
+    model = model.merged().for_saving()
     config = model.config
     backbone = {name: value for name, value in config.backbone.items() if name not in DROPOUT}
     convert = None if config.convert is None else replace(config.convert, dropout=0.0)

@@ -70,7 +70,7 @@ class Scorer:
 
     @property
     def device(self) -> Any:
-        """Of torch; "cpu" or "cuda" for ONNX graphs."""
+        """The device of torch; "cpu" or "cuda" for ONNX graphs."""
         return self.encoder.device
 
     def to(self, device: torch.device | str) -> Self:

@@ -49,7 +49,7 @@ def number_of_candidates(measures: Mapping[str, Any]) -> int | None:
     return next((int(match[1]) for name in measures if (match := _RECALL.fullmatch(name))), None)
 
 
-def in_one_line(measures: Mapping[str, float], *, form: str = ".3f") -> str:
+def format_line(measures: Mapping[str, float], *, form: str = ".3f") -> str:
     """Measures with their names: `R20@1 0.664  MRR 0.783  loss 0.920`."""
     return "  ".join(f"{name} {value:{form}}" for name, value in measures.items())
 
@@ -57,7 +57,7 @@ def in_one_line(measures: Mapping[str, float], *, form: str = ".3f") -> str:
 def summary(measures: Mapping[str, float]) -> str:
     """The most important of `main_measures` in one line: `R20@1 0.664  MRR 0.783  loss 0.92`."""
     chosen = [*list(measures)[:1], *(name for name in measures if name == "loss" or name.startswith("MRR"))]
-    return in_one_line({name: measures[name] for name in chosen}, form=".3g")
+    return format_line({name: measures[name] for name in chosen}, form=".3g")
 
 
 def parse_hits_at(value: str) -> list[int]:

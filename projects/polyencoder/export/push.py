@@ -53,7 +53,7 @@ def _earlier_card(ranker: CalibratedRanker, source: Path | None) -> str | None:
     if source is None or not (source / README).is_file() or not (source / WEIGHTS).is_file():
         return None
     stored = read_digests(source / WEIGHTS).get(WEIGHTS)
-    if stored != weights_fingerprint(ranker.model.merged().kept_weights(torch.float32)):
+    if stored != weights_fingerprint(ranker.model.merged().state_dict_to_save(torch.float32)):
         return None
     return (source / README).read_text(encoding="utf-8")
 

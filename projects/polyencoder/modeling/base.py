@@ -228,14 +228,14 @@ class RankerModel(TrainableModel, Capabilities, ABC):
     def for_inference(self) -> None:
         """Quantizes a quantization-aware model; no-op for other models."""
 
-    def as_kept(self) -> RankerModel:
+    def for_saving(self) -> RankerModel:
         """The model as stored: itself, or a quantized copy."""
         return self
 
     def take_form_of(self, weights: Mapping[str, Tensor]) -> None:
         """Converts the model to match these weights, quantized or not."""
 
-    def kept_weights(self, dtype: torch.dtype) -> dict[str, Tensor]:
+    def state_dict_to_save(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """The tensors of a model folder, floats in this dtype. ConfigError if the model cannot be stored in it."""
         weights = {name: tensor.detach() for name, tensor in self.state_dict().items()}
         return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()}

@@ -16,10 +16,16 @@ from polyencoder.modeling.encoder_config import backbone_config, max_length
 from polyencoder.modeling.encoder_files import longest_input
 from polyencoder.modeling.families import family
 from polyencoder.modeling.pretrained_heads import start_from_heads
-from polyencoder.modeling.reranker_head import own_pair_start
-from polyencoder.modeling.sentence_encoder import left_out, own_fields, own_lengths, own_prompts, start_from_dense
-from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base, transfer_weights
-from polyencoder.text import TextEncoder, own_separator, read_subwords, separate_turns, turn_separator
+from polyencoder.modeling.reranker_head import read_pair_start
+from polyencoder.modeling.sentence_encoder import (
+    left_out,
+    read_config_fields,
+    read_lengths,
+    read_prompts,
+    start_from_dense,
+)
+from polyencoder.modeling.transfer import check_layout, inherited_fields, residual_error, transfer_weights
+from polyencoder.text import TextEncoder, choose_separator, read_subwords, separate_turns, turn_separator
 
 if TYPE_CHECKING:
     from polyencoder.modeling.backbone import Backbone
@@ -71,7 +77,7 @@ def lay_out(
         lengths = {"text_truncate": longest // 4, "label_truncate": longest}
         text.lay_out(replace(text.config, **{name: length for name, length in lengths.items() if name not in explicit}))
     if reranker is not None and "pair_start" not in config:
-        config["pair_start"] = own_pair_start(reranker, text)
+        config["pair_start"] = read_pair_start(reranker, text)
 
 
 def _fitted(
@@ -125,16 +131,16 @@ def from_encoder(
     _check_vectors(architecture, config)
     backbone = load_pretrained(name)
     if not trained and architecture == "bi":
-        text = own_lengths(name, backbone_config(backbone.model)) | text
+        text = read_lengths(name, backbone_config(backbone.model)) | text
         if layers := left_out(name):
             raise ConfigError(
                 f"{name}: rankers do not have its {layers}, behind its transformer: train a ranker around it first",
                 argument="backbone",
             )
     if config.pop("residual", None):
-        raise no_base(f"{name} is an encoder")
+        raise residual_error(f"{name} is an encoder")
     tokenizer, special = load_tokenizer(name)
-    special = separate_turns(tokenizer, special, separator or own_separator(tokenizer))
+    special = separate_turns(tokenizer, special, separator or choose_separator(tokenizer))
     words: Any = backbone.model.get_input_embeddings()
     if not trained and (more := tokenizer.get_vocab_size() - words.num_embeddings) > 0:
         last = max(tokenizer.get_vocab().items(), key=lambda item: item[1])[0]
@@ -143,8 +149,8 @@ def from_encoder(
             " `resize_token_embeddings` and training, or take the tokens out"
         )
     backbone.resize(tokenizer.get_vocab_size())
-    words = TextEncoder(tokenizer, TextConfig(**(special | own_prompts(name, explicit=text) | text)))
-    config = own_fields(name, architecture, explicit=config) | config
+    words = TextEncoder(tokenizer, TextConfig(**(special | read_prompts(name, explicit=text) | text)))
+    config = read_config_fields(name, architecture, explicit=config) | config
     encoder = backbone_config(backbone.model)
     lay_out(words, config, encoder, architecture, explicit=text, encoder=name)
     new = RankerConfig(architecture=architecture, backbone=encoder, text=words.config, **config)

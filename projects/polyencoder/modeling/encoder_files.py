@@ -12,7 +12,7 @@ from typing import Any
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
 from polyencoder.hub.resolve import exists, hub_id_problem, hub_unreachable_reason, was_downloaded
 from polyencoder.modeling.encoder_config import max_length
-from polyencoder.storage.foreign import what_it_is
+from polyencoder.storage.foreign import describe_file
 from polyencoder.storage.publish import finish_publication
 
 
@@ -84,7 +84,7 @@ def explaining_load(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
     except Exception as error:  # transformers passes on the errors of its file readers, even plain Exception
         what = None
         if not any((Path(name) / file).is_file() for file in ("config.json", "modules.json", ADAPTERS)):
-            what = what_it_is(name)
+            what = describe_file(name)
         reason = f"it looks like {what}" if what else first_line(error)
         raise ConfigError(f"{problem} ({reason})", argument="backbone") from error
     finally:

@@ -109,7 +109,7 @@ def reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
     return RerankerHead(reduction, dense, weights)
 
 
-def own_pair_start(name: str | os.PathLike[str], text: TextEncoder) -> PairStart:
+def read_pair_start(name: str | os.PathLike[str], text: TextEncoder) -> PairStart:
     """How the tokenizer of a reranker joins its pairs. ConfigError if rankers do not join them so."""
     try:
         start = text.pair_start

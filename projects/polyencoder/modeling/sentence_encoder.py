@@ -156,12 +156,12 @@ def _folder(name: str | os.PathLike[str], module: dict[str, Any]) -> str:
     return "" if folder == PurePosixPath() else folder.as_posix()
 
 
-def own_architecture(name: str | os.PathLike[str]) -> Architecture:
+def read_architecture(name: str | os.PathLike[str]) -> Architecture:
     """The architecture as which an encoder ranks without training: that of a reranker, if it is a classifier."""
     return "cross" if sentence_encoder(name) is None and classifier_of(name) else "bi"
 
 
-def own_fields(
+def read_config_fields(
     name: str | os.PathLike[str], architecture: Architecture, *, explicit: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The fields of a `RankerConfig` that follow from a sentence encoder, except the `explicit` ones; logs them.
@@ -190,7 +190,7 @@ def own_fields(
     return fields
 
 
-def own_lengths(name: str | os.PathLike[str], backbone: Mapping[str, Any]) -> dict[str, Any]:
+def read_lengths(name: str | os.PathLike[str], backbone: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `TextConfig` with which an encoder reads as much of a text as it can, from the beginning."""
     encoder = sentence_encoder(name)
     longest = longest_input(name, backbone, folder=encoder.subfolder if encoder else "")
@@ -226,7 +226,7 @@ def start_from_dense(model: RankerModel, name: str | os.PathLike[str]) -> None:
                 linear.load_state_dict(layer.state_dict())
 
 
-def own_prompts(name: str | os.PathLike[str], *, explicit: Collection[str] = ()) -> dict[str, str]:
+def read_prompts(name: str | os.PathLike[str], *, explicit: Collection[str] = ()) -> dict[str, str]:
     """The fields of a `TextConfig` that are prompts of a sentence encoder, except the `explicit` ones; logs them.
 
     A context's is the prompt `query`, a candidate's the first of `document`, `passage` and `corpus`; without one

@@ -99,11 +99,11 @@ def inherited_fields(
         inherited["base"] = _base(stored) if together else None
         if residual and inherited["base"] is None:
             new, old = (family(name).can.title for name in (architecture, stored.architecture))
-            raise no_base(f"it is a {new} from a {old}")
+            raise residual_error(f"it is a {new} from a {old}")
     return inherited | ({"output_scaling": stored.output_scaling} if means_the_same else {})
 
 
-def no_base(why: str) -> ConfigError:
+def residual_error(why: str) -> ConfigError:
     """The error of `residual` without a ranker to add to."""
     return ConfigError(
         "residual adds a cross-encoder's score to that of the bi-, poly- or late-interaction encoder that it starts "

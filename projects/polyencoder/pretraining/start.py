@@ -21,12 +21,12 @@ from polyencoder.importing.parlai_dictionary import is_merge_vocabulary, read_me
 from polyencoder.modeling.encoder_config import max_length, scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import HEADS, read_heads
-from polyencoder.modeling.sentence_encoder import own_prompts, sentence_encoder
+from polyencoder.modeling.sentence_encoder import read_prompts, sentence_encoder
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
 from polyencoder.settings.pretrain import EncoderSettings, PretrainingSettings
 from polyencoder.storage.files import reporting_write_errors
-from polyencoder.text import TextEncoder, own_separator, separate_turns
+from polyencoder.text import TextEncoder, choose_separator, separate_turns
 
 Special = dict[str, Any]
 """The `TextConfig` fields of a tokenizer."""
@@ -115,7 +115,7 @@ def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = 
             f"vocabulary {vocabulary}: no folder of a tokenizer ({error}); train one with `polyencoder vocab`",
             argument="vocabulary",
         ) from None
-    special: Special = separate_turns(tokenizer, special_tokens, own_separator(tokenizer))
+    special: Special = separate_turns(tokenizer, special_tokens, choose_separator(tokenizer))
     add_mask(tokenizer)
     return tokenizer, special
 
@@ -178,7 +178,7 @@ def text_vectors(reduction: Reduction | None, backbone: str | None) -> dict[str,
     pooling = {} if reduction is None else {"reduction": reduction}
     sentence = sentence_encoder(backbone) if backbone else None
     if backbone:
-        check_without(sentence and sentence.dense, own_prompts(backbone).values(), origin=backbone)
+        check_without(sentence and sentence.dense, read_prompts(backbone).values(), origin=backbone)
     fields = (
         {name: value for name, value in sentence.fields.items() if name in ("reduction", "normalize")}
         if sentence

@@ -17,7 +17,7 @@ from polyencoder.index.folder.files import IndexBusy, NotWritten
 
 
 class Details(BaseModel):
-    """As OpenAI's clients read them."""
+    """Details of an error, in the form of OpenAI's clients."""
 
     message: str = Field(description="What is wrong.")
     type: str = Field(description="invalid_request_error or server_error.")

@@ -46,7 +46,7 @@ _FOLDERS = (
 )
 
 
-def what_it_is(path: str | os.PathLike[str]) -> str | None:
+def describe_file(path: str | os.PathLike[str]) -> str | None:
     """The kind of a file or folder, and what to do with it; None if it looks like nothing known."""
     location = Path(path)
     try:

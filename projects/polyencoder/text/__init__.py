@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from polyencoder.text.encoder import AnyTokenizer, TextEncoder, read_subwords, read_tokenizer
     from polyencoder.text.tokens import TokenBatch, pad
     from polyencoder.text.vocabulary import (
-        own_separator,
+        choose_separator,
         separate_turns,
         special_tokens,
         train_tokenizer,
@@ -30,10 +30,10 @@ __all__ = [
     "AnyTokenizer",
     "TextEncoder",
     "TokenBatch",
+    "choose_separator",
     "join_turns",
     "latest_utterances",
     "lines_of",
-    "own_separator",
     "pad",
     "persona_lines",
     "read_subwords",
@@ -54,7 +54,7 @@ _MODULES = {
     "join_turns": "polyencoder.text.context",
     "latest_utterances": "polyencoder.text.context",
     "lines_of": "polyencoder.text.context",
-    "own_separator": "polyencoder.text.vocabulary",
+    "choose_separator": "polyencoder.text.vocabulary",
     "pad": "polyencoder.text.tokens",
     "persona_lines": "polyencoder.text.context",
     "read_subwords": "polyencoder.text.encoder",

@@ -100,8 +100,8 @@ def join_turns(
     persona: Collection[int] = (),
     side: TruncationSide = "left",
 ) -> list[int]:
-    """Joins the `kept_turns` of a context: `start turn separator turn ... end`, at most `max_tokens` long."""
-    fitting = kept_turns(turns, separator=len(separator), max_tokens=max_tokens - 2, persona=persona, side=side)
+    """Joins the `select_turns` of a context: `start turn separator turn ... end`, at most `max_tokens` long."""
+    fitting = select_turns(turns, separator=len(separator), max_tokens=max_tokens - 2, persona=persona, side=side)
     return [start, *separated(fitting.values(), separator=separator), end]
 
 
@@ -115,7 +115,7 @@ def separated(turns: Iterable[Sequence[int]], *, separator: Sequence[int]) -> li
     return ids
 
 
-def kept_turns(
+def select_turns(
     turns: Sequence[Sequence[int]],
     *,
     separator: int,

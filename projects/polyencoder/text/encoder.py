@@ -23,9 +23,9 @@ from polyencoder.text.context import (
     join_pair,
     join_tokens,
     join_turns,
-    kept_turns,
     latest_utterances,
     persona_places,
+    select_turns,
     separated,
     surround,
     with_person_tokens,
@@ -146,7 +146,7 @@ class TextEncoder:
         or if the line was cut.
         """
         prompt, turns = self._context_prompt_ids, self.ids(lines)
-        fitting = kept_turns(
+        fitting = select_turns(
             turns,
             separator=len(self.separator_ids),
             max_tokens=max_tokens - 2 - len(prompt),

@@ -86,7 +86,7 @@ def separate_turns(tokenizer: Tokenizer, special: dict[str, Any], how: TurnSepar
     return {**special, "separator": special["end_token"]} if special["separator"] in ("", *NEWLINES) else special
 
 
-def own_separator(tokenizer: Tokenizer) -> TurnSeparator:
+def choose_separator(tokenizer: Tokenizer) -> TurnSeparator:
     """The separator of turns that an encoder was trained with: its newline token, if any, as in the papers."""
     return "newline" if tokenizer.token_to_id(NEWLINES[0]) is not None else "sep"
 

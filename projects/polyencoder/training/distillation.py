@@ -80,7 +80,7 @@ class Teacher:
                 missing.setdefault(key, position)
         if missing:
             places = torch.tensor(list(missing.values()))
-            new = self._ask_some(contexts, candidates, index, rows[places], columns[places])
+            new = self._ask_positions(contexts, candidates, index, rows[places], columns[places])
             fresh = dict(zip(missing, new.tolist(), strict=True))
             self._cache.put(fresh)
             cached |= fresh
@@ -95,7 +95,7 @@ class Teacher:
         scores, places = self._step[2], index.clamp(min=0)
         rows, columns = (scores.gather(1, places).isnan() & (index >= 0)).nonzero(as_tuple=True)
         if len(rows):
-            scores[rows, index[rows, columns]] = self._ask_some(contexts, candidates, index, rows, columns)
+            scores[rows, index[rows, columns]] = self._ask_positions(contexts, candidates, index, rows, columns)
         return scores.gather(1, places).masked_fill(index < 0, -torch.inf)
 
     def _ask(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
@@ -114,14 +114,14 @@ class Teacher:
                 argument="teacher",
             )
 
-    def _ask_some(
+    def _ask_positions(
         self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, rows: Tensor, columns: Tensor
     ) -> Tensor:
         """Scores these positions of `index`."""
         used, row_of = rows.unique(return_inverse=True)
-        texts, place_of = index[rows, columns].unique(return_inverse=True)
+        texts, find_rank = index[rows, columns].unique(return_inverse=True)
         asked = torch.full((len(used), index.size(1)), -1)
-        asked[row_of, columns] = place_of
+        asked[row_of, columns] = find_rank
         scores = self._ask([contexts[i] for i in used.tolist()], [candidates[i] for i in texts.tolist()], asked)
         return scores[row_of, columns]
 

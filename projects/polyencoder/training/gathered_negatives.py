@@ -30,7 +30,7 @@ class GatheredStep:
     rank: int = 0
 
     @property
-    def own_texts(self) -> Sequence[str]:
+    def local_texts(self) -> Sequence[str]:
         """The texts that this process encodes."""
         if self.counts is None:
             return self.pool.texts

@@ -227,7 +227,7 @@ class RankingObjective:
         if model.reads_pairs:  # pairs with all processes' candidates are scored here
             candidates = self._tokens(step.pool.texts, batch, step)
             return [Scored("", model(contexts, candidates, step.pool.index, max_tokens=self.max_tokens))]
-        candidates = self._tokens(step.own_texts, batch, step)
+        candidates = self._tokens(step.local_texts, batch, step)
         encoded, vectors = encode(model, contexts, candidates, max_tokens=self.max_tokens)
         if step.counts is not None:
             vectors = gather_vectors(vectors, step.counts)

@@ -171,7 +171,7 @@ def _train(
         ],
     )
     if processes.is_first:
-        _say_what_learns(trainer, data)
+        _log_run_summary(trainer, data)
     progress = trainer.fit()
     if trainer.skipped_examples and processes.is_first:
         _log.warning("skipped %d times: an example whose candidates are all right", trainer.skipped_examples)
@@ -243,7 +243,7 @@ def _of_the_model(ranker: Ranker) -> dict[str, Any]:
     return shape
 
 
-def _say_what_learns(trainer: Trainer, data: RunData) -> None:
+def _log_run_summary(trainer: Trainer, data: RunData) -> None:
     """Logs the pairs, their lengths in tokens, and parameters; warns of a run that is too short for the model."""
     pairs = data.train
     sample = pairs[:SAMPLE] if isinstance(pairs, Sequence) else list(islice(pairs.items(), SAMPLE))

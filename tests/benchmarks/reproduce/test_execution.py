@@ -14,7 +14,7 @@ import pytest
 from benchmarks.reproduce import __main__ as command
 from benchmarks.reproduce.execution import OutOfTime, StepFailed, execute
 from benchmarks.reproduce.reports import numbers
-from benchmarks.reproduce.results import kept_results, write_result
+from benchmarks.reproduce.results import read_results, write_result
 from benchmarks.reproduce.runs import Places, ReproductionRun, Step
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 
@@ -131,13 +131,13 @@ def test_a_result_is_read_back_and_one_of_less_than_its_row_asks_for_is_refused(
     run = a_run(python("first", "print(1)"))
     result = execute(run, scale="small", seed=0, places=places, deadline=None)
     write_result(tmp_path, result, run)
-    assert kept_results(tmp_path, "small", run) == [result]
+    assert read_results(tmp_path, "small", run) == [result]
     longer = dataclasses.replace(run, updates=1)
     with pytest.raises(ConfigError, match="0 updates where its row asks for 1"):
         write_result(tmp_path / "other", result, longer)
     assert not (tmp_path / "other").exists()
     with pytest.raises(ConfigError, match=r"seed-0.json: .*not a result"):
-        kept_results(tmp_path, "small", longer)
+        read_results(tmp_path, "small", longer)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_file_that_is_no_result_says_so(change, said, places, tmp_path):
     path = write_result(tmp_path, execute(run, scale="small", seed=0, places=places, deadline=None), run)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises((InputError, ConfigError), match=said):
-        kept_results(tmp_path, "small", run)
+        read_results(tmp_path, "small", run)
 
 
 def test_a_report_without_what_is_asked_is_an_error():

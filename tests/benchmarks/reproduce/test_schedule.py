@@ -10,7 +10,7 @@ import filelock
 import pytest
 
 from benchmarks.reproduce.plan import Planned
-from benchmarks.reproduce.results import kept_results, result_path
+from benchmarks.reproduce.results import read_results, result_path
 from benchmarks.reproduce.runs import Places, ReproductionRun, Step
 from benchmarks.reproduce.schedule import MORE_TO_DO, run_all
 
@@ -53,7 +53,7 @@ def test_processes_at_the_same_time_run_each_seed_once(start, a_run, tmp_path):
     assert 0 in codes
     assert set(codes) <= {0, MORE_TO_DO}
     assert sorted((tmp_path / "notes").read_text().split()) == sorted(f"{run.name}-{n}" for run in runs for n in (0, 1))
-    assert all(len(kept_results(tmp_path / "results", "small", run)) == 2 for run in runs)
+    assert all(len(read_results(tmp_path / "results", "small", run)) == 2 for run in runs)
 
 
 def test_what_another_process_has_is_left_to_it_with_all_that_needs_it(start, a_run, tmp_path, capsys):

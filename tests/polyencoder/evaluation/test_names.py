@@ -6,7 +6,7 @@ import pytest
 
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import (
-    in_one_line,
+    format_line,
     main_measures,
     number_of_candidates,
     parse_hits_at,
@@ -22,7 +22,7 @@ def test_the_main_measures_and_their_summary():
         ("R20@1", 0.6641), ("R20@5", 0.8), ("R20@10", 0.9), ("MRR", 0.78341), ("loss", 0.9249)
     ]  # fmt: skip
     assert summary(measures) == "R20@1 0.664  MRR 0.783  loss 0.925"
-    assert in_one_line(measures) == "R20@1 0.664  R20@5 0.800  R20@10 0.900  MRR 0.783  loss 0.925"
+    assert format_line(measures) == "R20@1 0.664  R20@5 0.800  R20@10 0.900  MRR 0.783  loss 0.925"
 
 
 def test_with_several_numbers_of_candidates_or_none_hits_count():

@@ -43,12 +43,12 @@ def test_what_it_lacks_is_refused_by_its_name(model):
 
 
 def test_its_tensors_are_stored_in_the_dtype_asked_for(model):
-    weights = model.kept_weights(torch.bfloat16)
+    weights = model.state_dict_to_save(torch.bfloat16)
     assert {name: tensor.dtype for name, tensor in weights.items()} == {"weight": torch.bfloat16}
     assert not weights["weight"].requires_grad
     assert model.describe_weights("bfloat16") == "1, stored in bfloat16"
     assert model.merged() is model
-    assert model.as_kept() is model
+    assert model.for_saving() is model
 
 
 @pytest.mark.parametrize(

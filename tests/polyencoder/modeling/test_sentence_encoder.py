@@ -18,7 +18,7 @@ from torch import nn
 
 from polyencoder import ConfigError, Ranker
 from polyencoder.errors import PolyencoderError
-from polyencoder.modeling.sentence_encoder import own_prompts, sentence_encoder
+from polyencoder.modeling.sentence_encoder import read_prompts, sentence_encoder
 from tests.parameters import mostly_long
 from tests.polyencoder.modeling.test_oracle import FAMILIES, PROMPTS, tokenizer_of
 
@@ -283,8 +283,8 @@ E5 = {"query": "query: ", "passage": "passage: "}
 def test_prompts_are_those_of_encode_query_and_encode_document(tmp_path, config, context, candidate):
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(config))
     expected = {"context_prompt": context, "candidate_prompt": candidate}
-    assert own_prompts(tmp_path) == {name: text for name, text in expected.items() if text}
-    assert own_prompts(tmp_path, explicit=[*expected]) == {}
+    assert read_prompts(tmp_path) == {name: text for name, text in expected.items() if text}
+    assert read_prompts(tmp_path, explicit=[*expected]) == {}
 
 
 def test_what_is_no_sentence_encoder(backbone_folder):

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from polyencoder.errors import PolyencoderError
 from polyencoder.ranker import Ranker
-from polyencoder.storage.foreign import what_it_is
+from polyencoder.storage.foreign import describe_file
 from polyencoder.storage.names import WEIGHTS
 
 FOLDERS = {
@@ -51,7 +51,7 @@ def test_folders(tmp_path, what):
         with pytest.raises(PolyencoderError, match=rf"{tmp_path}.*{what}") as error:
             Ranker.load(tmp_path)
         assert len(str(error.value).splitlines()) == 1
-    assert what.replace("\\", "") in what_it_is(tmp_path)
+    assert what.replace("\\", "") in describe_file(tmp_path)
 
 
 def make_zip(path):
@@ -83,7 +83,7 @@ def test_files(tmp_path, what):
 
 def test_files_of_torch_are_no_archives(tmp_path):
     torch.save({"a": torch.zeros(1)}, tmp_path / "model")
-    assert what_it_is(tmp_path / "model") is None
+    assert describe_file(tmp_path / "model") is None
 
 
 @pytest.mark.parametrize("at", [-18, -6, 46])  # of the archive's end, and of its list of files

@@ -14,7 +14,7 @@ from polyencoder.training.gathered_negatives import GatheredStep, gathered_step
 def test_a_process_alone_keeps_its_pool():
     pool = shared_pool(["a", "b"], ["b", "a"])
     step = gathered_step(pool, 2, processes=Processes(), gather=True, keys=pool.texts)
-    assert (step, step.own_texts) == (GatheredStep(pool, 2), ["a", "b"])
+    assert (step, step.local_texts) == (GatheredStep(pool, 2), ["a", "b"])
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_a_joint_pool_has_each_text_once_with_its_first_process(in_processes):
     def run(rank: int) -> Any:
         pool = shared_pool(texts[rank], texts[rank])
         step = gathered_step(pool, len(texts[rank]), processes=Processes(rank, 4), gather=True, keys=pool.texts)
-        return list(step.pool.texts), step.pool.labels.tolist(), step.examples, list(step.own_texts)
+        return list(step.pool.texts), step.pool.labels.tolist(), step.examples, list(step.local_texts)
 
     everything, n = ["a", "b", "c"], 7
     assert in_processes(run, count=4) == [

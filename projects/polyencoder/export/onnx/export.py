@@ -76,7 +76,7 @@ def export_onnx(
     if not all(one.strip() for one in texts):
         raise InputError("a check text is empty; give texts with words in them")
     weights = weights_fingerprint(model.state_dict())
-    _check_model_there(target, model, text, weights)
+    _check_model_exists(target, model, text, weights)
     steps, traced = model.export_steps(), for_graphs(model).export_steps()
     example, batches = _token_batches(list(steps.values()), text, texts, model.config)
     differences, digests = dict[str, float](), dict[str, str]()
@@ -103,7 +103,7 @@ def export_onnx(
         (staging / DESCRIPTION).write_text(described.to_json(), encoding="utf-8")
 
 
-def _check_model_there(target: Path, model: RankerModel, text: TextEncoder, weights: str) -> None:
+def _check_model_exists(target: Path, model: RankerModel, text: TextEncoder, weights: str) -> None:
     """Raises CheckpointError if the folder holds another torch model."""
     remedy = "export to another folder, or save this ranker there first"
     check_weights(target, weights, remedy=remedy)
@@ -118,7 +118,7 @@ def _plain(model: RankerModel) -> RankerModel:
     """A copy of the model on the CPU in float32, for tracing and comparison."""
     model = model.merged()
     model.export_steps()  # raises InputError if it is one of graphs
-    model = model.as_kept()  # of a quantized model the rounded weights
+    model = model.for_saving()  # of a quantized model the rounded weights
     for tower in model.backbones:
         if tower.rounded:
             raise InputError("these weights were loaded in low precision: load the ranker without dtype to export it")

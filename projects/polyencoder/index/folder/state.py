@@ -83,7 +83,7 @@ class State:
         return self._faiss
 
     def allowed(self, catalogue: Catalogue, filter: Filter | None = None) -> Array | None:
-        """As `Catalogue.allowed`; cached, since a state does not change."""
+        """Caches `Catalogue.allowed`, since a state does not change."""
         key = json.dumps(checked_filter(filter), sort_keys=True)
         if key in (known := self._allowed):
             return known[key]

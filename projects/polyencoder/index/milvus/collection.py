@@ -54,7 +54,7 @@ class Description(NamedTuple):
     number: int
     """Another one if a collection of this name was created anew; always 0 in Milvus Lite."""
     text: str
-    """As it was given to `create`."""
+    """The text that `create` got."""
     kind: str | None
     """The kind of its index: Milvus Lite has no other sign of a collection that was created anew."""
 

@@ -137,7 +137,7 @@ class ConveRT(ConvertCapabilities, RankerModel):
             self.encoder.embeddings.words = words.quantized()
             self.requires_grad_(False)
 
-    def as_kept(self) -> ConveRT:
+    def for_saving(self) -> ConveRT:
         """The model to save: itself, or for quantization-aware training a copy for inference."""
         if not self.sizes.quantized or self.is_for_inference:
             return self
@@ -176,13 +176,13 @@ class ConveRT(ConvertCapabilities, RankerModel):
         if any(one.dtype == torch.uint8 and one.dim() == 2 for one in weights.values()):
             self.for_inference()
 
-    def kept_weights(self, dtype: torch.dtype) -> dict[str, Tensor]:
+    def state_dict_to_save(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """The weights to save; for a quantized model 8-bit embeddings, their range in float32, the rest in float16."""
         if not self.sizes.quantized:
-            return super().kept_weights(dtype)
+            return super().state_dict_to_save(dtype)
         if dtype == torch.bfloat16:
             raise ConfigError("a quantized convert model is stored in 8 bits and float16: leave dtype out")
-        stored = self.as_kept()
+        stored = self.for_saving()
         weights = {name: parameter.detach().half() for name, parameter in stored.named_parameters()}
         return {name: weights.get(name, tensor.detach()) for name, tensor in stored.state_dict().items()}
 

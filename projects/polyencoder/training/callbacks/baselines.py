@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from polyencoder.data.example import Example
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError
-from polyencoder.evaluation.names import in_one_line, main_measures, shown_name
+from polyencoder.evaluation.names import format_line, main_measures, shown_name
 from polyencoder.evaluation.tfidf import evaluate_tfidf
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.evaluation import evaluate_together
@@ -54,10 +54,10 @@ class Baselines(Callback):
         self.before = evaluate_together(untrained, self._examples, processes=run.processes)
         self.stands_in = untrained.model.config.architecture != run.model.config.architecture
         stand_in = ", a bi-encoder of the backbone" if self.stands_in else ""
-        _log.info("before training%s: %s", stand_in, in_one_line(main_measures(self.before)))
+        _log.info("before training%s: %s", stand_in, format_line(main_measures(self.before)))
         try:
             self.tfidf = evaluate_tfidf(self._responses(), self._examples)
-            _log.info("TF-IDF: %s", in_one_line(main_measures(self.tfidf)))
+            _log.info("TF-IDF: %s", format_line(main_measures(self.tfidf)))
         except InputError as error:
             _log.info("no comparison with TF-IDF: %s", error)
         restore_random_state(random)

@@ -13,7 +13,7 @@ from polyencoder.data.example import Example
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import Tally, evaluate
-from polyencoder.evaluation.names import in_one_line, main_measures, shown_name
+from polyencoder.evaluation.names import format_line, main_measures, shown_name
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import Processes, gather_objects
 from polyencoder.training.objective import Outcome
@@ -127,4 +127,4 @@ class KeepBest(Callback):
     def on_end(self, run: Run) -> None:
         if self.report is not None and run.processes.is_first:
             which = f"after {self.updates} of {run.updates.count} updates" if self.updates else "as before training"
-            _log.info("kept: the model %s: %s", which, in_one_line(main_measures(self.report)))
+            _log.info("kept: the model %s: %s", which, format_line(main_measures(self.report)))

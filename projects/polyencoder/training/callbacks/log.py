@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from polyencoder.data.collator import Batch
 from polyencoder.evaluation import Tally, pool_ranks
-from polyencoder.evaluation.names import in_one_line, main_measures
+from polyencoder.evaluation.names import format_line, main_measures
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.objective import Outcome
 from polyencoder.training.schedule import MEASURED
@@ -91,7 +91,7 @@ class Log(Callback):
 
     def shown_report(self, report: Mapping[str, float]) -> str:
         """Formats an evaluation."""
-        return in_one_line(main_measures(report))
+        return format_line(main_measures(report))
 
     def shown_means(self, means: Mapping[str, float]) -> str:
         """Formats the means of `batch_measures`."""

@@ -120,7 +120,7 @@ def test_a_run_says_how_good_it_is_and_what_comes_next(options, tmp_path, monkey
 
 def test_the_next_command_reads_the_task_where_the_run_did(make_agent, tmp_path):
     agent = make_agent("biencoder", model_file=str(tmp_path / "model"), datapath=str(tmp_path / "my data"))
-    assert agent.what_next()[0].endswith(f"interactive -mf {tmp_path}/model --datapath '{tmp_path}/my data'")
+    assert agent.suggest_next_step()[0].endswith(f"interactive -mf {tmp_path}/model --datapath '{tmp_path}/my data'")
 
 
 @pytest.mark.long

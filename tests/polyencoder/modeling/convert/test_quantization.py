@@ -124,10 +124,10 @@ def vectors(model) -> list[torch.Tensor]:
 
 
 def test_the_two_forms_give_the_same_vectors(model):
-    kept = model.as_kept()
+    kept = model.for_saving()
     assert kept.is_for_inference
     assert not model.is_for_inference
-    assert kept.as_kept() is kept
+    assert kept.for_saving() is kept
     for one, other in zip(vectors(model), vectors(kept), strict=True):
         assert torch.equal(one, other)
     again = copy.deepcopy(kept)
@@ -137,7 +137,7 @@ def test_the_two_forms_give_the_same_vectors(model):
 
 
 def test_every_weight_but_the_embeddings_has_16_bits(model):
-    kept = model.as_kept()
+    kept = model.for_saving()
     for name, parameter in kept.named_parameters():
         assert torch.equal(parameter, parameter.half().float()), name
         if parameter.numel() > 1:
@@ -159,7 +159,7 @@ def test_quantized_is_near_what_it_was(make_convert):
 
 
 def test_everything_learns_and_gradients_are_those_of_the_rounded_weights(model):
-    kept = model.as_kept()
+    kept = model.for_saving()
     for parameter in kept.parameters():
         parameter.requires_grad_(True)
     tokens = contexts() if model.history else batch()
