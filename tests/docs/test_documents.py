@@ -30,7 +30,7 @@ LONG = [
     "parlai.md",
 ]
 LONG += ["pretraining.md", "serving/frameworks.md", "serving/without-torch.md", "tasks.md", "vectors.md"]
-LONG += [f"training/{name}.md" for name in ("distillation", "encoders", "hard-negatives", "late-interaction")]
+LONG += [f"training/{name}.md" for name in ("encoders", "hard-negatives", "late-interaction")]
 LONG += [f"training/{name}.md" for name in ("long-runs", "python", "settings", "several-gpus")]
 
 
