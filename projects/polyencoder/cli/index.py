@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from polyencoder.checks import without_password
+from polyencoder.cli.shared.filters import read_filter
 from polyencoder.cli.shared.loading import load, load_named
 from polyencoder.cli.shared.output import ProgressBars, say
 from polyencoder.data.contexts import read_questions
@@ -160,6 +161,8 @@ class UpdateSettings(Settings):
     """Remove these ids: FILE with one id per line, or -."""
     remove_id: tuple[str, ...] = ()
     """Remove this id; repeatable."""
+    remove_where: tuple[str, ...] = ()
+    """Remove the candidates whose metadata pass this test, as the filter of polyencoder search; repeatable."""
     update: Files | None = None
     """Replace texts or metadata of existing ids, from files."""
     add: Files | None = None
@@ -186,15 +189,16 @@ def update(*, settings: UpdateSettings) -> None:
 
     where, faiss = settings.index, settings.faiss
     of_folders = settings.explicit & {"compact", "words", "faiss", "recall", "trust_faiss"}
-    if not of_folders | settings.explicit & {"remove", "remove_id", "update", "add"}:
+    if not of_folders | settings.explicit & {"remove", "remove_id", "remove_where", "update", "add"}:
         raise UsageError(
-            "nothing to do: give --add, --update, --remove, --remove-id, --compact, --words, --faiss, --recall or "
-            "--trust-faiss"
+            "nothing to do: give --add, --update, --remove, --remove-id, --remove-where, --compact, --words, --faiss, "
+            "--recall or --trust-faiss"
         )
     kind, parameters = (None, {}) if faiss.faiss is None else parse_faiss(faiss.faiss)
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss or "the one that is there")
     contexts = faiss.read_contexts()
     removed, updated, added = (expand(one) if one else [] for one in (settings.remove, settings.update, settings.add))
+    unwanted = read_filter(settings.remove_where, flag="--remove-where")
     columns = settings.columns
     check_beginnings([*updated, *added], skip=settings.skip_bad_candidates, columns=columns)
     bad = BadExamples(skip=settings.skip_bad_candidates, argument="skip_bad_candidates")
@@ -210,6 +214,8 @@ def update(*, settings: UpdateSettings) -> None:
         with opened.changing():
             if settings.remove_id or removed:
                 done["removed"] = _remove(opened, settings.remove_id, removed)
+            if unwanted is not None:
+                done["removed"] = done.get("removed", 0) + opened.remove_where(unwanted)
             if updated:
                 done |= _counted(
                     opened.update, candidates_from(updated, columns=columns, bad=bad), "changed", "unchanged"

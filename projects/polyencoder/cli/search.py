@@ -6,11 +6,11 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from polyencoder.checks import lone_surrogates, unencodable
+from polyencoder.cli.shared.filters import read_filter
 from polyencoder.cli.shared.loading import left_out, load, load_reranker
 from polyencoder.cli.shared.output import one_line, say
 from polyencoder.data.contexts import Question, read_questions
@@ -18,7 +18,6 @@ from polyencoder.data.loader import in_batches
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index.entries import plain
-from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.settings.base import Settings, settings
@@ -48,7 +47,8 @@ class SearchSettings(Settings):
     """The system messages of chats: left out, or the persona before the conversation."""
     options: SearchOptions = field(default_factory=SearchOptions)
     filter: tuple[str, ...] = ()
-    """KEY=VALUE that the metadata must match; repeat a key to allow several values."""
+    """A test of the metadata: lang=en, 'year>=2020' or 'topic!=returns' (also <=, >, <); repeatable. Values of one key
+    after = are alternatives; all other tests must hold."""
     rerank: str | None = None
     """A cross-encoder to rerank the first results."""
     rerank_k: Count | None = None
@@ -80,7 +80,7 @@ def search(*, settings: SearchSettings) -> None:
         searcher = Searcher(
             ranker,
             index,
-            replace(settings.options, filter=_filter(settings.filter)),
+            replace(settings.options, filter=read_filter(settings.filter)),
             reranker=load_reranker(settings.rerank, settings.model),
             rerank_k=settings.rerank_k,
             keep_turns=settings.keep_turns,
@@ -106,35 +106,6 @@ def _print_hits(searcher: Searcher, batch: Sequence[Question], *, as_json: bool)
         else:
             note = _chosen(searcher, hits[0]) if hits else _why_none(searcher, improbable)
             say(_as_text(question, hits, note))
-
-
-def _filter(pairs: Sequence[str]) -> Filter | None:
-    """`["lang=en", "n=3", "n=4"]` -> `{"lang": ["en"], "n": ["3", 3, "4", 4]}`: a table's numbers may be text."""
-    wanted: dict[str, list[Any]] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if problem := unencodable(pair):
-            raise InputError(f"--filter: {problem}")
-        if not key or not equals:
-            raise InputError(f"--filter {pair}: must be KEY=VALUE, such as --filter lang=en")
-        options = wanted.setdefault(key, [])
-        options.append(value)
-        try:
-            meant = json.loads(value, parse_constant=_no_number)
-            if problem := lone_surrogates(meant):
-                raise InputError(f"--filter {pair}: {problem}")
-        except InputError:
-            raise
-        except ValueError:
-            continue
-        if not isinstance(meant, (list, dict)):
-            options.append(meant)
-    return wanted or None
-
-
-def _no_number(name: str) -> NoReturn:
-    """Rejects NaN and Infinity, which Python reads as numbers but JSON does not have."""
-    raise ValueError(name)
 
 
 def _why_none(searcher: Searcher, improbable: Hit | None) -> str:

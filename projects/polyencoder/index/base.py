@@ -16,12 +16,13 @@ from polyencoder.encoding.protocol import Dialogue, TextRanker
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.guesses import changed
 from polyencoder.index.entries import Candidate, How, Record, as_id, checked_records
-from polyencoder.index.filters import Filter, Kind
+from polyencoder.index.filters import Filter, check_fields, parse_filter
 from polyencoder.index.grouping import enough_hits, limited
 from polyencoder.index.hits import DEPTH, TOP_K, Hit, diverse_hits, fused, pool_size
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
+from polyencoder.index.values import Kind
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.late import TokenVectors
 from polyencoder.text.dialogue import turns_of
@@ -192,6 +193,16 @@ class Index(ABC):
         different = dict.fromkeys(checked_text(f"id {place}", as_id(id_)) for place, id_ in enumerate(given))
         return self._remove(different, missing_ok=missing_ok)
 
+    def remove_where(self, filter: Filter) -> int:
+        """Removes the candidates that pass a filter; in a block of `changing`, those of before it.
+
+        Raises InputError for an empty filter, which all would pass, and for one that does not fit the candidates.
+        """
+        if not parse_filter(filter).parts:
+            raise InputError("filter is empty: all candidates would be removed", argument="filter")
+        check_fields(filter, has_field=self.has_field)
+        return self._remove(self._ids(filter), missing_ok=True)
+
     def update(self, records: Iterable[Record]) -> int:
         """Changes the text or metadata of candidates. InputError for an unknown or missing id."""
 
@@ -223,6 +234,10 @@ class Index(ABC):
 
     @abstractmethod
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int: ...
+
+    @abstractmethod
+    def _ids(self, filter: Filter) -> list[str]:
+        """The ids of the candidates that pass a filter."""
 
     def check_group(self, options: SearchOptions) -> None:
         """Raises InputError if no candidate has the field of `group_by`."""

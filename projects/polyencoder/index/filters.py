@@ -1,81 +1,187 @@
-"""Filters by metadata, and how a result was found."""
+"""Filters by metadata, and how a result was found.
+
+`parse_filter` checks a filter and makes a `Group` of tests of it, which each engine writes in its own language, and
+`passes` evaluates in Python. All compare the texts of `index.values`, so they agree.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Collection, Iterator, Mapping
+from operator import ge, gt, le, lt
+from typing import Any, Literal, NamedTuple, get_args
 
 from polyencoder.checks import unencodable
 from polyencoder.errors import InputError
 from polyencoder.index.entries import plain
+from polyencoder.index.values import Kind, exceeds, field_values, kind_of, value_text
 
-__all__ = ["Exactness", "Filter", "Kind", "check_fields", "checked_filter", "kind_of"]
+__all__ = ["Exactness", "FieldTest", "Filter", "Group", "check_fields", "parse_filter", "passes", "write_group"]
 
 Exactness = Literal["exact", "certified", "approximate"]
 """How a result was found: by scoring everything, by a shortlist with a proof, or by one without."""
 
 Filter = Mapping[str, Any]
-"""Metadata fields and the value that each must have, or a list have in it; a list of values means any of them."""
+"""Metadata fields and what each must be: a value, a list of values of which it must be any, or operators, such as
+`{"lang": ["de", "fr"], "year": {"$gte": 2020, "$lt": 2024}}`. "$and" and "$or" have lists of filters."""
 
-MAX_FIELDS = 100
-"""Metadata fields of a filter: databases limit how deep a condition is."""
+COMPARE: dict[str, Callable[[str, str], bool]] = {
+    "$gt": gt,
+    "$gte": ge,
+    "$lt": lt,
+    "$lte": le,
+}
 
-Kind = Literal["text", "number", "boolean", "object"]
-"""The kind of a value; values of different kinds are never equal, and no filter asks for objects."""
+MAX_TESTS = 100
+"""Fields and operators of a filter: databases limit the size of a condition."""
+_MAX_LEVELS = 10  # of "$and" and "$or"
+_OPERATORS = ("$eq", "$ne", "$in", "$nin", *COMPARE, "$exists")
 
 
-def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
-    """A filter, field -> allowed values, as metadata store them (dates as text). InputError if it is invalid."""
-    if not isinstance(filter, (Mapping, type(None))):
-        raise InputError(
-            f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}", argument="filter"
-        )
-    if filter is not None and len(filter) > MAX_FIELDS:
-        raise InputError(f"filter has {len(filter):,} fields; it must have at most {MAX_FIELDS}", argument="filter")
-    wanted: dict[str, list[Any]] = {}
-    for key, options in (filter or {}).items():
-        if not isinstance(key, str):
-            raise InputError(f"cannot filter by {key!r:.60}: a metadata field's name is a text", argument="filter")
-        options = _plain(options)
-        wanted[key] = [*map(_plain, options)] if isinstance(options, (list, tuple, set, frozenset)) else [options]
-        for option in wanted[key]:
-            if (
-                not isinstance(option, (str, int, float, type(None)))
-                or (isinstance(option, float) and not math.isfinite(option))
-                or any(unencodable(text) for text in (key, option) if isinstance(text, str))
-            ):
-                raise InputError(
-                    f"cannot filter by {key!r:.60}: {option!r:.60}; a filter has, for each name, a text, a finite "
-                    "number, true, false, null or a list of those",
-                    argument="filter",
-                )
-    return wanted
+class FieldTest(NamedTuple):
+    """A test of one metadata field."""
+
+    key: str
+    operator: str
+    """One of "$in", "$nin", "$gt", "$gte", "$lt", "$lte" or "$exists"; "$eq" and "$ne" are lists of one value."""
+    values: tuple[Any, ...]
+
+
+class Group(NamedTuple):
+    """Tests of which all must hold, or any."""
+
+    operator: Literal["$and", "$or"]
+    parts: tuple[FieldTest | Group, ...]
+
+    def tests(self) -> Iterator[FieldTest]:
+        """All tests, of groups in it, too."""
+        for part in self.parts:
+            if isinstance(part, Group):
+                yield from part.tests()
+            else:
+                yield part
+
+
+def parse_filter(filter: Filter | None) -> Group:
+    """A filter as tests, with values as metadata store them (dates as text). InputError if it is invalid."""
+    group = _group("$and", () if filter is None else (filter,), levels=_MAX_LEVELS)
+    if (count := sum(1 for _ in group.tests())) > MAX_TESTS:
+        raise _invalid(f"filter has {count:,} fields and operators; it must have at most {MAX_TESTS}")
+    return group
+
+
+def passes(metadata: Mapping[str, Any], group: Group) -> bool:
+    """Whether metadata pass a filter's tests."""
+    results = (passes(metadata, part) if isinstance(part, Group) else _holds(metadata, part) for part in group.parts)
+    return all(results) if group.operator == "$and" else any(results)
+
+
+def write_group(group: Group, write: Callable[[FieldTest], str]) -> str:
+    """A filter in a language that has AND, OR and parentheses; `write` writes a test. The empty text for no test."""
+    parts = (write_group(part, write) if isinstance(part, Group) else write(part) for part in group.parts)
+    return (" AND " if group.operator == "$and" else " OR ").join(f"({part})" for part in parts)
 
 
 def check_fields(filter: Filter | None, *, has_field: Callable[[str, Collection[Kind]], bool]) -> None:
     """Checks that candidates have the fields of a filter, with values of a kind that it asks for.
 
-    `has_field` is `Index.has_field`. A field may be missing where a value is None, which a missing field equals. One
-    that is null or an empty list for all candidates has no kind: any may come.
+    `has_field` is `Index.has_field`. A field may be missing where a value is None, which a missing field equals, and
+    where its existence is tested. One that is null or an empty list for all candidates has no kind: any may come.
 
     Raises:
         InputError: no candidate has a field, or all have values of other kinds in it.
     """
-    for key, values in checked_filter(filter).items():
+    for key, operator, values in parse_filter(filter).tests():
         kinds = {kind_of(value) for value in values if value is not None}
-        if None in values or has_field(key, kinds):
+        if operator == "$exists" or None in values or has_field(key, kinds):
             continue
         if not has_field(key, ()):
-            raise InputError(
-                f"cannot filter by {key!r}: no candidate of the index has this metadata field", argument="filter"
-            )
+            raise _invalid(f"cannot filter by {key!r}: no candidate of the index has this metadata field")
         if others := " and ".join(f"{kind}s" for kind in get_args(Kind) if has_field(key, (kind,))):
-            raise InputError(
+            raise _invalid(
                 f"cannot filter by {key!r}: {values[0]!r:.60} is a {kind_of(values[0])}, and in this metadata field "
-                f"the candidates have {others} alone, which never equal one",
-                argument="filter",
+                f"the candidates have {others} alone, which are not compared with one"
             )
+
+
+def _holds(metadata: Mapping[str, Any], test: FieldTest) -> bool:
+    if test.operator == "$exists":
+        return (test.key in metadata) == test.values[0]
+    stored = field_values(metadata.get(test.key))
+    if test.operator in ("$in", "$nin"):
+        return stored.isdisjoint(map(value_text, test.values)) == (test.operator == "$nin")
+    (value,) = test.values
+    bound, compare = value_text(value), COMPARE[test.operator]
+    return any(compare(text, bound) for text in stored if text[:1] == bound[0])
+
+
+def _group(operator: Literal["$and", "$or"], filters: Any, *, levels: int) -> Group:
+    if levels == 0:
+        raise _invalid(f"filter has more than {_MAX_LEVELS} levels of $and and $or")
+    if len(filters) > MAX_TESTS:
+        raise _invalid(f"filter has {len(filters):,} parts of {operator}; it must have at most {MAX_TESTS}")
+    groups = []
+    for filter in filters:
+        if not isinstance(filter, Mapping):
+            raise _invalid(f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}")
+        if len(filter) > MAX_TESTS:
+            raise _invalid(f"filter has {len(filter):,} fields; it must have at most {MAX_TESTS}")
+        groups.append(Group("$and", tuple(part for item in filter.items() for part in _parts(*item, levels=levels))))
+    return groups[0] if len(groups) == 1 else Group(operator, tuple(groups))
+
+
+def _parts(key: Any, value: Any, *, levels: int) -> Iterator[FieldTest | Group]:
+    """The tests of a field, or the group of "$and" or "$or"."""
+    if not isinstance(key, str):
+        raise _invalid(f"cannot filter by {key!r:.60}: a metadata field's name is a text")
+    if key == "$and" or key == "$or":
+        if not isinstance(value, (list, tuple)) or not all(value):
+            raise _invalid(f"cannot filter by {key}: {value!r:.60}; it has a list of filters, none of them empty")
+        if not value:
+            raise _invalid(f"cannot filter by {key}: its list of filters is empty")
+        yield _group(key, value, levels=levels - 1)
+    elif isinstance(value, Mapping):
+        if not value or not all(name in _OPERATORS for name in value):
+            raise _wrong(key, dict(value), f"a dict has operators, of {', '.join(_OPERATORS)}")
+        for name, operand in value.items():
+            yield _operator(key, name, _plain(operand))
+    else:
+        value = _plain(value)
+        values = value if isinstance(value, (list, tuple, set, frozenset)) else (value,)
+        yield FieldTest(key, "$in", tuple(_checked(key, _plain(each)) for each in values))
+
+
+def _operator(key: str, name: str, operand: Any) -> FieldTest:
+    if name in ("$in", "$nin"):
+        if not isinstance(operand, (list, tuple, set, frozenset)):
+            raise _wrong(key, operand, f"{name} has a list of values")
+        return FieldTest(key, name, tuple(_checked(key, _plain(each)) for each in operand))
+    if name == "$exists":
+        if not isinstance(operand, bool):
+            raise _wrong(key, operand, "$exists is true or false")
+        _checked(key, operand)
+        return FieldTest(key, "$exists", (operand,))
+    _checked(key, operand)
+    if name in ("$eq", "$ne"):
+        return FieldTest(key, "$in" if name == "$eq" else "$nin", (operand,))
+    if operand is None or isinstance(operand, bool):
+        raise _wrong(key, operand, f"{name} compares with a number or a text")
+    if exceeds(operand):
+        raise _wrong(key, operand, f"{name} compares with a text of at most 64 characters, or a number of 256 bits")
+    return FieldTest(key, name, (operand,))
+
+
+def _checked(key: str, value: Any) -> Any:
+    """A value that a metadata field may equal. InputError for others."""
+    if (
+        not isinstance(value, (str, int, float, type(None)))
+        or (isinstance(value, float) and not math.isfinite(value))
+        or any(unencodable(text) for text in (key, value) if isinstance(text, str))
+    ):
+        raise _wrong(
+            key, value, "a filter has, for each name, a text, a finite number, true, false, null or a list of those"
+        )
+    return value
 
 
 def _plain(value: Any) -> Any:
@@ -88,6 +194,9 @@ def _plain(value: Any) -> Any:
         return value
 
 
-def kind_of(value: str | float) -> Kind:
-    """The kind of a value, as equality sees it."""
-    return "text" if isinstance(value, str) else "boolean" if isinstance(value, bool) else "number"
+def _wrong(key: str, value: Any, what: str) -> InputError:
+    return _invalid(f"cannot filter by {key!r:.60}: {value!r:.60}; {what}")
+
+
+def _invalid(message: str) -> InputError:
+    return InputError(message, argument="filter")

@@ -81,7 +81,7 @@ class Fingerprints(NamedTuple):
 class Maker:
     """The model that made an index, stored by every engine beside the vectors."""
 
-    FORMAT_VERSION: ClassVar[int] = 2
+    FORMAT_VERSION: ClassVar[int] = 3
 
     architecture: str
     """Empty if unknown."""
@@ -150,7 +150,7 @@ class Maker:
 class IndexMeta(Maker):
     """The description of an index folder."""
 
-    FORMAT_VERSION = 6
+    FORMAT_VERSION = 7
 
     dtype: VectorDtype
     shard_size: Count

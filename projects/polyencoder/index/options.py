@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 from polyencoder.calibration.answering import AnswerOptions
 from polyencoder.checks import check_choice, checked_count, checked_text
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.filters import Exactness, Filter, checked_filter
+from polyencoder.index.filters import Exactness, Filter, parse_filter
 from polyencoder.index.hits import TOP_K, checked_diversity
 from polyencoder.index.shortlists import TOLERANCE
 from polyencoder.settings.metadata import Flag, Parlai
@@ -29,7 +29,8 @@ class SearchOptions(AnswerOptions):
     top_k: Annotated[int | None, Flag(alias="-k"), Parlai("index_top_k")] = None
     """Number of results per context (default: 10); all candidates if there are fewer."""
     filter: Annotated[Filter | None, Flag(parse=False)] = None
-    """Metadata fields and the value that each must have; a list of values means any of them."""
+    """Metadata fields and what each must be: a value, a list of values of which any, or operators: {"year": {"$gte":
+    2020}}."""
     exactness: Exactness | None = None
     """At least exact, certified or approximate (default: the fastest that the index has). Certified scores everything
     where nothing is proven, exact always."""
@@ -66,7 +67,7 @@ class SearchOptions(AnswerOptions):
             raise InputError(
                 f"tolerance is {self.tolerance!r:.60}; it must be at least 0, a number", argument="tolerance"
             )
-        checked_filter(self.filter)
+        parse_filter(self.filter)
         AnswerOptions.__post_init__(self)
         checked_diversity(self.diversity)
         if self.group_by is not None:

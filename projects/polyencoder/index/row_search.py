@@ -13,10 +13,11 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from polyencoder.index.certificate import Shortlist, ShortlistSearch, search_shortlists
-from polyencoder.index.filters import Filter, Kind
+from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.shortlists import Array, Lists, shortlists
+from polyencoder.index.values import Kind
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.rows import Block
 from polyencoder.search.scan import TopK, search
@@ -40,6 +41,10 @@ class Rows(Protocol):
 
     def count_texts(self, filter: Filter | None = None) -> int:
         """The number of their different texts; of rows where an engine cannot count texts."""
+        ...
+
+    def ids(self, filter: Filter) -> list[str]:
+        """The ids of the rows that pass the filter."""
         ...
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:

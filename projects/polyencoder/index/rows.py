@@ -18,13 +18,14 @@ from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How, canonical, checked, taken
-from polyencoder.index.filters import Filter, Kind
+from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.precomputed import checked_vector, same_vector
 from polyencoder.index.row_search import Field, Rows, search_rows
+from polyencoder.index.values import Kind
 from polyencoder.index.vectors import quantize
 from polyencoder.search.contexts import Contexts, check_finite
 
@@ -188,6 +189,9 @@ class RowIndex(Index):
             return len(gone)
 
         return self._in_steps(ids, step)
+
+    def _ids(self, filter: Filter) -> list[str]:
+        return self._read(lambda rows: rows.ids(filter))
 
     def _stored_of(self, rows: Iterable[Row]) -> dict[str, Array]:
         """The stored vectors of those of these rows that have theirs, unless another process has changed the text."""

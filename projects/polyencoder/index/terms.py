@@ -1,68 +1,82 @@
-"""Filters in a database: each row has the terms of its metadata, short texts, and a condition names terms.
+"""Filters in a database: each row has terms, short texts, and bounds, the smallest and largest values of its metadata.
 
-No database's own equality is trusted: Milvus Lite finds 1 for true, and false for 0. Here text, number and boolean are
-never equal, and 1 and 1.0 are. A field passes if it, or an element of its list, equals a value of the filter.
+No database's own equality is trusted: Milvus Lite finds 1 for true, and false for 0. A row has a value if it has the
+value's term, and a value above another one if its largest value is.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from itertools import groupby
+from typing import Any
 
-from polyencoder.index.filters import Filter, Kind, checked_filter, kind_of
+from polyencoder.index.filters import FieldTest, Filter, parse_filter, write_group
+from polyencoder.index.values import Kind, field_values, value_text
 
 LENGTH = 16
 """The length of a term, in characters."""
 
-
-class Condition(NamedTuple):
-    """The condition of a filter on one field."""
-
-    any_of: list[str]
-    """Terms of which a row must have one."""
-    or_without: str | None
-    """The term whose absence passes, too; None for none."""
+_COMPARED = {"$gt": ("max", ">"), "$gte": ("max", ">="), "$lt": ("min", "<"), "$lte": ("min", "<=")}
 
 
 def terms_of(metadata: Mapping[str, Any]) -> list[str]:
     """The terms of a row, each once: of each field, of the kinds of its values, and of the values."""
-    return list(dict.fromkeys(term for key, value in metadata.items() for term in _of_field(key, value)))
+    terms = []
+    for key, value in metadata.items():
+        texts = field_values(value)
+        terms += [_term(key), *(_term(key, text) for text in texts)]
+        terms += (_term(key, letter, "") for letter in {text[:1] for text in texts})
+    return terms
 
 
-def conditions(filter: Filter | None) -> list[Condition]:
-    """The conditions that the terms of a row must fulfil to pass. Errors are those of `checked_filter`."""
-    wanted = []
-    for key, options in checked_filter(filter).items():
-        any_of = [_term(key, "null") if option is None else _of_value(key, option) for option in options]
-        wanted.append(Condition(any_of, _term(key) if None in options else None))
-    return wanted
+def bounds_of(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The smallest and the largest number and text of each field, by names of letters and digits, in hexadecimal."""
+    bounds = {}
+    for key, value in metadata.items():
+        for letter, texts in groupby(sorted(field_values(value)), key=lambda text: text[:1]):
+            if letter in ("n", "t"):
+                ordered = [*texts]
+                for end, text in (("min", ordered[0]), ("max", ordered[-1])):
+                    bounds[_bound(key, letter, end)] = text.encode().hex()
+    return bounds
+
+
+def write_filter(
+    filter: Filter | None, *, any_of: Callable[[list[str]], str], compare: Callable[[str, str, str], str]
+) -> str:
+    """A filter in a database's language; the empty text for none. Errors are those of `parse_filter`.
+
+    Args:
+        any_of: writes that a row has any of these terms.
+        compare: writes that a row's bound of a name exists and is >, >=, < or <= a text of letters and digits.
+    """
+
+    def write(test: FieldTest) -> str:
+        key, operator, values = test
+        if operator == "$exists":
+            return any_of([_term(key)]) if values[0] else f"NOT {any_of([_term(key)])}"
+        if operator in _COMPARED:
+            end, sign = _COMPARED[operator]
+            text = value_text(values[0])
+            return compare(_bound(key, text[0], end), sign, text.encode().hex())
+        has = any_of([_term(key, value_text(value)) for value in values])
+        if None in values:
+            has = f"({has} OR NOT {any_of([_term(key)])})"
+        return has if operator == "$in" else f"NOT ({has})"
+
+    return write_group(parse_filter(filter), write)
 
 
 def field_terms(key: str, kinds: Collection[Kind] = ()) -> list[str]:
     """The terms of which a row has one if it has this field; with `kinds`, with a value of one of these."""
-    return [_term(key, kind) for kind in kinds] or [_term(key)]
+    return [_term(key, kind[0], "") for kind in kinds] or [_term(key)]
 
 
-def _of_field(key: str, value: Any) -> Iterator[str]:
-    yield _term(key)
-    if value is None:
-        yield _term(key, "null")
-    for element in value if isinstance(value, list) else [value]:
-        if isinstance(element, dict):
-            yield _term(key, "object")
-        elif element is not None and not isinstance(element, list):
-            yield _term(key, kind_of(element))
-            yield _of_value(key, element)
-
-
-def _of_value(key: str, value: str | int | float) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    written = hex(value) if type(value) is int else str(value)  # decimal digits are limited
-    return _term(key, kind_of(value), written)
+def _bound(key: str, letter: str, end: str) -> str:
+    return f"{_term(key, letter)}{end}"
 
 
 def _term(*parts: str) -> str:
     text = "\0".join(f"{len(part)} {part}" for part in parts)
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=LENGTH // 2).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=LENGTH // 2).hexdigest()

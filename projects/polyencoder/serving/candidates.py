@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from polyencoder.errors import InputError
@@ -64,8 +65,20 @@ async def put(request: PutRequest, service: Serving) -> Changed:
 
 
 @router.delete("/v1/candidates")
-async def delete(request: DeleteRequest, service: Serving) -> Changed:
-    """Removes the candidates of these ids, if they exist: all or none; on disk before the answer."""
+async def delete(
+    service: Serving,
+    request: DeleteRequest | None = None,
+    filter: Annotated[str | None, Query(description="In place of ids: a filter of metadata, in JSON.")] = None,
+) -> Changed:
+    """Removes the candidates of these ids, if they exist, or those that pass a filter: all or none; on disk before the
+    answer."""
+    if (request is None) == (filter is None):
+        raise InputError("give ids in the body, or a filter in the address", argument="ids")
+    if filter is not None:
+        wanted = _parsed(filter)
+        service.engine.check_filter(wanted)
+        return Changed(candidates=await service.writer.change(lambda index: index.remove_where(wanted)))
+    assert request is not None
     ids, most = request.ids, service.config.limits.documents
     if not 1 <= len(ids) <= most:
         raise InputError(f"ids has {len(ids):,} ids; it must have 1 to {most:,}", argument="ids")
@@ -75,4 +88,11 @@ async def delete(request: DeleteRequest, service: Serving) -> Changed:
 @router.delete("/v1/candidates/{id:path}")
 async def delete_one(id_: Annotated[str, Path(alias="id", min_length=1)], service: Serving) -> Changed:
     """Removes one candidate, if it exists."""
-    return await delete(DeleteRequest(ids=[id_]), service)
+    return await delete(service, DeleteRequest(ids=[id_]))
+
+
+def _parsed(filter: str) -> Any:
+    try:
+        return json.loads(filter)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"filter is {filter!r:.60}, which is not JSON: {error}", argument="filter") from None

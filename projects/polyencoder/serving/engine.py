@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from polyencoder.checks import checked_candidate
 from polyencoder.errors import InputError
+from polyencoder.index.filters import parse_filter
 from polyencoder.serving.config import Limits
 from polyencoder.serving.forward import Forward
 from polyencoder.serving.metrics import Metrics
@@ -95,8 +96,8 @@ class Engine:
             )
 
     def check_filter(self, filter: Mapping[str, Any] | None) -> None:
-        """Raises InputError above the limit of a filter's values."""
-        count = sum(len(value) if isinstance(value, list) else 1 for value in (filter or {}).values())
+        """Raises InputError for an invalid filter, or one above the limit of values."""
+        count = sum(len(test.values) for test in parse_filter(filter).tests())
         if count > self.limits.filter_values:
             raise InputError(
                 f"filter has {count:,} values; it must have at most {self.limits.filter_values:,}", argument="filter"

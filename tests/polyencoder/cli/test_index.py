@@ -252,6 +252,14 @@ def test_updates(call, model, ranker, tmp_path):
     command_fails(InputError, "standard input, line 1: no candidate of", *gone[:-1], "-", input="0\n3\n")
     said = call("update", "--index", folder, "--remove-id", 3, "--compact")
     assert said == f"{folder}: 1 removed, 1 removed vectors freed, FAISS index dropped\n{folder}: 3 candidates\n"
+    call("update", "--index", folder, "--add", write("years.jsonl", *({"text": f"{n}", "year": n} for n in range(5))))
+    said = call(
+        "update", "--index", folder, "--remove-id", "x", "--remove-where", "year>=1", "--remove-where", "year<4"
+    )
+    assert said == f"{folder}: 4 removed\n{folder}: 4 candidates\n"
+    unknown = ["update", "--model", model, "--index", folder, "--remove-where", "yaer<4"]
+    command_fails(InputError, "cannot filter by 'yaer'", *unknown)
+    command_fails(InputError, "--remove-where year: must be KEY=VALUE", *unknown[:-1], "year")
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,14 @@ def test_contexts_of_lines_and_records(ask, ranker, folder, tmp_path):
 
 @pytest.mark.parametrize(
     ("flags", "filter"),
-    [(["n=3"], {"n": 3}), (["n=4"], {"n": "4"}), (["n=3", "n=4"], {"n": [3, "4"]}), (["n=3", "m=4"], {"n": 99})],
+    [
+        (["n=3"], {"n": 3}),
+        (["n=4"], {"n": "4"}),
+        (["n=3", "n=4"], {"n": [3, "4"]}),
+        (["n=3", "m=4"], {"n": 99}),
+        (["n>=2", "n<5"], {"n": {"$gte": 2, "$lt": 5}}),
+        (["n!=3", "n!=4"], {"n": {"$nin": [3, "4"]}}),
+    ],
 )
 def test_filters(ask, ranker, folder, flags, filter):
     given = [part for flag in flags for part in ("--filter", flag)]
@@ -239,6 +246,7 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
         (InputError, "top_k is 0", ["--top-k", 0]),
         (ConfigError, "group_size is read only with group_by", ["--group-size", 2]),
         (InputError, "--filter lang: must be KEY=VALUE", ["--filter", "lang"]),
+        (InputError, "--filter =en: must be KEY=VALUE", ["--filter", "=en"]),
         (InputError, "cannot filter by 'lagn': no candidate of the index has this metadata", ["--filter", "lagn=en"]),
         (InputError, "cannot filter by 'lagn': no candidate of the index has this metadata", ["--filter", "lagn=NaN"]),
         (ConfigError, "index: effort given, but it has no FAISS index, .*build one with", ["--effort", "64"]),

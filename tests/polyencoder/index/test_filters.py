@@ -1,8 +1,9 @@
-"""Filters: a field's values as a list, or an error that names the field."""
+"""Filters: tests of fields, or an error that names the field."""
 
 from __future__ import annotations
 
 import json
+import random
 from decimal import Decimal
 from uuid import UUID
 
@@ -13,12 +14,36 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
 from polyencoder.index.entries import canonical
-from polyencoder.index.filters import check_fields, checked_filter
+from polyencoder.index.filters import check_fields, parse_filter, passes
+from tests.polyencoder.index.filtering import passes as oracle
+from tests.polyencoder.index.filtering import random_filter, random_metadata
 
 
-def test_one_value_is_a_list_of_one():
-    assert checked_filter({"a": 1, "b": [None, "x"], "c": ()}) == {"a": [1], "b": [None, "x"], "c": []}
-    assert checked_filter(None) == {}
+def list_tests(filter):
+    return [*parse_filter(filter).tests()]
+
+
+def test_each_operator_is_a_test():
+    assert list_tests({"a": 1, "b": [None, "x"], "c": ()}) == [
+        ("a", "$in", (1,)),
+        ("b", "$in", (None, "x")),
+        ("c", "$in", ()),
+    ]
+    assert list_tests({"a": {"$gte": 2020, "$ne": "x"}, "$or": [{"b": {"$exists": True}}, {"b": {"$nin": [1]}}]}) == [
+        ("a", "$gte", (2020,)),
+        ("a", "$nin", ("x",)),
+        ("b", "$exists", (True,)),
+        ("b", "$nin", (1,)),
+    ]
+    assert list_tests(None) == list_tests({}) == []
+
+
+def test_2000_random_filters_evaluated_by_python():
+    metadata = [random_metadata(random.Random(seed)) for seed in range(100)]
+    for seed in range(2000):
+        filter = random_filter(random.Random(seed))
+        group = parse_filter(filter)
+        assert [passes(one, group) for one in metadata] == [oracle(one, filter) for one in metadata], filter
 
 
 @given(
@@ -43,16 +68,57 @@ def test_one_value_is_a_list_of_one():
 def test_values_are_those_that_metadata_store(value):
     stored = json.loads(canonical({"a": value}))["a"]
     for options in (value, [value], (value,), {value}):
-        (found,) = checked_filter({"a": options})["a"]
+        ((_, _, (found,)),) = list_tests({"a": options})
         assert (json.loads(json.dumps(found)), type(found) is bool) == (stored, type(stored) is bool)
-    assert checked_filter({"a": np.array([1, 2])}) == {"a": [1, 2]}
+    assert list_tests({"a": np.array([1, 2])}) == [("a", "$in", (1, 2))]
+    assert list_tests({"a": {"$gt": np.datetime64("2026-11-27")}}) == [("a", "$gt", ("2026-11-27",))]
 
 
-@pytest.mark.parametrize("filter", ["a", {1: 2}, {"a": float("nan")}, {"a": [{}]}, {"a": "\ud800"}, {"\ud800": 1}])
-def test_what_is_no_filter(filter):
-    with pytest.raises(InputError, match=r"filter is 'a'; it must be a dict|cannot filter by") as caught:
-        checked_filter(filter)
+@pytest.mark.parametrize(
+    ("filter", "named"),
+    [
+        ("a", "filter is 'a'; it must be a dict"),
+        ({1: 2}, "by 1"),
+        ({"a": float("nan")}, "'a': nan"),
+        ({"a": [{}]}, "'a': {}"),
+        ({"a": b"x"}, "'a': b'x'"),
+        ({"a": "\ud800"}, "'a'"),
+        ({"\ud800": 1}, "ud800"),
+        ({"\ud800": {"$exists": True}}, "ud800"),
+        ({"a": {"b": 1}}, r"\$gte"),
+        ({"a": {}}, r"\$gte"),
+        ({"a": {"$gt": 1, "lt": 2}}, r"\$gte"),
+        ({"a": {"$gt": True}}, r"\$gt"),
+        ({"a": {"$lt": None}}, r"\$lt"),
+        ({"a": {"$lt": [1]}}, r"'a': \[1\]"),
+        ({"a": {"$ne": [1]}}, r"'a': \[1\]"),
+        ({"a": {"$in": 1}}, r"\$in has a list"),
+        ({"a": {"$nin": "x"}}, r"\$nin has a list"),
+        ({"a": {"$exists": 1}}, r"\$exists"),
+        ({"a": {"$gte": "x" * 65}}, "64"),
+        ({"a": {"$gte": 2**257 + 1}}, "256"),
+        ({"$or": []}, r"\$or"),
+        ({"$or": [{}]}, r"\$or"),
+        ({"$and": {"a": 1}}, r"\$and"),
+        ({"$and": ["a"]}, "it must be a dict"),
+        ({"a": {"$and": [1]}}, r"\$gte"),
+        ({str(n): n for n in range(101)}, "101 fields"),
+        ({"$or": [{"a": {"$gt": 1, "$lt": 2}}] * 51}, "102 fields and operators"),
+    ],
+)
+def test_what_is_no_filter(filter, named):
+    with pytest.raises(InputError, match=named) as caught:
+        parse_filter(filter)
     assert caught.value.argument == "filter"
+
+
+def test_nested_too_deeply():
+    filter = {"a": 1}
+    for _ in range(9):
+        filter = {"$or": [filter]}
+    assert list_tests(filter) == [("a", "$in", (1,))]
+    with pytest.raises(InputError, match="levels"):
+        parse_filter({"$and": [filter]})
 
 
 def fields_of(**kinds):
@@ -66,9 +132,17 @@ def fields_of(**kinds):
         ({"a": 1, "b": "x", "c": [None, "x"], "d": None}, None),
         ({"a": ["3", 3]}, None),  # as `--filter a=3` means either
         ({"a": []}, None),
+        ({"e": {"$exists": True}}, None),
+        ({"a": {"$gt": 1}, "$or": [{"b": "x"}, {"b": {"$ne": True}}]}, None),
+        ({"$or": [{"a": 1}, {"e": 1}]}, "cannot filter by 'e': no candidate of the index has this metadata field"),
+        ({"e": {"$ne": 1}}, "cannot filter by 'e'"),
+        ({"b": {"$gte": 2020}}, "cannot filter by 'b': 2020 is a number, .* texts and booleans alone"),
         ({"g": "x"}, None),  # null or empty lists alone, which have no kind
         ({"e": 1}, "cannot filter by 'e': no candidate of the index has this metadata field"),
-        ({"a": "3"}, "cannot filter by 'a': '3' is a text, and in this .* have numbers alone, which never equal one"),
+        (
+            {"a": "3"},
+            "cannot filter by 'a': '3' is a text, and in this .* have numbers alone",
+        ),
         ({"b": [3, 4]}, "cannot filter by 'b': 3 is a number, and in this .* have texts and booleans alone"),
         ({"a": True}, "True is a boolean, .* numbers alone"),
         ({"f": "x"}, "'x' is a text, .* objects alone"),

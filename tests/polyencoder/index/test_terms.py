@@ -2,51 +2,46 @@
 
 from __future__ import annotations
 
-import math
+import random
 from typing import get_args
 
 import numpy as np
 import pytest
 
 from polyencoder.errors import InputError
+from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Candidate
-from polyencoder.index.filters import Kind
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import make_index
-from polyencoder.index.terms import LENGTH, conditions, field_terms, terms_of
-from tests.polyencoder.index.filtering import passes
+from polyencoder.index.terms import LENGTH, bounds_of, field_terms, terms_of
+from polyencoder.index.values import Kind, value_text
+from tests.polyencoder.index.filtering import passes, random_filter, random_metadata
 
 VALUES = [None, True, False, 0, 1, 1.0, -1.5, 10**20, 2**53 + 1, 1e23, "1", "true", "", [1, "ü'\"\\"], {"a": 1}]
 FILTERS = [None, True, False, 0, 1, 1.0, -1.5, 1e20, 2**53, 10**23, "1", "true", "", "ü'\"\\", [0, None, "true"]]
 METADATA = [*({"k": value} for value in [*VALUES, [], [None, True], [[1]], [{"a": 1}]]), {}, {"b": 1}]
+RANDOM = [random_metadata(random.Random(seed)) for seed in range(200)]
 
 
-def naive(metadata: dict, filter: dict) -> bool:
-    terms = {*terms_of(metadata)}
-    return all(
-        not terms.isdisjoint(any_of) or (absent is not None and absent not in terms)
-        for any_of, absent in conditions(filter)
-    )
+def open_with(metadata, request, tmp_path):
+    """An index of candidates with these metadata, in the engine of the parameter, and the vectors."""
+    engine = request.param
+    if engine == "milvus":
+        pytest.importorskip("milvus_lite")
+    where = f"milvus:{tmp_path}/a.db" if engine == "milvus" else str(tmp_path / "index")
+    if engine == "postgres":
+        where = f"{request.getfixturevalue('postgres').address}#terms{len(metadata)}"
+    vectors = np.random.default_rng(0).standard_normal((len(metadata), 4)).astype(np.float32)
+    records = [Candidate(str(i), f"text {i}", one, "", vectors[i]) for i, one in enumerate(metadata)]
+    options = {"faiss": "ivf-flat,nlist=1"} if engine == "faiss" else {}
+    return make_index(records, where, Fingerprints("made"), IndexOptions(**options)), vectors
 
 
-@pytest.fixture(params=["terms", "folder", "milvus", "postgres"])
+@pytest.fixture(params=["folder", "milvus", "postgres"])
 def passing(request, tmp_path):
     """(filter) -> the places of the metadata that pass it, and (key, kinds) -> whether any has such a field."""
-    if request.param == "terms":
-        every = {term for one in METADATA for term in terms_of(one)}
-        yield (
-            lambda filter: {place for place, one in enumerate(METADATA) if naive(one, filter)},
-            lambda key, kinds: not every.isdisjoint(field_terms(key, kinds)),
-        )
-        return
-    if request.param == "milvus":
-        pytest.importorskip("milvus_lite")
-    where = str(tmp_path / "index") if request.param == "folder" else f"milvus:{tmp_path}/a.db"
-    if request.param == "postgres":
-        where = f"{request.getfixturevalue('postgres').address}#terms"
-    vectors = np.random.default_rng(0).standard_normal((len(METADATA), 4)).astype(np.float32)
-    records = [Candidate(str(i), f"text {i}", one, "", vectors[i]) for i, one in enumerate(METADATA)]
-    with make_index(records, where, Fingerprints("made")) as index:
+    index, vectors = open_with(METADATA, request, tmp_path)
+    with index:
 
         def found(filter):
             (hits,) = index.search(vectors[:1], top_k=100, filter=filter)
@@ -55,6 +50,43 @@ def passing(request, tmp_path):
             return {int(hit.id) for hit in hits}
 
         yield found, index.has_field
+
+
+@pytest.fixture(params=["folder", "faiss", "milvus", "postgres"])
+def random_index(request, tmp_path):
+    if request.param == "faiss":
+        pytest.importorskip("faiss")
+    index, vectors = open_with(RANDOM, request, tmp_path)
+    with index:
+        yield index, vectors[:1]
+
+
+@pytest.mark.slow
+def test_2000_random_filters_against_python(random_index):
+    """Counted; and of every tenth filter, the candidates are searched."""
+    index, context = random_index
+    for seed in range(2000):
+        filter = random_filter(random.Random(seed))
+        expected = {str(place) for place, metadata in enumerate(RANDOM) if passes(metadata, filter)}
+        assert index.count(filter) == len(expected), filter
+        if seed % 10 == 0:
+            (hits,) = index.search(context, top_k=len(RANDOM), filter=filter)
+            assert {hit.id for hit in hits} == expected, filter
+    unwanted = {"$or": [{"a": {"$gt": 0}}, {"b": {"$lte": "b"}}]}
+    left = [metadata for metadata in RANDOM if not passes(metadata, unwanted)]
+    assert index.remove_where(unwanted) == len(RANDOM) - len(left) > 0
+    assert len(index) == len(left)
+    assert index.count(unwanted) == 0
+    assert index.count({"a": {"$exists": True}}) == sum("a" in metadata for metadata in left)
+    for filter, named in (({}, "filter is empty"), ({"c": 1}, "no candidate of the index has")):
+        with pytest.raises(InputError, match=named):
+            index.remove_where(filter)
+
+
+def test_bounds_are_the_smallest_and_largest_of_each_kind():
+    bounds = bounds_of({"k": [3, -1, "b", "a", True, None, {"a": 1}], "none": None})
+    assert len(bounds) == 4
+    assert {*bounds.values()} == {value_text(value).encode().hex() for value in (3, -1, "a", "b")}
 
 
 def test_every_value_beside_every_filter(passing):
@@ -97,9 +129,3 @@ def test_terms_are_short_and_distinct():
     assert len({*terms}) == len(terms)
     assert {len(term) for term in terms} == {LENGTH}
     assert all(term.isalnum() for term in terms)
-
-
-@pytest.mark.parametrize("value", [{"a": 1}, math.nan, b"x"])
-def test_what_cannot_be_filtered_by(value):
-    with pytest.raises(InputError, match="cannot filter by 'key'"):
-        conditions({"key": value})

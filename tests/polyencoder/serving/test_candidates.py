@@ -68,6 +68,19 @@ def test_what_is_put_is_found_replaced_and_removed(serve):
     assert [hit.id for hit in hits] == list(found(client))
 
 
+def test_what_passes_a_filter_is_removed(serve):
+    client = serve("bi")
+    before = found(client)
+    for wrong in ('{"lang": 3}', '{"lagn": "de"}', "lang=de", "{}", '{"lang": {"$like": "d"}}', "["):
+        answer = client.delete("/v1/candidates", params={"filter": wrong})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (422, "filter"), wrong
+    assert client.delete("/v1/candidates").json()["error"]["param"] == "ids"
+    assert found(client) == before
+    answer = client.delete("/v1/candidates", params={"filter": '{"about": {"$exists": true}, "lang": {"$ne": "de"}}'})
+    assert answer.json() == {"candidates": len(before) - 1}
+    assert found(client).keys() == before.keys() - {"pets"}
+
+
 @pytest.mark.parametrize(
     ("candidates", "says"),
     [

@@ -46,6 +46,7 @@ def test_filters_and_turns_of_the_context(serve):
     assert {one["considered"] for one in answer.json()["results"]} == {len(index)}
     assert client.post("/v1/search", json={"query": QUERY, "diversity": 2}).status_code == 422
     assert ids(client.post("/v1/search", json={"query": QUERY, "filter": {"lang": "de"}})) == ["tag"]
+    assert ids(client.post("/v1/search", json={"query": QUERY, "filter": {"lang": {"$lt": "en"}}})) == ["tag"]
     grouped = client.post("/v1/search", json={"query": QUERY, "top_k": 3, "group_by": "lang", "group_size": 2})
     assert ids(grouped) == [hit.id for hit in ranker.search(QUERY, index, top_k=3, group_by="lang", group_size=2)]
     for wrong in ({"group_size": 2}, {"group_by": "lang", "group_size": 0}, {"group_by": "lagn"}):
@@ -164,7 +165,7 @@ def test_options_and_results_are_those_of_the_library():
     assert {*Hit._fields} == {*SearchResult.model_fields}
 
 
-@pytest.mark.parametrize("filter", [{"length": 3}, {"lang": {"a": 1}}, {'a"b': 1}])
+@pytest.mark.parametrize("filter", [{"length": 3}, {"lang": {"a": 1}}, {"lang": {"$gt": 3}}, {'a"b': 1}])
 def test_a_filter_that_does_not_fit_is_said_with_its_field(shared, filter):
     answer = shared.post("/v1/search", json={"query": QUERY, "filter": filter})
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "filter")

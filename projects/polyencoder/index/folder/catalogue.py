@@ -7,7 +7,7 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +15,13 @@ import numpy as np
 
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.entries import Candidate, How, checked, taken
-from polyencoder.index.filters import Filter, Kind
+from polyencoder.index.filters import Filter, Group, parse_filter, passes
 from polyencoder.index.folder.conditions import condition_of, exists
 from polyencoder.index.folder.files import is_ours
 from polyencoder.index.folder.schema import COMPACT, INDEXES, damaged
 from polyencoder.index.folder.words import Words
 from polyencoder.index.hits import Found, Hit
+from polyencoder.index.values import Kind, field_values
 
 Array = np.ndarray[Any, Any]
 
@@ -42,6 +43,7 @@ class Catalogue:
     """The contents of an index, through a connection with an open transaction; messages name the folder."""
 
     def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
+        self._connection = connection
         self._ask = connection.execute
         self._folder = folder
 
@@ -74,6 +76,11 @@ class Catalogue:
         condition, values = condition_of(filter)
         where = f"WHERE {condition}" if values else ""  # without any SQLite does not look at the entries
         return int(self._one(f"SELECT COUNT(*) FROM entries {where}", values))
+
+    def ids(self, filter: Filter) -> list[str]:
+        """The ids of the entries that pass the filter."""
+        condition, values = condition_of(filter)
+        return [str(id_) for (id_,) in self._ask(f"SELECT id FROM entries WHERE {condition}", values)]
 
     def texts(self, start: int, stop: int) -> list[str]:
         """The texts of a range of rows."""
@@ -113,12 +120,15 @@ class Catalogue:
     ) -> dict[int, list[tuple[str, dict[str, Any] | None]]]:
         """The id and metadata of these rows' entries that pass the filter, in insertion order, up to `most` per row."""
         entries: dict[int, list[tuple[str, dict[str, Any] | None]]] = {row: [] for row in rows}
-        condition, values = condition_of(filter)
+        condition = "TRUE"
+        if filter:
+            self._connection.create_function("passes", 1, partial(_passes, parse_filter(filter)))
+            condition = "passes(metadata)"  # of few entries: the conditions would name all that pass
         query = (
             f"SELECT wanted, id, metadata FROM {_WANTED} CROSS JOIN entries ON number IN "
             f"(SELECT number FROM entries WHERE row = wanted AND {condition} ORDER BY number LIMIT ?) ORDER BY number"
         )
-        for row, id_, data in self._ask(query, (json.dumps([*entries]), *values, -1 if most is None else most)):
+        for row, id_, data in self._ask(query, (json.dumps([*entries]), -1 if most is None else most)):
             try:
                 metadata = None if data is None else json.loads(data)
             except (ValueError, TypeError, RecursionError):
@@ -158,7 +168,7 @@ class Catalogue:
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
         """See `Index.has_field`."""
         condition, values = exists(key, kinds)
-        return self._ask(f"SELECT 1 FROM entries WHERE {condition} LIMIT 1", values).fetchone() is not None
+        return self._ask(f"SELECT 1 FROM fields WHERE {condition} LIMIT 1", values).fetchone() is not None
 
     def allowed(self, filter: Filter | None = None) -> Array | None:
         """bool [rows], True for the rows with an entry that passes the filter; None for all."""
@@ -243,16 +253,21 @@ class Catalogue:
             lacks_words = ask("DELETE FROM dead WHERE row = ?", (row,)).rowcount > 0
         if lacks_words and self.words is not None:
             self.words.add(row, text)
-        ask("INSERT INTO entries SELECT COALESCE(MAX(number) + 1, 0), ?, ?, ? FROM entries", (id_, row, metadata))
+        insert = "INSERT INTO entries SELECT COALESCE(MAX(number) + 1, 0), ?, ?, ? FROM entries"
+        number = ask(insert, (id_, row, metadata)).lastrowid
+        self._connection.executemany("INSERT INTO fields VALUES (?, ?, ?)", self._fields(metadata, number))
         return 1 + removed
 
     def remove(self, id_: str, *, missing_ok: bool = False) -> int:
         """Removes an entry; returns the change of their number. InputError for an unknown id, unless `missing_ok`."""
-        if (entry := self._ask("SELECT row FROM entries WHERE id = ?", (id_,)).fetchone()) is None:
+        known = self._ask("SELECT row, number, metadata FROM entries WHERE id = ?", (id_,))
+        if (entry := known.fetchone()) is None:
             if missing_ok:
                 return 0
             raise InputError(f"no candidate has the id {id_!r}", where=self._folder)
-        (row,) = entry
+        row, number, metadata = entry
+        where = "key = ? AND value = ? AND entry = ?"
+        self._connection.executemany(f"DELETE FROM fields WHERE {where}", self._fields(metadata, number))
         self._ask("DELETE FROM entries WHERE id = ?", (id_,))
         dies = self._ask("INSERT INTO dead SELECT ? WHERE NOT EXISTS (SELECT 1 FROM entries WHERE row = ?)", (row, row))
         if dies.rowcount > 0 and self.words is not None:
@@ -299,13 +314,37 @@ class Catalogue:
         wrong = self._one("SELECT COUNT(*) FROM entries WHERE row NOT IN (SELECT row FROM texts)")
         if wrong:
             return f"{wrong} entries without a text"
+        fields = 0
+        for number, metadata in self._ask("SELECT number, metadata FROM entries"):
+            for field in self._fields(metadata, number):
+                if self._ask("SELECT 1 FROM fields WHERE (key, value, entry) = (?, ?, ?)", field).fetchone() is None:
+                    return f"entry {number} lacks a value that filters look for"
+                fields += 1
+        if fields != self._one("SELECT COUNT(*) FROM fields"):
+            return "filters find values that no entry has"
         return None if self.words is None else self.words.check()
+
+    def _fields(self, metadata: Any, number: int | None) -> list[tuple[str, str, int | None]]:
+        """The rows of the table `fields` of an entry."""
+        try:
+            fields = json.loads(metadata or "{}").items()
+            return [(key, text, number) for key, value in fields for text in field_values(value)]
+        except (AttributeError, TypeError, ValueError, RecursionError):
+            raise self._damaged(f"the metadata of the entry {number} cannot be read") from None
 
     def _one(self, query: str, values: Sequence[Any] = ()) -> Any:
         """The first value of the first row. Raises sqlite3.DatabaseError if there is none."""
         if (found := self._ask(query, values).fetchone()) is None:
             raise sqlite3.DatabaseError("it has no description")
         return found[0]
+
+
+def _passes(group: Group, data: Any) -> bool:
+    """Whether an entry's metadata pass; damaged ones do, and are an error where they are read."""
+    try:
+        return passes(json.loads(data or "{}"), group)
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        return True
 
 
 def digest_of(text: str) -> bytes:

@@ -24,7 +24,7 @@ from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How
 from polyencoder.index.faiss.file import Tuned
 from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample
-from polyencoder.index.filters import Filter, Kind
+from polyencoder.index.filters import Filter
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, check_there
@@ -34,6 +34,7 @@ from polyencoder.index.hits import TOP_K, Hit
 from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
+from polyencoder.index.values import Kind
 from polyencoder.index.vectors import Vectors
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.late import TokenVectors
@@ -244,6 +245,9 @@ class FolderIndex(Index):
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
         """See `Index.remove`. Their texts and vectors stay on disk until `compact`."""
         return self._each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
+
+    def _ids(self, filter: Filter) -> list[str]:
+        return self._read(lambda _, catalogue: catalogue.ids(filter))
 
     def compact(self) -> int:
         """Frees dead rows, merges small files, and drops the FAISS index; returns the number of dead rows."""

@@ -1,8 +1,9 @@
 """The tables of an index's database.
 
 A *row* is a distinct text, and the place of its vector: 0, 1, 2, ... without gaps. An *entry* is a candidate: an id, a
-row and metadata. Several entries may share a row. A row without entries is *dead*; its vector stays in its file until
-the index is compacted. An index with words also has a full-text table of the living rows, see `words`.
+row and metadata; filters find it by `fields`, the texts of its metadata's values (see `index.values`). Several entries
+may share a row. A row without entries is *dead*; its vector stays in its file until the index is compacted. An index
+with words also has a full-text table of the living rows, see `words`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _TEXTS = "CREATE TABLE {}(row INTEGER PRIMARY KEY, digest BLOB UNIQUE NOT NULL, 
 _TABLES = f"""
 {_TEXTS.format("texts")}
 CREATE TABLE entries(number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, row INTEGER NOT NULL, metadata TEXT);
+CREATE TABLE fields(key TEXT, value TEXT, entry INTEGER, PRIMARY KEY(key, value, entry)) WITHOUT ROWID;
 CREATE TABLE dead(row INTEGER PRIMARY KEY);
 CREATE TABLE files(name TEXT PRIMARY KEY, rows INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum TEXT NOT NULL);
 CREATE TABLE description(json TEXT NOT NULL);
@@ -55,8 +57,9 @@ def check_tables(connection: sqlite3.Connection, folder: Path) -> None:
     if (found := ask(others, (TABLE,)).fetchone()) is not None:
         raise damaged(folder, "its database has the {} {!r:.60}, which is not part of an index".format(*found))
     for name, columns in _tables(words=words.exist).items():
-        if _columns(ask, name) != columns:
-            raise damaged(folder, f"its database has no valid table {name!r}")
+        if (there := _columns(ask, name)) != columns:
+            what = "valid " if there else ""
+            raise damaged(folder, f"its database has no {what}table {name!r}")
 
 
 def damaged(folder: Path, what: str) -> CheckpointError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 
 from polyencoder.errors import CheckpointError
 from polyencoder.index.faiss.search import FaissSearch, scan_vectors
-from polyencoder.index.filters import Filter, checked_filter
+from polyencoder.index.filters import Filter, parse_filter
 from polyencoder.index.folder.catalogue import Array, Catalogue, check_size
 from polyencoder.index.hits import Found, Hit
 from polyencoder.index.meta import IndexMeta
@@ -84,7 +83,7 @@ class State:
 
     def allowed(self, catalogue: Catalogue, filter: Filter | None = None) -> Array | None:
         """Caches `Catalogue.allowed`, since a state does not change."""
-        key = json.dumps(checked_filter(filter), sort_keys=True)
+        key = repr(parse_filter(filter))
         if key in (known := self._allowed):
             return known[key]
         found = catalogue.allowed(filter)

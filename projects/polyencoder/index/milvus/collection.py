@@ -21,10 +21,11 @@ import numpy as np
 from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswerError, PolyencoderError, first_line
 from polyencoder.index.entries import canonical
-from polyencoder.index.filters import Filter, Kind
+from polyencoder.index.filters import Filter
 from polyencoder.index.row_search import Field
 from polyencoder.index.rows import Array, Entry, key_of, norm_of
-from polyencoder.index.terms import LENGTH, conditions, field_terms, terms_of
+from polyencoder.index.terms import LENGTH, bounds_of, field_terms, terms_of, write_filter
+from polyencoder.index.values import Kind
 from polyencoder.packages import require
 
 MILVUS = "milvus:"
@@ -121,6 +122,7 @@ class MilvusCollection:
         schema.add_field("metadata", types.VARCHAR, max_length=MAX_BYTES)
         of_terms = {"element_type": types.VARCHAR, "max_capacity": MAX_TERMS, "max_length": LENGTH}
         schema.add_field("terms", types.ARRAY, **of_terms)
+        schema.add_field("bounds", types.JSON)
         schema.add_field("norm", types.FLOAT)
         schema.add_field("vector", types.FLOAT_VECTOR, dim=dim)
         index = self._milvus.MilvusClient.prepare_index_params()
@@ -151,6 +153,9 @@ class MilvusCollection:
     def count_texts(self, filter: Filter | None = None) -> int:
         """The number of rows: Milvus cannot count different texts."""
         return self.count(filter)
+
+    def ids(self, filter: Filter) -> list[str]:
+        return [row["id"] for page in self._pages(filter, "id") for row in page]
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
         return self.any(_any_term(field_terms(key, kinds)))
@@ -196,16 +201,20 @@ class MilvusCollection:
         return by_key
 
     def pages(self, filter: Filter | None = None) -> Iterator[tuple[list[str], Array]]:
+        for rows in self._pages(filter, "key", "vector"):
+            yield [row["key"] for row in rows], np.asarray([row["vector"] for row in rows], dtype=np.float32)
+
+    def _pages(self, filter: Filter | None, *fields: str) -> Iterator[list[dict[str, Any]]]:
         with self._explained():
             pages = self._loaded(
                 self._client.query_iterator,
                 batch_size=_ROWS_A_PAGE,
                 filter=_expression(filter),
-                output_fields=["key", "vector"],
+                output_fields=[*fields],
             )
             try:
                 while rows := pages.next():
-                    yield [row["key"] for row in rows], np.asarray([row["vector"] for row in rows], dtype=np.float32)
+                    yield rows
             finally:
                 pages.close()
 
@@ -233,6 +242,7 @@ class MilvusCollection:
                 "key": key_of(entry.id),
                 "metadata": canonical(entry.metadata) or "{}",
                 "terms": terms_of(entry.metadata),
+                "bounds": bounds_of(entry.metadata),
                 "norm": norm_of(vector),
                 "vector": vector,
             }
@@ -323,10 +333,9 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _expression(filter: Filter | None) -> str:
-    """A filter as a Milvus expression; the empty text for none. Keys and terms need no quoting."""
-    return " and ".join(
-        f"({_any_term(any_of)} or not {_any_term([absent])})" if absent else _any_term(any_of)
-        for any_of, absent in conditions(filter)
+    """A filter as a Milvus expression; the empty text for none. Keys, terms and bounds need no quoting."""
+    return write_filter(
+        filter, any_of=_any_term, compare=lambda name, sign, bound: f'bounds["{name}"] {sign} "{bound}"'
     )
 
 

@@ -6,6 +6,7 @@ scored here (`row_search`). Milvus's search with several vectors (MaxSim) would 
 
 from __future__ import annotations
 
+import json
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -19,7 +20,7 @@ from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import MAX_BYTES, MAX_TERMS, Description, IndexKind, MilvusCollection
 from polyencoder.index.row_search import Field, Rows
 from polyencoder.index.rows import ROWS_AT_ONCE, Entry, Row, RowIndex, key_of
-from polyencoder.index.terms import terms_of
+from polyencoder.index.terms import bounds_of, terms_of
 
 T = TypeVar("T")
 
@@ -130,6 +131,8 @@ class MilvusIndex(RowIndex):
                 raise ValueError(f"its {name} has {n:,} bytes; Milvus holds at most {MAX_BYTES:,}")
         if (n := len(terms_of(entry.metadata))) > MAX_TERMS:
             raise ValueError(f"its metadata have {n:,} fields and values; Milvus holds at most {MAX_TERMS:,}")
+        if (n := len(json.dumps(bounds_of(entry.metadata)))) > MAX_BYTES:
+            raise ValueError(f"its metadata need {n:,} bytes for filters; Milvus holds at most {MAX_BYTES:,}")
 
     @contextmanager
     def changing(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from polyencoder.index.entries import canonical
 from polyencoder.index.filters import Filter
 from polyencoder.index.rows import Entry, key_of, norm_of
-from polyencoder.index.terms import conditions, terms_of
+from polyencoder.index.terms import bounds_of, terms_of, write_filter
 from polyencoder.index.words import words_of
 
 _MOST_PLACES, _LAST_PLACE, _MOST_BYTES, _LONGEST_WORD = 255, 16_383, 1 << 20, 2046  # of a tsvector
@@ -47,7 +48,7 @@ def tsquery(word: str) -> str:
 
 
 def copied(entry: Entry, vector: np.ndarray[Any, Any], *, words: bool = False) -> tuple[bytes | None, ...]:
-    """A row in the formats of COPY: key, id, text, metadata, terms, norm, vector (float32 [dim]), perhaps words."""
+    """A row in the formats of COPY: key, id, text, metadata, terms, bounds, norm, vector (float32 [dim]), words."""
     metadata = canonical(entry.metadata)
     return (
         key_of(entry.id).encode(),
@@ -55,6 +56,7 @@ def copied(entry: Entry, vector: np.ndarray[Any, Any], *, words: bool = False) -
         entry.text.encode(),
         None if metadata is None else metadata.encode(),
         _text_array([term.encode() for term in terms_of(entry.metadata)]),
+        b"\1" + json.dumps(bounds_of(entry.metadata)).encode(),  # the version of jsonb's format, and its text
         np.array(norm_of(vector), dtype=">f4").tobytes(),
         np.array([len(vector), 0], dtype=">i2").tobytes() + vector.astype(">f4").tobytes(),
         *([tsvector(entry.text)] if words else []),
@@ -68,14 +70,16 @@ def _text_array(texts: list[bytes]) -> bytes:
 
 
 def condition(filter: Filter | None) -> tuple[str, dict[str, Any]]:
-    """A filter in SQL, with named placeholders and their values. Errors are those of `checked_filter`."""
-    parts: list[str] = []
+    """A filter in SQL, with named placeholders and their values. Errors are those of `parse_filter`."""
     values: dict[str, Any] = {}
-    for i, (any_of, absent) in enumerate(conditions(filter)):
-        values[f"any{i}"] = any_of
-        part = f"terms && %(any{i})s::text[]"
-        if absent is not None:
-            values[f"absent{i}"] = [absent]
-            part = f"({part} OR NOT terms && %(absent{i})s::text[])"
-        parts.append(part)
-    return " AND ".join(parts) or "TRUE", values
+
+    def placeholder(value: Any) -> str:
+        values[name := f"filter{len(values)}"] = value
+        return f"%({name})s"
+
+    text = write_filter(
+        filter,
+        any_of=lambda terms: f"terms && {placeholder(terms)}::text[]",
+        compare=lambda name, sign, bound: f'bounds ->> {placeholder(name)} COLLATE "C" {sign} {placeholder(bound)}',
+    )
+    return text or "TRUE", values

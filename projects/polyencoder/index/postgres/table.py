@@ -10,13 +10,14 @@ import numpy as np
 
 from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.index.filters import Filter, Kind
+from polyencoder.index.filters import Filter
 from polyencoder.index.meta import Maker
 from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.rows import condition, copied, tsquery
 from polyencoder.index.row_search import Field
 from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry
 from polyencoder.index.terms import field_terms
+from polyencoder.index.values import Kind
 from polyencoder.packages import require
 from polyencoder.validation import validated
 
@@ -140,7 +141,8 @@ class Table:
             raise ConfigError(f"{self._where}: pgvector is {version} there; {'.'.join(map(str, _VERSION))} is needed")
         self.ask(
             'CREATE TABLE {table} (key text COLLATE "C" PRIMARY KEY, id text NOT NULL, text text NOT NULL, '
-            f"metadata json, terms text[] NOT NULL, norm real NOT NULL, vector vector({dim}) NOT NULL"
+            "metadata json, terms text[] NOT NULL, bounds jsonb NOT NULL, norm real NOT NULL, "
+            f"vector vector({dim}) NOT NULL"
             f"{', words tsvector NOT NULL' if meta.words else ''})"
         )
         if dim <= _MOST_IN_A_PAGE:  # in the row itself; otherwise each vector would be fetched separately
@@ -173,6 +175,10 @@ class Table:
     def count_texts(self, filter: Filter | None = None) -> int:
         where, values = condition(filter)
         return int(self.ask(f"SELECT count(DISTINCT text) FROM {{table}} WHERE {where}", values)[0][0])
+
+    def ids(self, filter: Filter) -> list[str]:
+        where, values = condition(filter)
+        return [id_ for (id_,) in self.ask(f"SELECT id FROM {{table}} WHERE {where}", values)]
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
         text = "SELECT EXISTS (SELECT 1 FROM {table} WHERE terms && %s::text[])"
@@ -265,7 +271,7 @@ FROM asked JOIN {{table}} ON words @@ query WHERE {where} GROUP BY key ORDER BY 
     def write(self, rows: Iterable[tuple[Entry, np.ndarray[Any, Any]]]) -> None:
         """Inserts rows with new keys."""
         words = self.meta.words
-        columns = "key, id, text, metadata, terms, norm, vector" + (", words" if words else "")
+        columns = "key, id, text, metadata, terms, bounds, norm, vector" + (", words" if words else "")
         text = f"COPY {{table}} ({columns}) FROM STDIN (FORMAT BINARY)"
         query = self._sql.SQL(text).format(table=self._sql.Identifier(self._name))
         self.session.copy(query, (copied(entry, vector, words=words) for entry, vector in rows))
