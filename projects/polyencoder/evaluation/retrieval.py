@@ -137,7 +137,11 @@ def evaluate_retrieval(
     if ignore_identical_ids:
         rerank, compare = (None if one is None else without_identical_ids(one) for one in (rerank, compare))
     if index is not None:
-        texts = index.texts_of({*documents, *documents_to_rerank(rerank or {}, judged, depth=depth)})
+        if rerank is not None and index.split is not None:
+            raise ConfigError("a run is reranked by the texts of its documents, and this index has their passages")
+        wanted = {*documents, *documents_to_rerank(rerank or {}, judged, depth=depth)}
+        ids = {f"{document}#1" if index.split else document: document for document in wanted}  # of the first passages
+        texts = {ids[id_]: text for id_, text in index.texts_of(ids).items()}
     if rerank is not None and texts is None:
         raise ConfigError("a run is reranked by the texts of its documents: give an index, or texts")
     missing = sum(document not in (texts or {}) for document in documents)

@@ -13,6 +13,7 @@ from polyencoder.encoding.protocol import Dialogue, TextRanker
 from polyencoder.errors import InputError
 from polyencoder.evaluation.examples import example_scores
 from polyencoder.index.base import Index
+from polyencoder.index.documents import DOCUMENT
 from polyencoder.index.filters import Exactness
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
@@ -45,6 +46,7 @@ def search_run(
     """
     if len(index) == 0:
         raise InputError("the index is empty")
+    split = index.split is not None
     turns = {id_: checked_context(f"query {id_!r}", query) for id_, query in queries.items()}
     more = 1 if ignore_identical_ids else 0
     options = SearchOptions(top_k=depth + more, exactness=exactness, effort=effort)
@@ -52,6 +54,8 @@ def search_run(
     run: dict[str, dict[str, float]] = {}
     for batch in in_batches(turns, _AT_ONCE):
         for id_, hits in zip(batch, searcher([turns[id_] for id_ in batch]), strict=True):
+            if split:  # judgements are of documents
+                hits = [hit._replace(id=(hit.metadata or {})[DOCUMENT]) for hit in hits]
             rest = [hit for hit in hits if not (more and hit.id == id_)][:depth]
             read = [(hit.id, hit.rerank_score) for hit in rest if hit.rerank_score is not None]
             run[id_] = _joined(read, [(hit.id, hit.score) for hit in rest[len(read) :]])

@@ -15,6 +15,7 @@ from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.encoding.protocol import Dialogue, TextRanker
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.guesses import changed
+from polyencoder.index.documents import DOCUMENT, Split
 from polyencoder.index.entries import Candidate, How, Record, as_id, checked_records
 from polyencoder.index.filters import Filter, check_fields, parse_filter
 from polyencoder.index.grouping import enough_hits, limited
@@ -59,6 +60,11 @@ class Index(ABC):
     def check_made_by(self, ranker: TextRanker) -> None:
         """Raises CheckpointError unless this ranker's model made the index. Reads its weights, the first time."""
         self._model.check_ranker(ranker, self.fingerprints, where=self.address)
+
+    @property
+    @abstractmethod
+    def split(self) -> Split | None:
+        """How it splits texts into passages; None: not at all. Its searches group passages by their document."""
 
     @property
     def approximates(self) -> bool:
@@ -185,12 +191,14 @@ class Index(ABC):
 
     def add(self, records: Iterable[Record]) -> int:
         """Adds new candidates; returns how many were changed, as the methods below do. InputError if one differs."""
-        return self._enter(self._usable(records), "add")
+        return self._enter(self._passages(self._usable(records)), "add")
 
     def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
         """Removes candidates, each once. InputError for an unknown id, unless `missing_ok`."""
         given = checked_iterable("ids", ids, of="ids")
         different = dict.fromkeys(checked_text(f"id {place}", as_id(id_)) for place, id_ in enumerate(given))
+        if self.split is not None:
+            different = dict.fromkeys(id_ for name in different for id_ in self._passage_ids([name]) or [name])
         return self._remove(different, missing_ok=missing_ok)
 
     def remove_where(self, filter: Filter) -> int:
@@ -212,13 +220,37 @@ class Index(ABC):
                 if record.id is None:
                     raise InputError(f"{where}: has no id; an update needs the id of a candidate")
                 checked_text(f"{where}: its id", record.id)
+                if self.split is not None and not self._passage_ids([record.id]):
+                    raise InputError(f"no document has the id {record.id!r}", where=record.where or None)
                 yield record
 
-        return self._enter(with_ids(), "update")
+        return self._enter(with_ids(), "update") if self.split is None else self._put_documents(with_ids())
 
     def put(self, records: Iterable[Record]) -> int:
         """Adds candidates, replacing those with the same ids. Equal ones are unchanged."""
-        return self._enter(self._usable(records), "put")
+        usable = self._usable(records)
+        return self._enter(usable, "put") if self.split is None else self._put_documents(usable)
+
+    def _passages(self, records: Iterable[Candidate]) -> Iterable[Candidate]:
+        """The candidates, or their passages. InputError if these need a model, and the index was opened without."""
+        if self.split is None:
+            return records
+        if (ranker := self._model.ranker) is None:
+            raise InputError("was opened without its model, which splits texts: give a Ranker", where=self.address)
+        return self.split.passages(records, ranker.text)
+
+    def _passage_ids(self, documents: Sequence[str]) -> list[str]:
+        """The ids of documents' passages; in a block of `changing`, of before it."""
+        return self._ids({DOCUMENT: list(documents)})
+
+    def _put_documents(self, records: Iterable[Candidate]) -> int:
+        """Puts the passages of documents in place of all that these had."""
+        passages = list(self._passages(records))
+        ids = {passage.id for passage in passages}
+        documents = list(dict.fromkeys((passage.metadata or {})[DOCUMENT] for passage in passages))
+        with self.changing():
+            others = [id_ for id_ in self._passage_ids(documents) if id_ not in ids]
+            return self._remove(others, missing_ok=True) + self._enter(passages, "put")
 
     def _usable(self, records: Iterable[Record]) -> Iterator[Candidate]:
         for record in checked_records(records):

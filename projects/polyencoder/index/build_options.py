@@ -9,7 +9,10 @@ import pydantic.dataclasses
 from pydantic import ConfigDict, Field
 
 from polyencoder.checks import without_password
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import ConfigError
+from polyencoder.index.documents import Split
+from polyencoder.index.meta import Fingerprints
 from polyencoder.index.token_rows import TokenDtype
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.settings.metadata import Flag
@@ -34,6 +37,11 @@ class IndexOptions:
     store_tokens: TokenDtype | None = None
     """Also store candidates' token vectors in the folder, for a late-interaction encoder: its searches then rerank
     without reading texts. With int8 a token takes as many bytes as its vector has numbers."""
+    split: Annotated[int | None, Field(ge=1, le=_MOST)] = None
+    """Split texts into passages of at most so many tokens, at the ends of sentences: each is a candidate, ID#1, ID#2,
+    with the metadata `document`, and a search gives each document once, by its best passage."""
+    overlap: Annotated[int, Field(ge=0, le=_MOST)] = 0
+    """With `split`: the tokens of whole sentences, at most, that a passage repeats of the one before it."""
     words: bool = False
     """Also index the words of the texts, in a folder or PostgreSQL, for searches by both:
     `polyencoder search --hybrid`."""
@@ -55,6 +63,16 @@ class IndexOptions:
     shard_size: Annotated[int, Field(ge=1, le=_MOST)] = SHARD_SIZE
     """Texts per file of vectors, encoded at once; a killed run loses at most one file."""
 
+    def split_for(self, ranker: TextRanker | Fingerprints) -> Split | None:
+        """How texts are split for a model. ConfigError if it cannot read such passages, or there is none."""
+        if self.split is None:
+            return None
+        if isinstance(ranker, Fingerprints):
+            raise ConfigError("split is for texts that a model encodes, not for given vectors", argument="split")
+        split = Split(tokens=self.split, overlap=self.overlap)
+        split.check(ranker.text)
+        return split
+
     def check_engine(self, engine: str | None, where: object) -> None:
         """Raises ConfigError for an option that does not apply to the engine at `where`: None for folders."""
         for server in ("milvus", "postgres"):
@@ -63,6 +81,8 @@ class IndexOptions:
                     f"{server} is {kind!r}, the kind of an index in {server}, but the index is elsewhere",
                     argument=server,
                 )
+        if self.overlap and self.split is None:
+            raise ConfigError("overlap is read only with split: give that too, or leave it out", argument="overlap")
         if engine is None:
             return
         shown = without_password(str(where))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 from polyencoder.config import Attention
 from polyencoder.encoding.fingerprint import candidate_fingerprint
 from polyencoder.encoding.protocol import TextRanker
-from polyencoder.errors import CheckpointError, InputError
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index.documents import Split
 from polyencoder.index.faiss.file import FaissFile
 from polyencoder.index.token_rows import StoredTokens
 from polyencoder.index.vectors import VectorDtype
@@ -91,6 +92,8 @@ class Maker:
     """Where the model was loaded from, for messages; empty if unknown."""
     attention: Attention = "basic"
     """The model's `poly_attention`; "basic" if unknown."""
+    split: Split | None = None
+    """How texts are split into passages; None: not at all."""
 
     @classmethod
     def of(
@@ -140,10 +143,19 @@ class Maker:
         """Raises CheckpointError unless this model, or the one with these fingerprints, made the index; None: any."""
         self.fingerprints.check_model(ranker, where=where, maker=f", {self.model_name or f'a {self._kind}'}")
 
+    def check_split(self, split: Split | None, *, where: object) -> None:
+        """Raises ConfigError if texts shall be split, and this index does not split them so."""
+        if split is not None and split != self.split:
+            how = "whole texts" if self.split is None else f"passages of {self.split.tokens} tokens"
+            raise ConfigError(f"{where}: exists, with {how}; give another index", argument="split")
+
     def summary(self, where: object, *, entries: int, vectors: str) -> list[str]:
         """The first lines of every engine's summary."""
         model = f"{self.model_name or 'not known'} ({self._kind}, fingerprint {self.fingerprints.model})"
-        return [f"{where}: {entries:,} candidates", f"model: {model}", f"vectors: {vectors}"]
+        lines = [f"{where}: {entries:,} candidates", f"model: {model}", f"vectors: {vectors}"]
+        if (split := self.split) is not None:
+            lines.append(f"split: passages of {split.tokens} tokens, overlap {split.overlap}")
+        return lines
 
 
 @validated

@@ -164,12 +164,24 @@ def _on_server(
     index = None
     if not is_postgres(where):
         index = MilvusIndex.create(  # checks the kind
-            where, ranker, kind=cast("IndexKind | None", options.milvus), model_name=model_name, dim=dim
+            where,
+            ranker,
+            kind=cast("IndexKind | None", options.milvus),
+            model_name=model_name,
+            dim=dim,
+            split=options.split_for(ranker),
         )
     with progress_bar(records, step="adding", unit="candidates", show=progress) as shown:
         if index is None:
             return PostgresIndex.make(
-                where, shown, ranker, kind=options.postgres, words=options.words, model_name=model_name, dim=dim
+                where,
+                shown,
+                ranker,
+                kind=options.postgres,
+                words=options.words,
+                model_name=model_name,
+                dim=dim,
+                split=options.split_for(ranker),
             )
         with _closed_by_an_error(index):
             index.add(shown)

@@ -17,6 +17,7 @@ from polyencoder.encoding.protocol import TextRanker
 from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
+from polyencoder.index.documents import Split
 from polyencoder.index.entries import Candidate, How, canonical, checked, taken
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
@@ -108,6 +109,10 @@ class RowIndex(Index):
     @abstractmethod
     def _kind_summary(self) -> str:
         """The line about how it is searched."""
+
+    @property
+    def split(self) -> Split | None:
+        return self.meta.split
 
     @property
     def fingerprints(self) -> Fingerprints:

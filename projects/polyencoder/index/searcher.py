@@ -15,6 +15,7 @@ from polyencoder.encoding.protocol import Context, Dialogue
 from polyencoder.errors import ConfigError
 from polyencoder.guesses import changed
 from polyencoder.index.base import Index
+from polyencoder.index.documents import DOCUMENT
 from polyencoder.index.filters import check_fields
 from polyencoder.index.grouping import enough_hits, limited
 from polyencoder.index.hits import OWN_K, Hit, diverse_hits, first_texts, pool_size
@@ -60,6 +61,8 @@ class Searcher:
         `texts` is the minimum number of different texts to return, if available, beyond `top_k` if necessary.
         """
         options = changed(options or SearchOptions(), changes)
+        if index.split is not None and options.group_by is None:
+            options = replace(options, group_by=DOCUMENT)
         index.check(options)
         if len(index):
             index.check_group(options)

@@ -180,6 +180,12 @@ class TextEncoder:
             return [ids[:limit] for ids in ids_of_texts]
         return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in ids_of_texts]
 
+    @property
+    def candidate_room(self) -> int:
+        """The number of tokens that the model reads of a candidate, without special tokens and the prompt."""
+        prompt = len(self._encode([self.config.candidate_prompt])[0]) if self.config.candidate_prompt else 0
+        return self.config.label_truncate - (2 if self.config.surround else 0) - prompt
+
     def cut_message(self, candidates: Sequence[str], ids: Sequence[Sequence[int]]) -> str | None:
         """Says how many candidates have more tokens than `label_truncate`; `ids` are their tokens. None if none has."""
         limit = self.config.label_truncate

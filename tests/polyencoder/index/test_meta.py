@@ -53,7 +53,7 @@ def test_vectors_that_exist_need_their_size():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 5}, "format version 5, but this version of polyencoder reads 6"),
+        ({"format_version": 6}, "format version 6, but this version of polyencoder reads 7"),
         ({"format_version": None}, "format version None"),
         ({"dim": 0}, r"damaged \(ConfigError: dim is 0"),
         ({"dim": "8"}, "damaged .*dim"),

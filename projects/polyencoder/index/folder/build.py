@@ -98,7 +98,10 @@ def build_index(
             argument="workers",
         )
     first = share.rank == 0
-    given_records = checked_records(candidates)
+    given_records, split = checked_records(candidates), options.split_for(ranker)
+    if split is not None:
+        assert not isinstance(ranker, Fingerprints)
+        given_records = split.passages(given_records, ranker.text)
     records, dim = with_vectors(given_records, ranker) if first else (given_records, None)
     if (dim is not None or isinstance(ranker, Fingerprints)) and (workers, share.processes) != (1, 1):
         raise ConfigError("nothing is encoded where candidates bring their vectors: start one process, with one worker")
@@ -113,7 +116,14 @@ def build_index(
             )
         tokens = StoredTokens.of(separable(ranker), options.store_tokens)
     plan = IndexMeta.of(
-        ranker, model_name=model_name, dim=dim, dtype=dtype, shard_size=shard_size, build=build, tokens=tokens
+        ranker,
+        model_name=model_name,
+        dim=dim,
+        split=split,
+        dtype=dtype,
+        shard_size=shard_size,
+        build=build,
+        tokens=tokens,
     )
     with ExitStack() as stack:
         if first:

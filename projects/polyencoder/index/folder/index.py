@@ -21,6 +21,7 @@ from polyencoder.checks import checked_count
 from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
+from polyencoder.index.documents import Split
 from polyencoder.index.entries import Candidate, How
 from polyencoder.index.faiss.file import Tuned
 from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample
@@ -88,6 +89,10 @@ class FolderIndex(Index):
     @property
     def address(self) -> str:
         return str(self.folder)
+
+    @property
+    def split(self) -> Split | None:
+        return self.meta.split
 
     @property
     def fingerprints(self) -> Fingerprints:

@@ -57,9 +57,11 @@ def check_tables(connection: sqlite3.Connection, folder: Path) -> None:
     if (found := ask(others, (TABLE,)).fetchone()) is not None:
         raise damaged(folder, "its database has the {} {!r:.60}, which is not part of an index".format(*found))
     for name, columns in _tables(words=words.exist).items():
-        if (there := _columns(ask, name)) != columns:
-            what = "valid " if there else ""
-            raise damaged(folder, f"its database has no {what}table {name!r}")
+        if _columns(ask, name) != columns:
+            raise CheckpointError(
+                f"{folder}: damaged, or made by another version of polyencoder: its database has no valid table "
+                f"{name!r}; build it again"
+            )
 
 
 def damaged(folder: Path, what: str) -> CheckpointError:

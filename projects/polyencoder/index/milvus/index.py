@@ -16,6 +16,7 @@ from polyencoder.checks import check_choice
 from polyencoder.data.loader import in_batches
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.index.documents import Split
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import MAX_BYTES, MAX_TERMS, Description, IndexKind, MilvusCollection
 from polyencoder.index.row_search import Field, Rows
@@ -54,6 +55,7 @@ class MilvusIndex(RowIndex):
         kind: IndexKind | None = None,
         model_name: str = "",
         dim: int | None = None,
+        split: Split | None = None,
     ) -> MilvusIndex:
         """Creates an empty index, or opens an existing one of this model, to resume a killed build.
 
@@ -62,7 +64,7 @@ class MilvusIndex(RowIndex):
                 with `#name` for another collection than `polyencoder`. For a login, put `user:password@` before
                 the host or, better, a token into the environment, MILVUS_TOKEN.
             kind: as `milvus` in `IndexOptions`; None for "auto", or the kind of the existing index.
-            model_name, dim: as in `Maker.of`.
+            model_name, dim, split: as in `Maker`; None for the `split` of an existing index.
 
         Raises:
             PolyencoderError: the server cannot be reached, or the file is not of Milvus Lite.
@@ -71,7 +73,7 @@ class MilvusIndex(RowIndex):
         """
         if kind is not None:
             check_choice("milvus", kind, get_args(IndexKind))
-        maker = Maker.of(ranker, model_name=model_name, dim=dim)
+        maker = Maker.of(ranker, model_name=model_name, dim=dim, split=split)
         with ExitStack() as failed:
             collection = failed.enter_context(closing(MilvusCollection(where)))
             if (there := collection.description()) is None:
@@ -79,6 +81,7 @@ class MilvusIndex(RowIndex):
             else:
                 maker = Maker.parsed(there.text, collection.where)
                 maker.check_model(ranker, where=collection.where)
+                maker.check_split(split, where=collection.where)
             index = cls(collection, maker, ranker)
             if kind is not None and collection.is_flat != (kind == "flat"):
                 other = "flat" if collection.is_flat else "auto"

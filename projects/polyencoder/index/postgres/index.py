@@ -16,6 +16,7 @@ import numpy as np
 from polyencoder.data.loader import in_batches
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError
+from polyencoder.index.documents import Split
 from polyencoder.index.entries import Candidate
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints
@@ -55,6 +56,7 @@ class PostgresIndex(RowIndex):
         words: bool = False,
         model_name: str = "",
         dim: int | None = None,
+        split: Split | None = None,
     ) -> PostgresIndex:
         """Creates an index of these candidates in one transaction, or adds them to an existing index of this model.
 
@@ -62,7 +64,7 @@ class PostgresIndex(RowIndex):
             where: `postgres://USER@HOST:PORT/DATABASE#NAME`; the table is NAME, or `polyencoder`.
             kind, words: as `postgres` and `words` in `IndexOptions`; an existing index must have them, too. None for
                 "flat", or the kind of the existing index.
-            model_name, dim: as in `Maker.of`.
+            model_name, dim, split: as in `Maker`; None for the `split` of an existing index.
 
         Raises:
             PolyencoderError: the server cannot be reached, or refuses.
@@ -70,18 +72,21 @@ class PostgresIndex(RowIndex):
             ConfigError: the kind is invalid, does not fit the vectors, or differs from the existing index's.
         """
         name, parameters = parse_kind("flat" if kind is None else kind)
-        meta = PostgresMeta.of(ranker, model_name=model_name, dim=dim, kind=name, parameters=parameters, words=words)
+        meta = PostgresMeta.of(
+            ranker, model_name=model_name, dim=dim, split=split, kind=name, parameters=parameters, words=words
+        )
         server = Server(where)
         with server.changing() as session:
             table = Table(session, server)
             if exists := table.read_meta():
                 table.meta.check_model(ranker, where=server.where)
+                table.meta.check_split(split, where=server.where)
                 table.meta.check_wanted(meta, kind=kind, where=server.where)
             else:
                 table.create(meta)
             index = cls(server, table.meta, ranker)
             index._change = table
-            index._enter(records, "add")
+            index.add(records)
             index._change = None
             if not exists:
                 if meta.parameters.get("nlist") == 0:

@@ -67,7 +67,7 @@ def describe(folder, text) -> None:
         Catalogue(connection, folder).describe(text)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"dim": 3}', '{"format_version": 6, "dim": 3}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"dim": 3}', '{"format_version": 7, "dim": 3}'])
 def test_a_damaged_description(folder, ranker, text):
     describe(folder, text)
     with pytest.raises(CheckpointError, match="index, its description: damaged .*build the index again"):
@@ -78,8 +78,8 @@ def test_a_damaged_description(folder, ranker, text):
     ("changes", "message"),
     [
         (
-            {"format_version": 5},
-            "format version 5, but this version of polyencoder reads 6; .*build the index again, by",
+            {"format_version": 6},
+            "format version 6, but this version of polyencoder reads 7; .*build the index again, by",
         ),
         ({"dtype": "float8"}, "damaged.*float8"),
         ({"rows": -1}, "damaged.*rows"),

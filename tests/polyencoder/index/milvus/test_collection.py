@@ -117,8 +117,8 @@ class TestOpening:
             MilvusIndex.create(f"{database}#others", ranker)
 
     def test_a_newer_format(self, index, where, ranker, monkeypatch):
-        monkeypatch.setattr(Maker, "FORMAT_VERSION", 3)
-        with pytest.raises(CheckpointError, match="format version 2, but this version of polyencoder reads 3"):
+        monkeypatch.setattr(Maker, "FORMAT_VERSION", 4)
+        with pytest.raises(CheckpointError, match="format version 3, but this version of polyencoder reads 4"):
             MilvusIndex.open(where, ranker)
 
     def test_no_file(self, tmp_path, ranker):
