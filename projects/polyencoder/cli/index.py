@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -91,11 +92,11 @@ def index_candidates(*, settings: IndexSettings) -> None:
     files = _files(settings)  # looks for them before the model is loaded
     contexts = faiss.read_contexts()
     given = bool(settings.vectors)
-    columns = settings.columns
+    columns, split = settings.columns, settings.options.split is not None
     if not given:
-        check_beginnings(files, skip=settings.skip_bad_candidates, columns=columns)
+        check_beginnings(files, skip=settings.skip_bad_candidates, columns=columns, split=split)
     with make_index(
-        vectors_from(files, bad=bad) if given else candidates_from(files, columns=columns, bad=bad),
+        vectors_from(files, bad=bad) if given else candidates_from(files, columns=columns, split=split, bad=bad),
         settings.out,
         _maker(settings, files),
         replace(settings.options, faiss=faiss.faiss, recall=faiss.recall),
@@ -200,7 +201,7 @@ def update(*, settings: UpdateSettings) -> None:
     removed, updated, added = (expand(one) if one else [] for one in (settings.remove, settings.update, settings.add))
     unwanted = read_filter(settings.remove_where, flag="--remove-where")
     columns = settings.columns
-    check_beginnings([*updated, *added], skip=settings.skip_bad_candidates, columns=columns)
+    check_beginnings([*updated, *added], skip=settings.skip_bad_candidates, columns=columns, split=True)
     bad = BadExamples(skip=settings.skip_bad_candidates, argument="skip_bad_candidates")
     done, had_words = dict[str, int](), True
     had_faiss = False
@@ -211,17 +212,16 @@ def update(*, settings: UpdateSettings) -> None:
             )
         if isinstance(opened, FolderIndex) and kind:  # before anything is encoded
             check_parameters(kind, parameters, dim=opened.meta.dim)
+        read = partial(candidates_from, columns=columns, split=opened.split is not None, bad=bad)
         with opened.changing():
             if settings.remove_id or removed:
                 done["removed"] = _remove(opened, settings.remove_id, removed)
             if unwanted is not None:
                 done["removed"] = done.get("removed", 0) + opened.remove_where(unwanted)
             if updated:
-                done |= _counted(
-                    opened.update, candidates_from(updated, columns=columns, bad=bad), "changed", "unchanged"
-                )
+                done |= _counted(opened.update, read(updated), "changed", "unchanged")
             if added:
-                done |= _counted(opened.add, candidates_from(added, columns=columns, bad=bad), "added", "there already")
+                done |= _counted(opened.add, read(added), "added", "there already")
             if isinstance(opened, FolderIndex):
                 had_faiss = opened.meta.faiss is not None
                 if settings.compact:
@@ -271,9 +271,9 @@ def _remove(index: Index, ids: Iterable[str], paths: list[str]) -> int:
     try:
         return index.remove([*ids, *places])
     except InputError:
-        known = index.texts_of(places)
+        known = index.texts_of([*places, *(f"{id_}#1" for id_ in places)])  # candidates, and documents
         for id_, place in places.items():
-            if id_ not in known:
+            if id_ not in known and f"{id_}#1" not in known:
                 raise InputError(f"{place}: no candidate of the index has the id {id_!r}") from None
         raise
 

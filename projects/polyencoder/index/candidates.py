@@ -42,6 +42,7 @@ def candidates_from(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     columns: CandidateColumns = CandidateColumns(),
+    split: bool = False,
     bad: OnBad = raise_it,
 ) -> Iterator[Candidate]:
     """Yields the candidates of files, in order.
@@ -55,8 +56,8 @@ def candidates_from(
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` handles it, a candidate without text, with more than
-            `MAX_CHARACTERS` (BEIR's may have more), an id that is neither text nor a whole number, or metadata that
-            JSON cannot hold, such as nan. It names the line.
+            `MAX_CHARACTERS` (BEIR's, and those to `split`, may have more), an id that is neither text nor a whole
+            number, or metadata that JSON cannot hold, such as nan. It names the line.
     """
     for path in expand(paths):
         format = format_of(path)
@@ -69,18 +70,20 @@ def candidates_from(
                     record = row_of_table(record, text=columns.text)
                 if isinstance(record.get("vector"), list):
                     raise InputError(f"{where}: has a vector: give the file as vectors, or leave that column out")
-                candidate = candidate_of(record, where=where, columns=columns)
+                candidate = candidate_of(record, where=where, columns=columns, split=split)
             except InputError as error:
                 bad(error)
                 continue
             yield candidate
 
 
-def check_beginnings(paths: Iterable[str], *, skip: bool, columns: CandidateColumns = CandidateColumns()) -> None:
+def check_beginnings(
+    paths: Iterable[str], *, skip: bool, columns: CandidateColumns = CandidateColumns(), split: bool = False
+) -> None:
     """Reads the first candidates of files but pipes, before a model is loaded; errors as in `candidates_from`."""
     for path in filter(os.path.isfile, paths):
         bad = BadExamples(skip=skip, argument="skip_bad_candidates")
-        for _ in islice(candidates_from([path], columns=columns, bad=bad), _CHECKED):
+        for _ in islice(candidates_from([path], columns=columns, split=split, bad=bad), _CHECKED):
             pass
 
 
@@ -98,7 +101,9 @@ def _check_columns(
             )
 
 
-def candidate_of(record: dict[str, Any], *, where: str, columns: CandidateColumns = CandidateColumns()) -> Candidate:
+def candidate_of(
+    record: dict[str, Any], *, where: str, columns: CandidateColumns = CandidateColumns(), split: bool = False
+) -> Candidate:
     """Converts a record of a file to a candidate: fields that `columns` does not name are metadata. Errors as above."""
     _check_columns(record, columns, where=where, parts=["text"])  # other cells of a table may be empty
     text, is_beir = record.pop(columns.text, None), "_id" in record and columns.id not in record
@@ -111,10 +116,10 @@ def candidate_of(record: dict[str, Any], *, where: str, columns: CandidateColumn
         raise InputError(
             f"{where}: no text in the field `{columns.text}` ({text!r:.40}); a candidate is {{'text': ..., 'id': ...}}"
         )
-    if len(text) > MAX_CHARACTERS and not is_beir:
+    if len(text) > MAX_CHARACTERS and not is_beir and not split:
         raise InputError(
             f"{where}: a text of {len(text):,} characters, more than {MAX_CHARACTERS:,}; is this a file of candidates, "
-            "one to a line?"
+            "one to a line? An index may split long texts (split)"
         )
     if id_ is not None and (not isinstance(id_, str) or not id_):
         raise InputError(f"{where}: the id {id_!r:.40} is neither text nor a whole number")

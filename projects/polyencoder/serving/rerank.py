@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from polyencoder.serving.forward import candidate, context, pair
 from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, answer_fields
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving
+from polyencoder.text import TextEncoder
+from polyencoder.text.passages import split_text
 
 router = APIRouter(tags=["rerank"])
 
@@ -55,7 +58,7 @@ class RerankResponse(Answer):
     """Documents in order, best first. Cohere's clients read `meta`."""
 
     results: list[Result]
-    meta: dict[str, Any] = Field(description="Cohere's `api_version`, and `warnings` of documents that were cut.")
+    meta: dict[str, Any] = Field(description="Cohere's `api_version`, and `warnings` of documents that were split.")
 
 
 @router.post("/rerank", response_model_exclude_none=True)
@@ -76,50 +79,77 @@ async def _rerank(request: RerankRequest, service: Serving, *, version: str, doc
     objects = [Document(text=one) if isinstance(one, str) else one for one in request.documents]
     turns = request.turns(system=service.config.system)
     texts = [one.text for one in objects]
-    order, tokens = await rank(service.engine, turns, texts, top_n=request.top_n)
+    order, tokens, split = await rank(service.engine, turns, texts, top_n=request.top_n)
+    meta: dict[str, Any] = {"api_version": {"version": version}}
+    if split:
+        limit = service.engine.ranker.text.config.label_truncate
+        how = f"have more than {limit} tokens and the score of their best passage"
+        meta["warnings"] = [f"{split:,} of {len(texts):,} documents {how}"]
     return RerankResponse(
         **answer_fields("rerank", model=service.name, tokens=tokens),
         results=[
             Result(index=place, relevance_score=relevance, document=objects[place].model_dump() if documents else None)
             for place, relevance in order
         ],
-        meta={"api_version": {"version": version}, **await service.engine.cut_warnings(texts)},
+        meta=meta,
     )
 
 
 async def rank(
     engine: Engine, turns: Sequence[str], documents: Sequence[str], *, top_n: int | None = None
-) -> tuple[list[tuple[int, float]], int]:
-    """Ranks documents for a context: (place, relevance 0 to 1), best first; and the number of tokens.
+) -> tuple[list[tuple[int, float]], int, int]:
+    """Ranks documents for a context, long ones by their best passage.
+
+    Returns:
+        (place, relevance 0 to 1) of each document, best first; the number of tokens; and of the documents split.
 
     Raises:
         InputError: a text exceeds the limits.
     """
     documents = engine.texts(documents)
-    scores, tokens = await score(engine, engine.turns(turns), documents, name="documents")
-    return ranked(documents, scores, engine.ranker.calibration, top_n=top_n), tokens
+    scores, tokens, split = await score(engine, engine.turns(turns), documents, name="documents", split=True)
+    return ranked(documents, scores, engine.ranker.calibration, top_n=top_n), tokens, split
 
 
-async def score(engine: Engine, turns: Sequence[str], documents: Sequence[str], *, name: str) -> tuple[Array, int]:
-    """The scores [documents] of a context's documents, equal ones scored once; and the number of tokens.
+async def score(
+    engine: Engine, turns: Sequence[str], documents: Sequence[str], *, name: str, split: bool = False
+) -> tuple[Array, int, int]:
+    """Scores a context's documents, equal ones once; with `split` a long one is scored by its best passage.
+
+    Returns:
+        float32 [documents]; the number of tokens; and of the documents that were split.
 
     Raises:
         InputError: there are too many tokens; it names the field `name`.
     """
     texts = list(dict.fromkeys(documents))
-    context_ids = await engine.tokenized(lambda: engine.ranker.text.context_ids(turns))
-    candidates = await engine.candidate_ids(texts)
+    text = engine.ranker.text
+    context_ids = await engine.tokenized(lambda: text.context_ids(turns))
+    passages = [[ids] for ids in await engine.candidate_ids(texts)]
+    for place, (ids,) in enumerate(passages):
+        if split and len(ids) >= text.config.label_truncate and not text.config.candidate_rows:
+            passages[place] = await engine.tokenized(partial(_passage_ids, text, texts[place]))
+    candidates = [ids for rows in passages for ids in rows]
     if engine.ranker.model.reads_pairs:
         items = [pair(context_ids, ids) for ids in candidates]
     else:
         items = [*map(candidate, candidates), context(context_ids)]
-    tokens = engine.tokens(items, name=name, numbered=len(texts) if len(texts) == len(documents) else 0)
+    numbered = len(texts) if len(texts) == len(documents) and len(candidates) == len(texts) else 0
+    tokens = engine.tokens(items, name=name, numbered=numbered)
+    first = np.cumsum([0, *(len(rows) for rows in passages[:-1])])
 
     def finish(jobs: Sequence[Job]) -> list[Array]:
-        return [_scores(engine, job.results) for job in jobs]
+        return [np.maximum.reduceat(_scores(engine, job.results), first) for job in jobs]
 
     of_text = dict(zip(texts, await engine.run(Job(items, finish)), strict=True))
-    return np.array([of_text[one] for one in documents], dtype=np.float32), tokens
+    is_split = {text: len(rows) > 1 for text, rows in zip(texts, passages, strict=True)}
+    scores = np.array([of_text[text] for text in documents], dtype=np.float32)
+    return scores, tokens, sum(is_split[text] for text in documents)
+
+
+def _passage_ids(text: TextEncoder, document: str) -> list[list[int]]:
+    """The token ids of a document's passages."""
+    return text.candidate_ids(split_text(document, text, tokens=text.candidate_room), remember=False)
 
 
 def _scores(engine: Engine, results: Sequence[Any]) -> Array:

@@ -72,7 +72,7 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
     options = await engine.tokenized(lambda: read_options(request.options))
     texts = engine.texts([one.text for one in options], name="options")
     turns = engine.turns(request.turns(system=service.config.system))
-    scores, tokens = await score(engine, turns, texts, name="options")
+    scores, tokens, _ = await score(engine, turns, texts, name="options")
     found = selection(options, scores, calibration, top_k=request.top_k, threshold=threshold, keep=request.keep)
     return SelectResponse(
         **answer_fields("select", model=service.name, tokens=tokens),

@@ -23,24 +23,24 @@ def split_text(text: str, encoder: TextEncoder, *, tokens: int, overlap: int = 0
     if _count(text, encoder) <= tokens:
         return [text]
     parts = [part for sentence in _pieces(text, _SENTENCE_END) for part in _fitting(sentence, encoder, tokens=tokens)]
-    counts = [_count(part, encoder) for part in parts]
     passages, first = [], 0
     for stop in range(1, len(parts) + 1):
-        if stop == len(parts) or sum(counts[first : stop + 1]) > tokens:
-            passages.append("".join(parts[first:stop]).strip())
-            first = stop
-            while first > 0 and stop < len(parts) and _fits(counts[first - 1 : stop], overlap, counts[stop], tokens):
-                first -= 1
+        if stop < len(parts) and _count("".join(parts[first : stop + 1]), encoder) <= tokens:
+            continue
+        passages.append("".join(parts[first:stop]).strip())
+        first = stop
+        while (
+            first > 0
+            and stop < len(parts)
+            and _count("".join(parts[first - 1 : stop]), encoder) <= overlap
+            and _count("".join(parts[first - 1 : stop + 1]), encoder) <= tokens
+        ):
+            first -= 1
     return [passage for passage in passages if passage]
 
 
-def _fits(repeated: list[int], overlap: int, following: int, tokens: int) -> bool:
-    """Whether parts may be repeated before the one that follows."""
-    return sum(repeated) <= min(overlap, tokens - following)
-
-
 def _count(text: str, encoder: TextEncoder) -> int:
-    return len(encoder.ids([text], remember=False)[0])
+    return len(encoder.ids([text.strip()], remember=False)[0])
 
 
 def _pieces(text: str, end: re.Pattern[str]) -> list[str]:

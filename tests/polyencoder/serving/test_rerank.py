@@ -11,6 +11,7 @@ import pytest
 
 from polyencoder.calibration import Calibration
 from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.text.passages import split_text
 
 QUERY = "do you have any pets ?"
 DOCUMENTS = ["i have two dogs and a cat .", "i am a teacher .", "hello", "i like to ski ."]
@@ -55,16 +56,30 @@ def test_coheres_clients_of_both_versions_get_the_rankers_order(serve):
     assert_same([(one.index, one.relevance_score) for one in answer.results], expected(ranker))
 
 
-def test_an_answer_says_how_many_documents_were_cut(serve):
+@pytest.mark.parametrize("architecture", ["bi", "cross"])
+def test_long_documents_have_the_score_of_their_best_passage(serve, architecture):
+    client = serve(architecture, records=None)
+    ranker = client.service.engine.ranker
+    long = "hello . " * 30 + DOCUMENTS[0] + " hello ." * 30
+    passages = split_text(long, ranker.text, tokens=ranker.text.candidate_room)
+    answer = client.post("/v1/rerank", json={"query": QUERY, "documents": [*DOCUMENTS, long, long]})
+    best = max(value for _, value in expected(ranker, documents=passages))
+    wanted = dict(expected(ranker)) | {len(DOCUMENTS): best, len(DOCUMENTS) + 1: best}
+    assert dict(results(answer)) == pytest.approx(wanted, abs=1e-5)
+    (warning,) = answer.json()["meta"]["warnings"]
+    assert "2 of 6 documents" in warning
+
+
+def test_an_answer_says_how_many_documents_were_cut_or_split(serve):
     client = serve("bi", records=None)
     assert "warnings" not in client.post("/v1/rerank", json={"query": QUERY, "documents": DOCUMENTS}).json()["meta"]
     documents = [*DOCUMENTS, "dogs and cats " * client.service.engine.ranker.text.config.label_truncate]
     ranked = client.post("/v1/rerank", json={"query": QUERY, "documents": documents}).json()
     embedded = client.post("/v1/embeddings", json={"input": documents}).json()
-    for answer in (ranked, embedded):
+    for answer, what in ((ranked, "best passage"), (embedded, "label_truncate")):
         (warning,) = answer["meta"]["warnings"]
         assert "1 of 5" in warning
-        assert "label_truncate" in warning
+        assert what in warning
 
 
 def test_coheres_client_shows_what_was_wrong(serve):
