@@ -57,6 +57,7 @@ NEED_NO_TORCH = ("prepare-reddit", "zoo")
 
 OTHER_NAMES = {
     "allow_hosts": "allow_host",
+    "allow_origins": "allow_origin",
     "columns": "column",
     "columns.candidates": "column_candidates",
     "columns.negatives": "negatives_column",

@@ -9,23 +9,39 @@ from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from polyencoder.errors import InputError
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving import candidates, embeddings, feedback, health, page, rerank, search, select
+from polyencoder.serving import (
+    candidates,
+    cohere_embeddings,
+    embeddings,
+    feedback,
+    health,
+    page,
+    rerank,
+    search,
+    select,
+    text_embeddings_inference,
+)
 from polyencoder.serving.metrics import Counted
 from polyencoder.serving.problems import Problem, handle_problems
 from polyencoder.serving.request_limits import Access, RequestLimits
 from polyencoder.serving.service import Service
 
+_ROUTES = (
+    *(rerank, select, embeddings, cohere_embeddings, text_embeddings_inference),
+    *(search, candidates, feedback, health, page),
+)
 _WARM = ["hello", "a text that is longer than the one before it, as texts are of many lengths ." * 4]
 
 
 def create_app(service: Service) -> ASGIApp:
     """Builds a worker's application, which warms the service up before it accepts requests, and closes it at the end.
 
-    A request passes `Counted`, which counts the answers to bugs too, then `Access`, `RequestLimits` and its route.
+    A request passes `Counted`, which counts answers to bugs too, then CORS, `Access`, `RequestLimits` and its route.
 
     Raises:
         ConfigError: the file of feedback cannot be written.
@@ -56,14 +72,19 @@ def create_app(service: Service) -> ASGIApp:
         app.router.routes.append(mcp.route)
     handle_problems(app)
     app.add_middleware(RequestLimits, limits=service.config.limits, metrics=service.metrics)
-    app.add_middleware(Access, config=service.config)  # the last one added is the outermost
+    app.add_middleware(Access, config=service.config)
+    if service.config.allow_origins:
+        methods, headers = ("GET", "POST", "PUT", "DELETE"), ("Authorization", "Content-Type")
+        origins = service.config.allow_origins
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers)
+    # the last one added is the outermost
     return Counted(app, metrics=service.metrics)
 
 
 def add_routes(app: FastAPI) -> FastAPI:
     """Adds all routes but that of MCP to an application, which describes them at `/openapi.json` and `/docs`."""
-    for one in (rerank, select, embeddings, search, candidates, feedback, health, page):
-        app.include_router(one.router)
+    for module in _ROUTES:
+        app.include_router(module.router)
     return app
 
 

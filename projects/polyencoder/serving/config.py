@@ -85,6 +85,10 @@ class ServerConfig(RankerSettings):
     """The key in requests' `Authorization: Bearer KEY`; POLYENCODER_API_KEY is safer, as ps shows flags."""
     allow_hosts: Annotated[tuple[str, ...], Parameter(name="--allow-host")] = ()
     """Host name that clients may use for this server; repeatable (default: the loopback's)."""
+    allow_origins: Annotated[tuple[str, ...], Parameter(name="--allow-origin")] = ()
+    """A site whose pages may call this server, such as https://shop.example; repeatable (default: none)."""
+    root_path: str = ""
+    """The path under which a proxy offers this server, such as /ranker (default: none)."""
     workers: Count = 1
     """Worker processes, each with its own model; they share one index."""
     threads: Count | None = None
@@ -112,6 +116,18 @@ class ServerConfig(RankerSettings):
                 raise ConfigError(
                     f"allow_hosts has {name!r:.100}; give names alone, without http:// and port", argument="allow_hosts"
                 )
+        for origin in self.allow_origins:
+            if not re.fullmatch(r"https?://[^/\s*?#@]+", origin):
+                raise ConfigError(
+                    f"allow_origins has {origin!r:.100}; give sites as browsers name them: https://, the host and, "
+                    "if there is one, the port, without a path",
+                    argument="allow_origins",
+                )
+        if self.root_path and not re.fullmatch(r"(/[\w.~-]+)+", self.root_path):
+            raise ConfigError(
+                f"root_path is {self.root_path!r:.100}; it must begin with / and not end with it, as /ranker",
+                argument="root_path",
+            )
         if not all(text.strip() for text in self.examples):
             raise ConfigError("an example is empty; give a message that the page offers", argument="examples")
         if self.api_key is None and not self.local:

@@ -79,9 +79,7 @@ async def embeddings(request: EmbeddingsRequest, service: Serving) -> Response:
             f"dimensions is {request.dimensions}, and the model's vectors have {dim}: leave it out",
             argument="dimensions",
         )
-    if request.normalize:
-        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
-    rows = vectors.astype("<f4")
+    rows = (normalized(vectors) if request.normalize else vectors).astype("<f4")
     meta = {} if is_query else await service.engine.cut_warnings(texts)
     head = EmbeddingsResponse(data=[], model=service.name, usage=Usage.of(tokens), meta=meta)
     is_text = request.encoding_format == "base64"
@@ -100,8 +98,16 @@ def _json(response: EmbeddingsResponse, rows: Array, *, is_text: bool) -> bytes:
     return f'{{"data":[{data}],{json.dumps(fields)[1:]}'.encode()
 
 
-async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tuple[Array, int]:
+def normalized(vectors: Array) -> Array:
+    """Vectors of length 1."""
+    lengths: Array = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / lengths.clip(1e-12)
+
+
+async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool, name: str = "input") -> tuple[Array, int]:
     """Encodes texts as contexts, or as candidates: float32 [texts, dim]; and the number of tokens.
+
+    `name` is the request's field, for errors.
 
     Raises:
         InputError: the model has no single vector for a context, or a text exceeds the limits.
@@ -113,10 +119,10 @@ async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tupl
             "embeddings need: use /v1/rerank or /v1/search",
             argument="model",
         )
-    texts = engine.texts(texts, name="input")
+    texts = engine.texts(texts, name=name)
     if is_query:
         for place, one in enumerate(texts):
-            engine.turns([one], name=f"input.{place}")
+            engine.turns([one], name=f"{name}.{place}")
         ids = await engine.query_ids(texts)
     else:
         ids = await engine.candidate_ids(texts)
@@ -125,5 +131,5 @@ async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tupl
         return [engine.forward.embeddings(CONTEXT if is_query else CANDIDATE, job.results) for job in jobs]
 
     job = Job([context(one) if is_query else candidate(one) for one in ids], vectors)
-    tokens = engine.tokens(job.items, name="input")
+    tokens = engine.tokens(job.items, name=name)
     return await engine.run(job), tokens

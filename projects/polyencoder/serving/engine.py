@@ -116,17 +116,18 @@ class Engine:
                 f"{name} has {n:,} characters; it must have at most {self.limits.characters:,}", argument=name
             )
 
-    def tokens(self, items: Sequence[WorkItem], *, name: str = "documents", numbered: int | None = None) -> int:
+    def tokens(self, items: Sequence[WorkItem], *, name: str = "documents", places: Sequence[int] | None = None) -> int:
         """Counts the tokens of a request.
 
-        Raises InputError above the limit. It names the first text that exceeds it, if among the first `numbered` items,
-        which are the request's texts in order (None: all items).
+        Raises InputError above the limit. It names the first text that exceeds it: `places` are those of the first
+        items' texts in the request, the items after them have none (None: each item is a text).
         """
         total = 0
-        for place, item in enumerate(items):
+        places = range(len(items)) if places is None else places
+        for number, item in enumerate(items):
             total += item.cost
             if total > self.limits.tokens:
-                where = f"{name}.{place}" if numbered is None or place < numbered else name
+                where = f"{name}.{places[number]}" if number < len(places) else name
                 raise InputError(
                     f"{where}: up to it the request has {total:,} tokens; it must have at most "
                     f"{self.limits.tokens:,}: send fewer texts at once",

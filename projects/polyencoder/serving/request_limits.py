@@ -154,13 +154,17 @@ class Access:
     def __init__(self, app: ASGIApp, *, config: ServerConfig) -> None:
         self._app = app
         self._key = None if config.api_key is None else config.api_key.encode()
+        self._origins, self._root_path = config.allow_origins, config.root_path
         self._hosts: tuple[str, ...] | None = None  # any: the key protects the server, and no names were given
         if config.local or config.allow_hosts:
             own = () if config.host in ("0.0.0.0", "::") else (config.host,)
             self._hosts = tuple(name.lower() for name in (*LOOPBACK, *own, *config.allow_hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = self._refused(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
+        refused = None
+        if scope["type"] == "http":
+            scope["root_path"] = self._root_path  # which a proxy may remove, or leave
+            refused = self._refused(scope["path"].removeprefix(self._root_path), Headers(scope=scope))
         await (refused or self._app)(scope, receive, send)
 
     def _refused(self, path: str, headers: Headers) -> Response | None:
@@ -170,8 +174,10 @@ class Access:
             shown = f"{', '.join(named) or 'missing'}"
             return problem(400, f"Host is {shown:.100}, which is not a name of this server: allow_host adds names")
         origin = headers.get("origin")
-        if origin is not None and _name(origin) not in (self._hosts or (host,)):
-            return problem(403, f"Origin is {origin:.100}: pages of other sites may not use this server")
+        if origin is not None and origin not in self._origins and _name(origin) not in (self._hosts or (host,)):
+            return problem(
+                403, f"Origin is {origin:.100}: pages of other sites may not use this server: allow_origin adds sites"
+            )
         if self._key is None or path in _PROBES | PATHS:  # the page asks its user for the key
             return None
         kind, _, shown = headers.get("authorization", "").partition(" ")

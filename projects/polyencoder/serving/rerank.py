@@ -1,4 +1,4 @@
-"""`/v1/rerank`, `/rerank` and `/v2/rerank`, the API of Cohere, Jina and vLLM."""
+"""`/v1/rerank` and `/v2/rerank`, the API of Cohere, Jina and vLLM."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ class RerankResponse(Answer):
     meta: dict[str, Any] = Field(description="Cohere's `api_version`, and `warnings` of documents that were split.")
 
 
-@router.post("/rerank", response_model_exclude_none=True)
 @router.post("/v1/rerank", response_model_exclude_none=True)
 async def rerank(request: RerankRequest, service: Serving) -> RerankResponse:
     """Ranks documents by how well they answer the query."""
@@ -134,8 +133,8 @@ async def score(
         items = [pair(context_ids, ids) for ids in candidates]
     else:
         items = [*map(candidate, candidates), context(context_ids)]
-    numbered = len(texts) if len(texts) == len(documents) and len(candidates) == len(texts) else 0
-    tokens = engine.tokens(items, name=name, numbered=numbered)
+    places = [place for place, rows in enumerate(passages) for _ in rows] if len(texts) == len(documents) else []
+    tokens = engine.tokens(items, name=name, places=places)
     first = np.cumsum([0, *(len(rows) for rows in passages[:-1])])
 
     def finish(jobs: Sequence[Job]) -> list[Array]:

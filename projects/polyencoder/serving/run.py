@@ -26,7 +26,7 @@ from polyencoder.serving.metrics import SHARED
 from polyencoder.serving.service import Service
 from polyencoder.storage.temporary import TemporaryFolder
 
-_OF_HTTP = frozenset({"host", "port", "allow_host", "workers"}) | {
+_OF_HTTP = frozenset({"host", "port", "allow_host", "allow_origin", "root_path", "workers"}) | {
     *("feedback", "no_answer", "max_concurrent", "max_bytes", "timeout", "drain_seconds")
 }
 _LAST_ROUNDS, _ROUND_SECONDS = 10, 0.02  # of the event loop: it accepts in one, and reads in a later one

@@ -428,6 +428,41 @@ def test_with_a_key_and_another_address_any_name_will_do_unless_some_are_given(s
     assert client.get("/info", headers=headers | {"Origin": "http://other.name"}).status_code == 403
 
 
+def test_pages_of_other_sites_that_are_allowed_are_told_so(serve):
+    shop = "https://shop.example:8443"
+    client = serve("bi", records=None, api_key=KEY, allow_origins=(shop,))
+    body = {"query": "hello", "documents": ["hi", "bye"]}
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
+    preflight = client.options("/v1/rerank", headers={"Origin": shop, **asked})  # without a key, as browsers send it
+    assert preflight.status_code == 200
+    assert preflight.headers["Access-Control-Allow-Origin"] == shop
+    for key, status in ((KEY, 200), ("wrong-key", 401)):
+        answer = client.post("/v1/rerank", json=body, headers={"Origin": shop, "Authorization": f"Bearer {key}"})
+        assert (answer.status_code, answer.headers["Access-Control-Allow-Origin"]) == (status, shop)
+    for other in ("https://evil.example", "https://shop.example", "null"):
+        assert client.options("/v1/rerank", headers={"Origin": other, **asked}).status_code == 400
+        headers = {"Origin": other, "Authorization": f"Bearer {KEY}"}
+        assert "Access-Control-Allow-Origin" not in client.post("/v1/rerank", json=body, headers=headers).headers
+
+
+def test_no_other_site_is_allowed_by_default(serve):
+    client = serve("bi", records=None)
+    asked = {"Access-Control-Request-Method": "POST", "Origin": "https://shop.example"}
+    assert client.options("/v1/rerank", headers=asked).status_code == 403
+
+
+@pytest.mark.parametrize("prefix", ["", "/ranker"])
+def test_a_proxy_may_remove_its_path_or_leave_it(serve, prefix):
+    client = serve("bi", records=None, api_key=KEY, root_path="/ranker")
+    assert client.get(f"{prefix}/health").status_code == client.get(f"{prefix}/").status_code == 200
+    assert client.get(f"{prefix}/page/page.js").status_code == 200
+    assert client.get(f"{prefix}/info").status_code == 401
+    headers = {"Authorization": f"Bearer {KEY}"}
+    body = {"query": "hello", "documents": ["hi", "bye"]}
+    assert client.post(f"{prefix}/v1/rerank", json=body, headers=headers).status_code == 200
+    assert client.get(f"{prefix}/openapi.json", headers=headers).json()["servers"] == [{"url": "/ranker"}]
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "ranker.example"])
 def test_an_address_that_others_reach_needs_a_key(host):
     with pytest.raises(ConfigError, match="no key") as error:
@@ -444,6 +479,11 @@ def test_an_address_that_others_reach_needs_a_key(host):
         {"api_key": "two words"},
         {"allow_hosts": ("example.com:8000",)},
         {"allow_hosts": ("http://example.com",)},
+        {"allow_origins": ("shop.example",)},
+        {"allow_origins": ("https://shop.example/",)},
+        {"allow_origins": ("*",)},
+        {"root_path": "ranker"},
+        {"root_path": "/ranker/"},
         {"port": 65536},
         {"workers": 0},
         {"threads": 0},

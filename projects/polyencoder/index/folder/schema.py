@@ -58,10 +58,8 @@ def check_tables(connection: sqlite3.Connection, folder: Path) -> None:
         raise damaged(folder, "its database has the {} {!r:.60}, which is not part of an index".format(*found))
     for name, columns in _tables(words=words.exist).items():
         if _columns(ask, name) != columns:
-            raise CheckpointError(
-                f"{folder}: damaged, or made by another version of polyencoder: its database has no valid table "
-                f"{name!r}; build it again"
-            )
+            other = "other versions of polyencoder make other tables"
+            raise damaged(folder, f"its database has no valid table {name!r} ({other})")
 
 
 def damaged(folder: Path, what: str) -> CheckpointError:
