@@ -139,7 +139,7 @@ def _parts(key: Any, value: Any, *, levels: int) -> Iterator[FieldTest | Group]:
             raise _invalid(f"cannot filter by {key}: {value!r:.60}; it has a list of filters, none of them empty")
         if not value:
             raise _invalid(f"cannot filter by {key}: its list of filters is empty")
-        yield _group(key, value, levels=levels - 1)
+        yield _group("$and" if key == "$and" else "$or", value, levels=levels - 1)
     elif isinstance(value, Mapping):
         if not value or not all(name in _OPERATORS for name in value):
             raise _wrong(key, dict(value), f"a dict has operators, of {', '.join(_OPERATORS)}")
