@@ -60,9 +60,7 @@ def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI
             )
             return ranked.indices.tolist(), ranked.values.tolist()
 
-        results = [
-            Result(index=place, relevance_score=score) for place, score in zip(*await on_model(scored), strict=True)
-        ]
+        results = [Result(index=idx, relevance_score=score) for idx, score in zip(*await on_model(scored), strict=True)]
         return RerankResponse(**answer_fields("rerank", model="peer", tokens=0), results=results, meta={})
 
     @app.post("/v1/search", response_model_exclude_none=True)

@@ -117,7 +117,7 @@ def calibrate(settings: CalibrateSettings) -> None:
         keep_turns=settings.keep_turns,
         progress=None,
     )
-    own, whole = fitted.calibration, (reranker or ranker).calibration or fitted.calibration
+    new, whole = fitted.calibration, (reranker or ranker).calibration or fitted.calibration
     whole.save(calibrated)
     say(_report(fitted, settings, examples=len(examples)))
     if drawn:
@@ -126,10 +126,10 @@ def calibrate(settings: CalibrateSettings) -> None:
         say(f"polyencoder: {skipped}", err=True)
     if note := left_out(fitted.left_out):
         say(note)
-    say(f"{calibration_file(calibrated)}: written, for {_use(own)}")
-    _show_on_card(Path(calibrated), fitted, own)
+    say(f"{calibration_file(calibrated)}: written, for {_use(new)}")
+    _show_on_card(Path(calibrated), fitted, new)
     for beside in filter(None, (whole, whole.index)):
-        if beside.fitted_on != own.fitted_on:
+        if beside.fitted_on != new.fitted_on:
             say(f"the one for {_use(beside)} is kept beside it")
 
 
@@ -164,7 +164,7 @@ def _count_lines(path: str) -> int:
         return sum(1 for _, line in lines(file) if line.strip())
 
 
-def _show_on_card(folder: Path, fitted: Fit, own: Calibration) -> None:
+def _show_on_card(folder: Path, fitted: Fit, calibration: Calibration) -> None:
     """Writes the calibration into the card of a model folder, with a picture of its reliability."""
     from polyencoder.checkpoint import holds_encoder
     from polyencoder.export.card import with_calibration
@@ -179,29 +179,32 @@ def _show_on_card(folder: Path, fitted: Fit, own: Calibration) -> None:
     except ConfigError as error:
         say(f"the card has no picture: {error}", err=True)
     facts = (
-        f"Probabilities for {_use(own)}: calibration error {fitted.after.error:.4f}, Brier score "
-        f"{fitted.after.brier:.4f}, out of fold. Temperature {own.temperature:.4g}, none {own.none:.4g}."
+        f"Probabilities for {_use(calibration)}: calibration error {fitted.after.error:.4f}, Brier score "
+        f"{fitted.after.brier:.4f}, out of fold. Temperature {calibration.temperature:.4g}, "
+        f"none {calibration.none:.4g}."
     )
-    facts = " ".join([facts, *map(str, own.promises)])
+    facts = " ".join([facts, *map(str, calibration.promises)])
     pictured = (folder / RELIABILITY).is_file()
     write_text(card, with_calibration(card.read_text(encoding="utf-8"), facts, pictured=pictured))
 
 
 def _use(calibration: Calibration) -> str:
     """The use of a calibration, and the examples that it was fitted on."""
-    found = calibration.fitted_on
-    if found is None:
+    source = calibration.fitted_on
+    if source is None:
         return "ranking candidates"
-    use = f"searching {found.index}" if found.index else "ranking candidates"
-    return f"{use} ({found.examples:,} examples of {found.data} among {found.candidates:,} candidates, {found.date})"
+    use = f"searching {source.index}" if source.index else "ranking candidates"
+    return (
+        f"{use} ({source.examples:,} examples of {source.data} among {source.candidates:,} candidates, {source.date})"
+    )
 
 
 def _report(fitted: Fit, settings: CalibrateSettings, *, examples: int) -> str:
-    found = fitted.calibration
+    calibration = fitted.calibration
     rows = [
         f"{examples:,} examples; the first candidate is right in {fitted.accuracy:.1%}",
         f"each counts with its right candidate and, with a weight of {settings.unanswerable:g}, without it",
-        f"temperature {found.temperature:.4g}, none {found.none:.4g}",
+        f"temperature {calibration.temperature:.4g}, none {calibration.none:.4g}",
         "",
         "               before                 after",
         "share   probability  right    probability  right",
@@ -214,7 +217,7 @@ def _report(fitted: Fit, settings: CalibrateSettings, *, examples: int) -> str:
         "(before: the softmax of the scores; after: found out of fold)",
     ]
     if fitted.least_risk is not None:
-        known = {one.risk: str(one) for one in found.promises}
-        rows += [known.get(risk) or f"No threshold promises a risk of {risk:g}." for risk in settings.risk]
+        promises = {one.risk: str(one) for one in calibration.promises}
+        rows += [promises.get(risk) or f"No threshold promises a risk of {risk:g}." for risk in settings.risk]
         rows.append(f"The smallest risk that these examples could promise is {fitted.least_risk:.3g}.")
     return "\n".join(rows)

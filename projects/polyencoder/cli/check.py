@@ -55,8 +55,8 @@ def _check_folder(folder: Path, *, progress: bool | None) -> None:
     if graphs:
         size = sum(path.stat().st_size for path in folder.glob("*.onnx"))
         with progress_bar(step="checking", unit="B", show=progress, total=size) as done:
-            found = check_graphs(folder, progress=done.update)
-        say(f"{folder}: {', '.join(found)}: undamaged")
+            names = check_graphs(folder, progress=done.update)
+        say(f"{folder}: {', '.join(names)}: undamaged")
 
 
 def _check_model(file: str, *, named: Sequence[str], progress: bool | None) -> None:

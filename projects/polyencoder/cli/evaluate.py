@@ -168,8 +168,8 @@ def _texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corpus: s
         with open_index(of.index) as index:  # whichever model made it
             texts = index.texts_of(wanted)
     else:
-        known = ((one.id, one.text) for one in candidates_from(corpus, bad=bad))
-        texts = {id_: text for id_, text in known if id_ in wanted}
+        documents = ((one.id, one.text) for one in candidates_from(corpus, bad=bad))
+        texts = {id_: text for id_, text in documents if id_ in wanted}
     if not needed <= texts.keys():
         for where, query, document, _ in results(of.rerank_run or ""):
             if query in qrels and document in needed and document not in texts:

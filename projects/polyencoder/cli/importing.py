@@ -119,10 +119,10 @@ def _is_fairseq(file: Path) -> bool:
         return True
     if Path(f"{file}.opt").is_file():
         return False  # of another kind: its reader says which
-    found = ", ".join(map(str, list(states)[:8])) or "nothing"
+    keys = ", ".join(map(str, list(states)[:8])) or "nothing"
     raise CheckpointError(
         f"{file}: cannot be told whose model it is: there is no {file.name}.opt beside it, as ParlAI writes, and in it "
-        f"neither `args` nor `cfg`, as in fairseq's, but: {found}"
+        f"neither `args` nor `cfg`, as in fairseq's, but: {keys}"
     )
 
 

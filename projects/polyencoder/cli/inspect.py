@@ -65,48 +65,57 @@ def inspect(*, settings: InspectSettings) -> None:
             raise InputError(f"{settings.candidates}: no candidate in it")
     if not candidates:
         raise InputError("there is no candidate: give --candidate TEXT or --candidates FILE")
-    found = inspect_ranking(load(settings.model), settings.context, candidates, top_k=settings.top_k)
+    inspection = inspect_ranking(load(settings.model), settings.context, candidates, top_k=settings.top_k)
     if settings.html is not None:
         with reporting_write_errors(settings.html):
-            write_text(settings.html, inspection_page(found), overwrite=settings.overwrite)
-    say(_as_json(found) if settings.as_json else "\n".join(_lines(found)))
+            write_text(settings.html, inspection_page(inspection), overwrite=settings.overwrite)
+    say(_as_json(inspection) if settings.as_json else "\n".join(_lines(inspection)))
     if settings.html is not None:
         say(f"{settings.html}: a page with all weights", err=True)
 
 
-def _as_json(found: Inspection) -> str:
+def _as_json(inspection: Inspection) -> str:
     candidates = []
-    for place, one in enumerate(found.ranked):
-        more = {name: scores[place] for name, scores in found.objectives.items()}
-        record = {**one._asdict(), "objectives": more, "weights": found.weights[place] if found.weights else None}
+    for row, candidate in enumerate(inspection.ranked):
+        more = {name: scores[row] for name, scores in inspection.objectives.items()}
+        record = {
+            **candidate._asdict(),
+            "objectives": more,
+            "weights": inspection.weights[row] if inspection.weights else None,
+        }
         candidates.append({key: value for key, value in record.items() if value not in (None, {})})
-    record = {"model": found.title, "context": found.context, "candidates": candidates, "missing": found.missing}
-    record |= {"tokens": found.tokens, "token_weights": found.token_weights} if found.tokens else {}
+    record = {
+        "model": inspection.title,
+        "context": inspection.context,
+        "candidates": candidates,
+        "missing": inspection.missing,
+    }
+    record |= {"tokens": inspection.tokens, "token_weights": inspection.token_weights} if inspection.tokens else {}
     return json.dumps({key: value for key, value in record.items() if value is not None}, ensure_ascii=False)
 
 
-def _lines(found: Inspection) -> Iterator[str]:
-    yield f"> {one_line(' / '.join(found.context))}"
+def _lines(inspection: Inspection) -> Iterator[str]:
+    yield f"> {one_line(' / '.join(inspection.context))}"
     named: dict[int, None] = {}
-    for place, one in enumerate(found.ranked):
-        likely = "" if one.probability is None else f"  {one.probability:4.0%}"
-        yield f"{place + 1:>4}  {one.score:9.4f}{likely}  {one_line(one.text)}"
-        if found.objectives:
-            yield f"      {', '.join(f'{name} {scores[place]:.4f}' for name, scores in found.objectives.items())}"
-        if found.weights:
-            best = _largest(found.weights[place])
+    for row, candidate in enumerate(inspection.ranked):
+        likely = "" if candidate.probability is None else f"  {candidate.probability:4.0%}"
+        yield f"{row + 1:>4}  {candidate.score:9.4f}{likely}  {one_line(candidate.text)}"
+        if inspection.objectives:
+            yield f"      {', '.join(f'{name} {scores[row]:.4f}' for name, scores in inspection.objectives.items())}"
+        if inspection.weights:
+            best = _largest(inspection.weights[row])
             named |= dict.fromkeys(number for number, _ in best)
             yield f"      context vectors: {', '.join(f'{number + 1} {weight:.0%}' for number, weight in best)}"
-    if found.missing:
-        yield found.missing
-    if found.tokens:
+    if inspection.missing:
+        yield inspection.missing
+    if inspection.tokens:
         yield "Tokens of these context vectors:"
         for number in sorted(named):
-            best = _largest(found.token_weights[number])
-            yield f"{number + 1:>4}  {', '.join(f'{found.tokens[i]} {weight:.0%}' for i, weight in best)}"
+            best = _largest(inspection.token_weights[number])
+            yield f"{number + 1:>4}  {', '.join(f'{inspection.tokens[i]} {weight:.0%}' for i, weight in best)}"
 
 
 def _largest(weights: Sequence[float]) -> list[tuple[int, float]]:
     """The places and values of the largest weights, without those that round to 0%."""
-    best = sorted(enumerate(weights), key=lambda one: -one[1])[:SHOWN]
+    best = sorted(enumerate(weights), key=lambda item: -item[1])[:SHOWN]
     return [one for one in best if one[1] >= 0.005]

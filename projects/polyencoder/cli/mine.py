@@ -188,8 +188,8 @@ def _pairs(files: list[str], settings: MineSettings, bad: OnBad) -> Iterator[tup
     for file in files:
         for pair, record in pairs_and_records(file, columns=columns, add_response=True, bad=bad):
             theirs = record.get(name)
-            own = name == columns.candidates or pair.candidates is not None
-            if theirs and not own and has_labels(record, columns, theirs, where=pair.where):
+            has_candidates = name == columns.candidates or pair.candidates is not None
+            if theirs and not has_candidates and has_labels(record, columns, theirs, where=pair.where):
                 raise InputError(
                     f"{pair.where}: its labels seem to be of {name!r}, but candidates with labels are read from "
                     f"{columns.candidates!r}: rename that column",

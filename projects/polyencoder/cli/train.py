@@ -46,11 +46,11 @@ def _summary(report: RunReport, *, of: Architecture) -> str:
         lines[-2] += ", of a bi-encoder of the backbone: the new model's other layers are random"
     gain = _first(report.trained, first) - _first(report.before, first)
     ended = f"; ended early: {report.stopped}" if report.stopped else ""
-    kept = f"the model after {report.best} of {report.updates} updates" if report.best else "the model before training"
+    which = f"the model after {report.best} of {report.updates} updates" if report.best else "the model before training"
     return "\n".join(
         [
             *lines,
-            f"training gained {gain:+.3f} in {report.updates} updates, {report.seconds:.0f} s{ended}; kept: {kept}",
+            f"training gained {gain:+.3f} in {report.updates} updates, {report.seconds:.0f} s{ended}; kept: {which}",
             f"{report.out}: written. Next: {_next(shlex.quote(str(report.out)), of)}",
         ]
     )
@@ -85,9 +85,9 @@ def pretrain_encoder(settings: PretrainingSettings) -> None:
 def _pretraining_summary(report: PretrainingReport) -> str:
     rows = {"before": report.before, "pre-trained": report.trained}
     lines = [
-        f"{who:12} masked words: perplexity {found['perplexity']:.1f}, accuracy {found['masked_accuracy']:.3f}; "
-        f"next utterances: accuracy {found['next_accuracy']:.3f}"
-        for who, found in rows.items()
+        f"{who:12} masked words: perplexity {measures['perplexity']:.1f}, accuracy {measures['masked_accuracy']:.3f}; "
+        f"next utterances: accuracy {measures['next_accuracy']:.3f}"
+        for who, measures in rows.items()
     ]
     return "\n".join(
         [
@@ -110,8 +110,8 @@ def one_of_several(settings: T) -> Iterator[tuple[T, bool]]:
     if not is_grouped():
         yield settings, True
         return
-    place = Place.from_environment()
+    address = Place.from_environment()
     values = flat_values(settings)
     shared = {name: value for name, value in values.items() if name not in ("out", "device")}
-    with process_group(place, shared, on_cpu=values["device"] == "cpu") as device:
-        yield settings.changed(device=str(device)), place.rank == 0
+    with process_group(address, shared, on_cpu=values["device"] == "cpu") as device:
+        yield settings.changed(device=str(device)), address.rank == 0

@@ -109,10 +109,10 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
     characters = count_characters(texts("counting"), pieces)
     tokenizer = learn_pieces(sample(characters.texts), characters, pieces)
     save_tokenizer(settings.out, tokenizer, special_tokens=ROLES, overwrite=settings.overwrite)
-    known = sum(form in tokenizer.get_vocab() for form in characters.counts)
+    num_known = sum(form in tokenizer.get_vocab() for form in characters.counts)
     say(
-        f"{path}: {tokenizer.get_vocab_size():,} tokens trained on {sentences(characters.texts)}; {known:,} of their "
-        f"{len(characters.counts):,} forms of characters have one, {characters.unknown(tokenizer):.3%} of the text is "
+        f"{path}: {tokenizer.get_vocab_size():,} tokens trained on {sentences(characters.texts)}; "
+        f"{num_known:,} of their {len(characters.counts):,} forms of characters have one, {characters.unknown(tokenizer):.3%} of the text is "
         "unknown"
     )
 

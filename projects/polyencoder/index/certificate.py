@@ -92,8 +92,8 @@ def search_shortlists(
     while waiting and not hopeless and length <= longest:
         at_once = max(1, engine.most_named // (contexts.n_codes * length))
         for first in range(0, len(waiting), at_once):
-            some = waiting[first : first + at_once]
-            for i, shortlist in zip(some, engine.propose(contexts.select(some), some, length), strict=True):
+            part = waiting[first : first + at_once]
+            for i, shortlist in zip(part, engine.propose(contexts.select(part), part, length), strict=True):
                 if len(shortlist.rows) < k:
                     continue
                 scores, rows = engine.rescored(contexts.select([i]), shortlist)

@@ -42,8 +42,8 @@ def checked_records(records: Iterable[Record]) -> Iterator[Candidate]:
     """Yields each record as a `Candidate`. Raises InputError for anything but a list of records."""
     if isinstance(records, Candidate):
         raise InputError("candidates is one record; give a list of records")
-    given = checked_iterable("candidates", records, of="texts or of records with `text`, `id` and `metadata`")
-    return (_candidate(record, where=f"candidate {place}") for place, record in enumerate(given))
+    items = checked_iterable("candidates", records, of="texts or of records with `text`, `id` and `metadata`")
+    return (_candidate(record, where=f"candidate {place}") for place, record in enumerate(items))
 
 
 def as_id(value: Any) -> Any:

@@ -46,30 +46,30 @@ def enough_hits(
     """
     best: list[list[Hit]] = [[] for _ in said]
     count = max(hits, texts) + max(map(len, said), default=0)
-    most = None if options.group_by is None else max(count, MOST_CONSIDERED)
+    limit = None if options.group_by is None else max(count, MOST_CONSIDERED)
     places: Sequence[int] = range(len(said))
     left_out, at_once = 0, len(said)
     while places:
         short = []
         for start in range(0, len(places), at_once):
-            some = places[start : start + at_once]
-            for place, found in zip(some, search(some, count), strict=True):
-                turns = said[place]
-                kept = [hit for hit in found if same(hit.text) not in turns] if turns else found
-                grouped = limited(kept, options)
-                whole = len(found) < count or (most is not None and count >= most)
+            part = places[start : start + at_once]
+            for row, hits_of_row in zip(part, search(part, count), strict=True):
+                turns = said[row]
+                eligible = [hit for hit in hits_of_row if same(hit.text) not in turns] if turns else hits_of_row
+                grouped = limited(eligible, options)
+                whole = len(hits_of_row) < count or (limit is not None and count >= limit)
                 # an index may have a text several times
-                if not whole and not (_suffice(kept, hits, texts) and _suffice(grouped, groups, group_texts)):
-                    short.append(place)
+                if not whole and not (_suffice(eligible, hits, texts) and _suffice(grouped, groups, group_texts)):
+                    short.append(row)
                     continue
                 if turns:
                     last = grouped[:hits][-1:]
-                    better = found[: found.index(last[0])] if last else found
+                    better = hits_of_row[: hits_of_row.index(last[0])] if last else hits_of_row
                     left_out += sum(same(hit.text) in turns for hit in better)
-                first = max(hits, first_texts(kept, texts))  # of these, a re-ranker may prefer others of a group
+                first = max(hits, first_texts(eligible, texts))  # of these, a re-ranker may prefer others of a group
                 wanted = max(groups, first_texts(grouped, group_texts))
-                best[place] = kept if most is None else _of_use(kept, grouped, first=first, count=wanted)
-        places, count = short, 4 * count if most is None else min(4 * count, most)
+                best[row] = eligible if limit is None else _of_use(eligible, grouped, first=first, count=wanted)
+        places, count = short, 4 * count if limit is None else min(4 * count, limit)
         at_once = max(1, _AT_ONCE // count)
     return best, left_out
 
@@ -84,7 +84,7 @@ def limited(hits: list[Hit], options: SearchOptions) -> list[Hit]:
         return hits
     size = options.group_size or 1
     counts: Counter[str] = Counter()
-    kept = []
+    remaining = []
     for hit in hits:
         value = (hit.metadata or {}).get(key)
         if value is not None:
@@ -94,12 +94,12 @@ def limited(hits: list[Hit], options: SearchOptions) -> list[Hit]:
             counts[group] += 1
             if counts[group] > size:
                 continue
-        kept.append(hit)
-    return kept
+        remaining.append(hit)
+    return remaining
 
 
-def _of_use(hits: Sequence[Hit], kept: Sequence[Hit], *, first: int, count: int) -> list[Hit]:
-    """The `first` hits, and of the later ones those among the first `count` of `kept`.
+def _of_use(hits: Sequence[Hit], grouped: Sequence[Hit], *, first: int, count: int) -> list[Hit]:
+    """The `first` hits, and of the later ones those among the first `count` of `grouped`.
 
     Args:
         hits: best first.
@@ -108,11 +108,11 @@ def _of_use(hits: Sequence[Hit], kept: Sequence[Hit], *, first: int, count: int)
     Returns:
         Hits whose `considered` is the number that one goes through to find these.
     """
-    needed = len(hits) if len(kept) < count else hits.index(kept[count - 1]) + 1
+    needed = len(hits) if len(grouped) < count else hits.index(grouped[count - 1]) + 1
     considered = min(len(hits), max(first, needed))
-    keys = {hit.id for hit in kept}
+    keys = {hit.id for hit in grouped}
     return [
         hit._replace(considered=considered)
-        for place, hit in enumerate(hits[:considered])
-        if place < first or hit.id in keys
+        for idx, hit in enumerate(hits[:considered])
+        if idx < first or hit.id in keys
     ]

@@ -56,10 +56,10 @@ class Hit(NamedTuple):
 def first_texts(hits: Sequence[Hit], k: int) -> int:
     """The number of first hits that contain the first `k` different texts; all if there are fewer."""
     texts: set[str] = set()
-    for place, hit in enumerate(hits):
+    for number, hit in enumerate(hits):
         texts.add(hit.text)
         if len(texts) > k:
-            return place
+            return number
     return len(hits)
 
 
@@ -78,20 +78,21 @@ def diverse_hits(
     keeps its scores and its probability; `Hit.considered` of the chosen says from how many.
     """
     pools = [
-        [hit for hit in found[:most] if (hit.rerank_score is None) == (found[0].rerank_score is None)] for found in hits
+        [hit for hit in ranked[:most] if (hit.rerank_score is None) == (ranked[0].rerank_score is None)]
+        for ranked in hits
     ]
     vectors = vectors_of(hit.id for pool in pools for hit in pool)
     dim = max((len(vector) for vector in vectors.values()), default=1)
     diverse = []
-    for found, pool in zip(hits, pools, strict=True):
+    for ranked, pool in zip(hits, pools, strict=True):
         scores = np.array([hit.relevance for hit in pool])
-        own = np.zeros((len(pool), dim))
+        rows = np.zeros((len(pool), dim))
         for row, hit in enumerate(pool):
-            own[row] = vectors.get(hit.id, 0.0)  # 0 if it was removed meanwhile
-        places = marginal_relevance(scores, own, k=k, diversity=diversity)
+            rows[row] = vectors.get(hit.id, 0.0)  # 0 if it was removed meanwhile
+        places = marginal_relevance(scores, rows, k=k, diversity=diversity)
         chosen = [pool[place]._replace(considered=pool[place].considered or len(pool)) for place in places]
         taken = {*places}
-        diverse.append(chosen + [hit for place, hit in enumerate(found) if place not in taken])
+        diverse.append(chosen + [hit for place, hit in enumerate(ranked) if place not in taken])
     return diverse
 
 
@@ -120,9 +121,9 @@ def _summed(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
         for rank, text in enumerate(dict.fromkeys(hit.text for hit in ranking), start=1):
             sums[text] = sums.get(text, 0.0) + 1 / (_K + rank)
     word_scores = {hit.id: hit.word_score for hit in by_words}
-    known = {hit.id for hit in by_vectors}
+    ids = {hit.id for hit in by_vectors}
     hits = [hit._replace(word_score=word_scores.get(hit.id)) for hit in by_vectors]
-    hits += [hit for hit in by_words if hit.id not in known]
+    hits += [hit for hit in by_words if hit.id not in ids]
     return sorted(
         (hit._replace(fused_score=sums[hit.text]) for hit in hits), key=lambda hit: (-sums[hit.text], -hit.score)
     )
@@ -165,9 +166,9 @@ def marginal_relevance(scores: Array, vectors: Array, *, k: int, diversity: floa
     directions = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     value, nearest, chosen = relevance.copy(), np.full(len(scores), -np.inf), list[int]()
     for _ in range(min(k, len(scores))):
-        place = int(np.argmax(value if chosen else scores))
-        chosen.append(place)
-        nearest = np.maximum(nearest, directions @ directions[place])
+        nearest_row = int(np.argmax(value if chosen else scores))
+        chosen.append(nearest_row)
+        nearest = np.maximum(nearest, directions @ directions[nearest_row])
         value = relevance - diversity * nearest
         value[chosen] = -np.inf
     return chosen

@@ -53,13 +53,13 @@ class IndexModel:
 
     def check(self, maker: Maker, *, where: object) -> None:
         """Raises CheckpointError unless the model is the maker. Reads its weights only for other fingerprints."""
-        newest, known = maker.fingerprints, self._known
-        if newest == known:
+        newest, opened = maker.fingerprints, self._known
+        if newest == opened:
             return
-        if self._model is None and known is not None and not newest.fits(known):
+        if self._model is None and opened is not None and not newest.fits(opened):
             raise CheckpointError(
                 f"{where}: was replaced by an index that was made by another model (fingerprint {newest.model}) than "
-                f"when it was opened ({known.model}): open it again"
+                f"when it was opened ({opened.model}): open it again"
             )
         maker.check_model(self._model, where=where)
         self._known = newest

@@ -66,7 +66,7 @@ def vectors_from(paths: Paths, *, bad: OnBad = raise_it) -> Iterator[Candidate]:
 
 def fingerprints_of(paths: Paths) -> Fingerprints | None:
     """The fingerprints that Parquet files name for their vectors, if any. InputError if they differ."""
-    known: tuple[str, Fingerprints] | None = None
+    first: tuple[str, Fingerprints] | None = None
     for path in expand(paths):
         if format_of(path) != "parquet":
             continue
@@ -77,13 +77,13 @@ def fingerprints_of(paths: Paths) -> Fingerprints | None:
             stated = Fingerprints(*map(str, json.loads(written)))
         except (require("pyarrow", extra="data").ArrowException, OSError, ValueError, TypeError) as error:
             raise InputError(f"{path}: not Parquet, or damaged ({first_line(error)})") from None
-        if known is not None and not stated.fits(known[1]):
+        if first is not None and not stated.fits(first[1]):
             raise InputError(
-                f"{path}: its vectors come from another encoder ({stated.model}) than those of {known[0]} "
-                f"({known[1].model}); an index needs the vectors of one encoder"
+                f"{path}: its vectors come from another encoder ({stated.model}) than those of {first[0]} "
+                f"({first[1].model}); an index needs the vectors of one encoder"
             )
-        known = known or (path, stated)
-    return None if known is None else known[1]
+        first = first or (path, stated)
+    return None if first is None else first[1]
 
 
 def with_vectors(
@@ -140,9 +140,9 @@ def checked_vector(candidate: Candidate, *, dim: int | None = None, length: floa
     return candidate._replace(vector=vector)
 
 
-def same_vector(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+def same_vector(left: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     """Whether two vectors are equal except for rounding, including that of index files."""
-    return bool(np.linalg.norm(one - other) <= TOLERANCE * np.linalg.norm(one))
+    return bool(np.linalg.norm(left - other) <= TOLERANCE * np.linalg.norm(left))
 
 
 def _check_without_vector(candidate: Candidate) -> Candidate:

@@ -45,8 +45,8 @@ def rerank(
     check_reranker(ranker, k=k)
     if len(contexts) != len(hits):
         raise InputError(f"{len(contexts)} contexts, but hits of {len(hits)}: give one list of hits for each context")
-    firsts = [list(found[: first_texts(found, k)]) for found in hits]
-    texts = [list(dict.fromkeys(hit.text for hit in found)) for found in firsts]  # each text is scored once
+    firsts = [list(hits_of_row[: first_texts(hits_of_row, k)]) for hits_of_row in hits]
+    texts = [list(dict.fromkeys(hit.text for hit in hits_of_row)) for hits_of_row in firsts]  # each text is scored once
     if not any(texts):
         return firsts
     if ranker.model.token_dim is not None:
@@ -55,10 +55,10 @@ def rerank(
         encoded = ranker.encode_contexts(contexts) if encoded is None else encoded
         scores = score_by_tokens(ranker, encoded, texts, stored=stored)
     else:
-        scores = [own.tolist() for own in score_lists(ranker, contexts, texts)]
+        scores = [texts_of_row.tolist() for texts_of_row in score_lists(ranker, contexts, texts)]
     return [
-        reranked_hits(found, dict(zip(own, values, strict=True)), first=len(first))
-        for first, own, values, found in zip(firsts, texts, scores, hits, strict=True)
+        reranked_hits(hits_of_row, dict(zip(texts_of_row, values, strict=True)), first=len(first))
+        for first, texts_of_row, values, hits_of_row in zip(firsts, texts, scores, hits, strict=True)
     ]
 
 

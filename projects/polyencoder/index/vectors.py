@@ -150,8 +150,8 @@ class Vectors:
     def take(self, rows: Array) -> Array:
         """The vectors of these rows (int64, in any order), float32 [len(rows), dim]."""
         out = np.empty((len(rows), self.dim), dtype=np.float32)
-        for file, place, inside in self._parts(rows):
-            out[place] = file.vectors(inside)
+        for file, position, inside in self._parts(rows):
+            out[position] = file.vectors(inside)
         return out
 
     def stored(self, rows: Array) -> tuple[Array, Small]:
@@ -159,9 +159,9 @@ class Vectors:
         shape = len(rows), self.dim
         small = Small(np.empty(shape, np.int8), np.empty((len(rows), 3), np.float32))
         out = small.rows if self.dtype == "int8" else np.empty(shape, dtype=ON_DISK[self.dtype])
-        for file, place, inside in self._parts(rows):
-            out[place] = file.rows[inside]
-            small.rows[place], small.bounds[place] = file.small.select(inside)
+        for file, position, inside in self._parts(rows):
+            out[position] = file.rows[inside]
+            small.rows[position], small.bounds[position] = file.small.select(inside)
         return out, small
 
     def token_rows(self, rows: Array) -> TokenRows | None:
@@ -180,8 +180,8 @@ class Vectors:
         order = np.argsort(rows, kind="stable")
         ends = np.searchsorted(rows[order], self._starts)
         for i, file in enumerate(self._files):
-            if len(place := order[ends[i] : ends[i + 1]]):
-                yield file, place, rows[place] - self._starts[i]
+            if len(position := order[ends[i] : ends[i + 1]]):
+                yield file, position, rows[position] - self._starts[i]
 
 
 def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype, tokens: StoredTokens | None = None) -> bool:
@@ -212,8 +212,8 @@ def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None 
     exact = Block(0, stored).vectors()  # as they will be read
     if not (np.isfinite(exact).all() and np.isfinite(vectors).all()):
         whole: Array = np.all(np.isfinite(vectors), axis=1)
-        place = int(np.argmin(np.all(np.isfinite(exact), axis=1) & whole))
-        whose = "" if texts is None else f" of the candidate {texts[place]!r:.60}"
+        row = int(np.argmin(np.all(np.isfinite(exact), axis=1) & whole))
+        whose = "" if texts is None else f" of the candidate {texts[row]!r:.60}"
         if whole.all():
             raise InputError(
                 f"vectors{whose} have numbers up to {np.abs(vectors).max():.3g}, more than {dtype} can hold; store "

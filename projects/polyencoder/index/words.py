@@ -42,11 +42,11 @@ def query_words(turns: Sequence[str]) -> list[str]:
         >>> query_words(["Where is order 4711? 北京大"])
         ['where', 'is', 'order', '4711', '北 京', '京 大']
     """
-    found: dict[str, None] = {}
+    terms: dict[str, None] = {}
     for turn in turns:
-        said = words_of("\n".join(PERSONA_MARK.sub("", line) for line in turn.split("\n")))
-        for is_character, run in groupby(said, key=lambda word: _IS_CHARACTER(word) is not None):
+        spoken = words_of("\n".join(PERSONA_MARK.sub("", line) for line in turn.split("\n")))
+        for is_character, run in groupby(spoken, key=lambda word: _IS_CHARACTER(word) is not None):
             words = [*run]
             pairs = is_character and len(words) > 1
-            found |= dict.fromkeys(map(" ".join, pairwise(words)) if pairs else words)
-    return [*found]
+            terms |= dict.fromkeys(map(" ".join, pairwise(words)) if pairs else words)
+    return [*terms]

@@ -142,8 +142,8 @@ def check_finite(contexts: Contexts, *, dim: int) -> None:
     if contexts.mask is not None:
         finite |= ~contexts.mask
     if not finite.all():
-        place = int(np.argmin(finite.all(axis=-1)))
-        raise InputError(f"the vectors of context {place} are not finite (inf or nan): this model cannot search")
+        row = int(np.argmin(finite.all(axis=-1)))
+        raise InputError(f"the vectors of context {row} are not finite (inf or nan): this model cannot search")
 
 
 def as_array(value: Any) -> Array:

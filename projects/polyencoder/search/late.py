@@ -39,12 +39,14 @@ class ContextTokens(NamedTuple):
     """[turns, dim], each of length 1, the latest last."""
 
     @classmethod
-    def of(cls, ids: Sequence[Sequence[int]], found: Mapping[str, Array]) -> list[ContextTokens]:
+    def of(cls, ids: Sequence[Sequence[int]], outputs: Mapping[str, Array]) -> list[ContextTokens]:
         """The vectors of contexts with these token ids, from what the graph gives."""
-        rows = zip(found["vector"], found["tokens"], found["turns"], ids, found["codes_mask"].sum(1), strict=True)
+        rows = zip(
+            outputs["vector"], outputs["tokens"], outputs["turns"], ids, outputs["codes_mask"].sum(1), strict=True
+        )
         return [
-            cls(vector.copy(), own[: max(1, len(row))].copy(), turns[:count].copy())
-            for vector, own, turns, row, count in rows
+            cls(vector.copy(), tokens[: max(1, len(row))].copy(), turns[:count].copy())
+            for vector, tokens, turns, row, count in rows
         ]
 
 

@@ -112,10 +112,10 @@ class Look(NamedTuple):
     radius: Array
     """float32 [n, contexts]: a product is at most so far off."""
 
-    def most(self) -> Array:
+    def largest_per_context(self) -> Array:
         """The largest product of each row with the codes of each context: float32 [n, contexts]."""
-        most = self.products.max(axis=2) if self.products.shape[2] > 1 else self.products[:, :, 0]
-        largest: Array = most.astype(np.float32) * (self.row_scales[:, None] * self.scales)
+        products = self.products.max(axis=2) if self.products.shape[2] > 1 else self.products[:, :, 0]
+        largest: Array = products.astype(np.float32) * (self.row_scales[:, None] * self.scales)
         return np.maximum(largest, -np.finfo(np.float32).max)  # not -inf, which no radius would make larger
 
     def logits(self, places: Array, of: Array) -> tuple[Array, Array]:

@@ -65,11 +65,11 @@ def search(
         for block, permitted in _blocks(rows, size, first=max(k, _FIRST_ROWS), k=k, allowed=allowed):
             for each in best:
                 each.add(block, permitted)
-    found = [each.top() for each in best]
-    width = min((each.scores.shape[1] for each in found), default=0)
-    if not found:
+    tops = [each.top() for each in best]
+    width = min((each.scores.shape[1] for each in tops), default=0)
+    if not tops:
         return TopK(np.empty((0, k), contexts.vectors.dtype), np.empty((0, k), np.int64))
-    return TopK(*(np.concatenate([part[:, :width] for part in column]) for column in zip(*found, strict=True)))
+    return TopK(*(np.concatenate([part[:, :width] for part in column]) for column in zip(*tops, strict=True)))
 
 
 def available_rows(rows: Rows, allowed: Array | None) -> int:
@@ -95,18 +95,18 @@ class _Best:
             self._add_scored(block, permitted)
             return
         look = self._queries.look(block)
-        most = look.most()  # [n, contexts]
-        least = np.nextafter(self._least.astype(np.float32), np.float32(-np.inf))
+        largest = look.largest_per_context()  # [n, contexts]
+        lowest = np.nextafter(self._least.astype(np.float32), np.float32(-np.inf))
         # a later row with an equal score is behind; a nan is kept
-        promising = ~(most + look.radius <= least)
+        promising = ~(largest + look.radius <= lowest)
         if permitted is not None:
             promising &= permitted[:, None]
         places, of = np.divmod(np.flatnonzero(promising), len(self._contexts))
         if not len(of):
             return
         middle, radius = self._intervals(look, places, of)
-        kept = self._may_be_best(of, middle - radius, middle + radius)
-        places, of = places[kept], of[kept]
+        possible = self._may_be_best(of, middle - radius, middle + radius)
+        places, of = places[possible], of[possible]
         self._merge(of, block.numbers(places), self._exact(block, places, of))
 
     def _intervals(self, look: Any, places: Array, of: Array) -> tuple[Array, Array]:
@@ -118,24 +118,24 @@ class _Best:
         middle, radius = np.empty(len(of)), np.empty(len(of))
         step = max(1, _LOGITS // self._contexts.n_codes)
         for i in range(0, len(of), step):
-            some = slice(i, i + step)
-            logits, error = look.logits(places[some], of[some])
-            weights = attention_weights(logits, None if mask is None else mask[of[some]], scale=self._scale)
+            part = slice(i, i + step)
+            logits, error = look.logits(places[part], of[part])
+            weights = attention_weights(logits, None if mask is None else mask[of[part]], scale=self._scale)
             mean = (weights * logits).sum(axis=1)
             spread = np.sqrt((weights * (logits - mean[:, None]) ** 2).sum(axis=1))
             slope = self._scale * np.exp(self._scale * error) * (spread + error)
-            middle[some], radius[some] = mean, error * (1 + slope)
+            middle[part], radius[part] = mean, error * (1 + slope)
         return middle, radius
 
     def _may_be_best(self, of: Array, lower: Array, upper: Array) -> Array:
         """Which pairs may be among the k best: where at least k others have lower ends above, it is not."""
         ends = np.concatenate([self._scores, np.nan_to_num(lower, nan=-np.inf)])
-        least = _kth(np.concatenate([self._of, of]), ends, k=self._k, contexts=len(self._contexts))
-        return ~(upper < least[of])
+        kth = _kth(np.concatenate([self._of, of]), ends, k=self._k, contexts=len(self._contexts))
+        return ~(upper < kth[of])
 
     def _exact(self, block: Block, places: Array, of: Array) -> Array:
         """The scores of pairs in float64, rounded to the precision of the contexts."""
-        needed, own = np.unique(places, return_inverse=True)
+        needed, inverse = np.unique(places, return_inverse=True)
         vectors = block.vectors(needed).astype(np.float64)
         scores = np.empty(len(of))
         order = np.argsort(of, kind="stable")
@@ -143,7 +143,7 @@ class _Best:
         for first, end in pairwise(bounds.tolist()):
             pairs = order[first:end]
             context = int(of[pairs[0]])
-            scores[pairs] = self._score(context, vectors[own[pairs]])
+            scores[pairs] = self._score(context, vectors[inverse[pairs]])
         return scores
 
     def _score(self, context: int, vectors: Array) -> Array:
@@ -169,8 +169,8 @@ class _Best:
         scores = np.concatenate([self._scores, np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf)])
         order = np.lexsort((rows, -scores, of))
         self._of, self._rows, self._scores = of[order], rows[order], scores[order]
-        kept = _ranks(self._of) < self._k
-        self._of, self._rows, self._scores = self._of[kept], self._rows[kept], self._scores[kept]
+        within_k = _ranks(self._of) < self._k
+        self._of, self._rows, self._scores = self._of[within_k], self._rows[within_k], self._scores[within_k]
         last = np.flatnonzero(_ranks(self._of) == self._k - 1)
         self._least[self._of[last]] = self._scores[last]
 
@@ -199,10 +199,10 @@ def _kth(of: Array, values: Array, *, k: int, contexts: int) -> Array:
     """The k-th largest of the values of each context, [contexts]; -inf where there are fewer."""
     order = np.lexsort((-values, of))
     of, values = of[order], values[order]
-    least = np.full(contexts, -np.inf)
+    lowest = np.full(contexts, -np.inf)
     last = np.flatnonzero(_ranks(of) == k - 1)
-    least[of[last]] = values[last]
-    return least
+    lowest[of[last]] = values[last]
+    return lowest
 
 
 def _blocks(
@@ -213,8 +213,8 @@ def _blocks(
     for chunk in rows.chunks(size):
         stop = 0
         while stop < chunk.size:
-            most = first if n_read < k else _GROWTH * n_read
-            part = slice(stop, min(stop + most, chunk.size))
+            num_rows = first if n_read < k else _GROWTH * n_read
+            part = slice(stop, min(stop + num_rows, chunk.size))
             block, stop = chunk.part(part), part.stop
             permitted = None if allowed is None else allowed[block.first : block.first + block.size]
             count = block.size if permitted is None else int(np.count_nonzero(permitted))

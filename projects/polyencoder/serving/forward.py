@@ -85,16 +85,18 @@ class Forward:
         """The score of each; each different context, and each different candidate, is read once."""
         places: dict[tuple[int, ...], list[int]] = {}
         columns: dict[tuple[int, ...], int] = {}
-        for place, (ids, _) in enumerate(pairs):
-            places.setdefault(tuple(ids), []).append(place)
+        for position, (ids, _) in enumerate(pairs):
+            places.setdefault(tuple(ids), []).append(position)
         index = np.full((len(places), max(map(len, places.values()))), -1)
-        for row, own in enumerate(places.values()):
-            index[row, : len(own)] = [columns.setdefault(tuple(pairs[place][1]), len(columns)) for place in own]
+        for row, positions in enumerate(places.values()):
+            index[row, : len(positions)] = [
+                columns.setdefault(tuple(pairs[place][1]), len(columns)) for place in positions
+            ]
         scores = self.ranker.encoder.score_ids([*places], [*columns], index, max_tokens=self.max_tokens)
-        found = np.empty(len(pairs), dtype=np.float32)
-        for row, own in enumerate(places.values()):
-            found[own] = scores[row, : len(own)]
-        return found.tolist()
+        results = np.empty(len(pairs), dtype=np.float32)
+        for row, positions in enumerate(places.values()):
+            results[positions] = scores[row, : len(positions)]
+        return results.tolist()
 
 
 def load(config: ServerConfig) -> tuple[Forward, Index | None, Ranker | None]:

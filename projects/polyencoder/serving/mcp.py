@@ -35,8 +35,8 @@ class _Operation(NamedTuple):
     def tool(self, name: str) -> Tool:
         taken = self.request.model_json_schema()
         taken["properties"].pop("model", None)  # which is ignored
-        given = self.response.model_json_schema()
-        return Tool(name=name, description=inspect.getdoc(self.run), input_schema=taken, output_schema=given)
+        output = self.response.model_json_schema()
+        return Tool(name=name, description=inspect.getdoc(self.run), input_schema=taken, output_schema=output)
 
 
 def mcp_server(service: Service) -> Server[Any]:

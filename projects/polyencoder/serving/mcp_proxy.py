@@ -120,13 +120,13 @@ class ToolProxy:
 
     async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         """Calls a tool of a server; what is wrong is the result."""
-        found = self._tools.get(name)
-        if found is None:
+        tool = self._tools.get(name)
+        if tool is None:
             return failed(f"there is no tool {name!r:.60}; {FIND_TOOLS} finds one")
         try:
-            return await found.remote.client.call_tool(found.name, arguments)
+            return await tool.remote.client.call_tool(tool.name, arguments)
         except MCPError as error:  # the call is wrong, the server is gone, or does not answer in time
-            return failed(f"the server {found.remote.name!r}: {one_line(error)}")
+            return failed(f"the server {tool.remote.name!r}: {one_line(error)}")
 
     def find(self, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         """Chooses tools and lists them from now on; returns their names and texts.
@@ -194,11 +194,11 @@ class _Server:
             return await self._proxy.call(params.name, arguments)
         try:
             async with self._telling_changes():
-                found = await anyio.to_thread.run_sync(self._proxy.find, arguments)
+                tools = await anyio.to_thread.run_sync(self._proxy.find, arguments)
         except PolyencoderError as error:
             return failed(str(error))
-        text = TextContent(type="text", text=json.dumps(found, ensure_ascii=False))
-        return CallToolResult(content=[text], structured_content={"tools": found})
+        text = TextContent(type="text", text=json.dumps(tools, ensure_ascii=False))
+        return CallToolResult(content=[text], structured_content={"tools": tools})
 
     @asynccontextmanager
     async def _telling_changes(self) -> AsyncIterator[None]:
@@ -238,8 +238,8 @@ def run_proxy(proxy: ToolProxy, commands: Sequence[str], *, timeout: float) -> N
             wrong = [remote.error for remote in remotes if remote.error and not remote.is_late]
             error = next(iter(wrong or (late if len(late) == len(remotes) else [])), None)
             if error is None:
-                for one in late:
-                    _log.warning(f"{one}: it is left out")
+                for name in late:
+                    _log.warning(f"{name}: it is left out")
                 await server.update(remotes)
                 await server.run()
             group.cancel_scope.cancel()

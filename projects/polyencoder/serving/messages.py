@@ -48,9 +48,9 @@ class Body(BaseModel):
                 raise InputError(
                     f"{name} has {len(messages):,} messages; it must have at most {MAX_MESSAGES:,}", argument=name
                 )
-        if found := json_problem(value):
-            place, problem = found
-            raise InputError(f"{place}: {problem}" if place else problem, argument=place or None)
+        if invalid := json_problem(value):
+            path, problem = invalid
+            raise InputError(f"{path}: {problem}" if path else problem, argument=path or None)
         return value
 
 
@@ -119,11 +119,11 @@ def turns_of(messages: Sequence[Message], *, name: str = "messages", system: Sys
 
     Raises InputError, which names the field `name`, if the last message has no text, or all messages are persona.
     """
-    said = [message for one in messages if not is_of_tools(message := one.model_dump())]
-    turns = turns_of_messages(said, name=name, system=system)
-    if system == "leave-out" and num_system_messages(said):
+    spoken = [message for one in messages if not is_of_tools(message := one.model_dump())]
+    turns = turns_of_messages(spoken, name=name, system=system)
+    if system == "leave-out" and num_system_messages(spoken):
         warn_of_system_messages("system 'persona' reads them")
-    if not any(message["role"] in SPEAKERS for message in said):
+    if not any(message["role"] in SPEAKERS for message in spoken):
         raise InputError(f"{name} has no message of the user; give at least one", argument=name)
     if not turns[-1].strip():
         raise InputError(f"{name}: the last message has no text", argument=name)

@@ -63,11 +63,11 @@ class Job:
 class _Waiting(NamedTuple):
     ticket: int
     job: Job
-    place: int
+    position: int
 
     @property
     def cost(self) -> int:
-        return self.job.items[self.place].cost
+        return self.job.items[self.position].cost
 
 
 class ModelThread:
@@ -110,8 +110,8 @@ class ModelThread:
         with self._changed:
             if self._closing:
                 raise RuntimeError("the model thread is closed")
-            for place, item in enumerate(job.items):
-                self._queues[item.kind].append(_Waiting(next(self._tickets), job, place))
+            for position, item in enumerate(job.items):
+                self._queues[item.kind].append(_Waiting(next(self._tickets), job, position))
                 self.queued_tokens += item.cost
             if job.blocking_io:
                 self._waiting.add(job)
@@ -153,18 +153,18 @@ class ModelThread:
                 if self._closing:
                     return None
                 self._changed.wait()
-            queue = min((queue for queue in self._queues.values() if queue), key=lambda one: one[0].ticket)
+            queue = min((queue for queue in self._queues.values() if queue), key=lambda waiting: waiting[0].ticket)
             taken: list[_Waiting] = []
             tokens = 0
             while queue:
                 dropped = queue[0].job.dropped
                 if not dropped and taken and tokens + queue[0].cost > self._max_tokens:
                     break
-                one = queue.popleft()
-                self.queued_tokens -= one.cost
+                item = queue.popleft()
+                self.queued_tokens -= item.cost
                 if not dropped:
-                    taken.append(one)
-                    tokens += one.cost
+                    taken.append(item)
+                    tokens += item.cost
             return taken
 
     def _pass(self, taken: Sequence[_Waiting]) -> None:
@@ -172,16 +172,16 @@ class ModelThread:
         jobs = {id(one.job): one.job for one in taken}.values()
         for job in jobs:
             job.seconds["queue"] += start - job._since
-        first = taken[0].job.items[taken[0].place]
+        first = taken[0].job.items[taken[0].position]
         try:
-            results = self._compute(first.kind, [one.job.items[one.place].tokens for one in taken])
+            results = self._compute(first.kind, [one.job.items[one.position].tokens for one in taken])
         except BaseException as error:  # any error belongs to the jobs; the thread continues
             for job in jobs:
                 _fail(job, error)
             return
-        for one, result in zip(taken, results, strict=True):
-            one.job.results[one.place] = result
-            one.job._left -= 1
+        for item, result in zip(taken, results, strict=True):
+            item.job.results[item.position] = result
+            item.job._left -= 1
         end = time.perf_counter()
         for job in jobs:
             job.seconds["encode"] += end - start

@@ -61,7 +61,7 @@ def for_clients(error: PolyencoderError) -> str:
 def invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str | None]:
     """The problem of a body that pydantic rejects with these errors, in one sentence, and the field."""
     # For a union, the deepest error belongs to the best-fitting type.
-    first = max(errors, key=lambda one: len(_place(one, body)))
+    first = max(errors, key=lambda error: len(_place(error, body)))
     where = ".".join(_place(first, body))
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
@@ -74,14 +74,14 @@ def invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, s
 
 def _place(error: Mapping[str, Any], body: Any) -> list[str]:
     """The position of a value that pydantic rejects, `documents`, `0`, without the types that it tried."""
-    place = error["loc"]
+    location = error["loc"]
     parts: list[str] = []
     value = body
-    for depth, part in enumerate(place, 1):
+    for depth, part in enumerate(location, 1):
         try:
             value = value[part]
         except (LookupError, TypeError):
-            if error["type"] != "missing" or depth < len(place):
+            if error["type"] != "missing" or depth < len(location):
                 continue
         parts.append(str(part))
     return parts
@@ -93,11 +93,11 @@ def handle_problems(app: FastAPI) -> None:
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         first: Mapping[str, Any] = error.errors()[0]
-        source, *place = first["loc"]
+        source, *location = first["loc"]
         if first["type"] == "json_invalid":
-            return problem(422, f"the body is not JSON: {first['ctx']['error']} at character {place[0] + 1}")
+            return problem(422, f"the body is not JSON: {first['ctx']['error']} at character {location[0] + 1}")
         if source != "body":  # a parameter of the path
-            where = ".".join(map(str, place))
+            where = ".".join(map(str, location))
             return problem(422, f"{where}: {first['msg']}", param=where)
         message, param = invalid_body([{**one, "loc": one["loc"][1:]} for one in error.errors()], error.body)
         if param is None and not request.headers.get("content-type", "").startswith("application/json"):

@@ -75,7 +75,7 @@ class SearchResponse(Answer):
 @router.post("/v1/search", tags=["search"], response_model_exclude_none=True)
 async def search(request: SearchRequest, service: Serving) -> SearchResponse:
     """Searches the index for the best candidates for a context, best first."""
-    _, own = await search_fields(
+    _, fields = await search_fields(
         service,
         request.turns(system=service.config.system),
         request,
@@ -83,7 +83,7 @@ async def search(request: SearchRequest, service: Serving) -> SearchResponse:
         kind="search",
         name="query",
     )
-    return SearchResponse(**own)
+    return SearchResponse(**fields)
 
 
 async def search_fields(
@@ -152,8 +152,8 @@ async def find_hits(
             return [([], None) for _ in jobs]
         encoded = [job.results[0] for job in jobs]
         searcher = service.searcher(options, keep_turns=keep_turns)
-        found = engine.forward.find(searcher, encoded, [job.payload for job in jobs])
-        return list(zip(found, searcher.improbable, strict=True))
+        results = engine.forward.find(searcher, encoded, [job.payload for job in jobs])
+        return list(zip(results, searcher.improbable, strict=True))
 
     item = context(await engine.tokenized(tokenized))
     tokenize_seconds = time.perf_counter() - start

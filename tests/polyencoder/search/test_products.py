@@ -35,7 +35,7 @@ def test_a_product_is_within_its_radius(seed, dim, codes, size, masked, in_8_bit
     places, of = np.divmod(np.arange(60), 3)
     logits, radius = look.logits(places, of)
     assert (np.abs(logits - exact[places, of]) <= radius[:, None]).all()
-    largest = look.most()[places, of]
+    largest = look.largest_per_context()[places, of]
     assert (np.abs(largest - exact[places, of].max(axis=1)) <= radius).all()
     real = np.ones((3, codes), bool) if contexts.mask is None else contexts.mask
     np.testing.assert_array_equal(queries.exact[real], contexts.vectors[real])

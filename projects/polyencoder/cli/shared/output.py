@@ -23,7 +23,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line
 
 def say(line: str, *, err: bool = False) -> None:
     """Writes and flushes a line, with `err` to standard error; control characters are escaped, as in JSON."""
-    line = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+    line = _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
     print(line, file=sys.stderr if err else sys.stdout, flush=True)
 
 

@@ -100,29 +100,29 @@ def check_parameters(kind: str, parameters: Parameters, *, dim: int | None = Non
             if value not in _STORAGES:
                 raise ConfigError(f"storage must be one of {', '.join(_STORAGES)}; got {value!r}")
         else:
-            least, most = _LEAST.get(name, 1), _MOST.get(name, _MOST_OF_ALL)
-            if not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r:.60}")
-            if value > most:
-                raise ConfigError(f"{name} must be a whole number of at most {most}, got {value!r:.60}")
+            lowest, highest = _LEAST.get(name, 1), _MOST.get(name, _MOST_OF_ALL)
+            if not isinstance(value, int) or value < lowest:
+                raise ConfigError(f"{name} must be a whole number of at least {lowest}, got {value!r:.60}")
+            if value > highest:
+                raise ConfigError(f"{name} must be a whole number of at most {highest}, got {value!r:.60}")
             if name == "pq_m" and dim is not None and dim % value:
                 raise ConfigError(f"pq_m must divide the vectors' dimension, {dim}; got {value}", argument="faiss")
 
 
 def _suitable(kind: str, *, rows: int, dim: int, dtype: VectorDtype, nlist: int | str | None) -> Parameters:
     """The defaults for a number of vectors and, if given, of lists."""
-    found: Parameters = {}
+    parameters: Parameters = {}
     if kind == "hnsw":
-        found |= {"m": 32, "ef_construction": 100, "ef_search": 512}
+        parameters |= {"m": 32, "ef_construction": 100, "ef_search": 512}
     if kind.startswith("ivf"):
         wanted = 1 << round(math.log2(4 * math.sqrt(rows)))
         lists = int(nlist or max(1, min(wanted, rows // _LEAST_PER_CENTROID)))
-        found |= {"nlist": lists, "nprobe": max(1, lists // 8)}
-        found["training_rows"] = min(rows, max(_TRAINING_PER_LIST * lists, 1 << 16))
+        parameters |= {"nlist": lists, "nprobe": max(1, lists // 8)}
+        parameters["training_rows"] = min(rows, max(_TRAINING_PER_LIST * lists, 1 << 16))
     if kind == "ivf-pq":
         pq_m = next(m for m in range(max(1, dim // 8), 0, -1) if dim % m == 0)
         bits = max(1, min(8, int(math.log2(max(2, rows // _LEAST_PER_CENTROID)))))
-        found |= {"pq_m": pq_m, "pq_bits": bits}
+        parameters |= {"pq_m": pq_m, "pq_bits": bits}
     else:
-        found["storage"] = "float32" if dtype == "float32" else "float16"
-    return found
+        parameters["storage"] = "float32" if dtype == "float32" else "float16"
+    return parameters

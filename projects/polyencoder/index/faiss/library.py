@@ -25,9 +25,9 @@ def faiss_library() -> Any:
     """The module `faiss`. The environment is restored; ConfigError if FAISS is not installed, or too old."""
     faiss = _imported()
     if tuple(map(int, faiss.__version__.split(".")[:2])) < LEAST:
-        least = ".".join(map(str, LEAST))
+        oldest = ".".join(map(str, LEAST))
         raise ConfigError(
-            f"faiss {faiss.__version__} is installed; {least} or later is needed: pip install 'faiss-cpu>={least}'"
+            f"faiss {faiss.__version__} is installed; {oldest} or later is needed: pip install 'faiss-cpu>={oldest}'"
         )
     return faiss
 

@@ -158,8 +158,8 @@ class FaissSearch:
             length=length,
             longest=max(length, LONGEST_LIST, 2 * k),
         )
-        scores, rows, found = zip(*answers, strict=True)
-        return Results(np.stack(scores), np.stack(rows), list(found))
+        scores, rows, exactness = zip(*answers, strict=True)
+        return Results(np.stack(scores), np.stack(rows), list(exactness))
 
     def _list_length(self, options: SearchOptions, *, k: int) -> int:
         """The number of candidates proposed by each code, or group of codes, for the k best."""
@@ -175,10 +175,10 @@ class FaissSearch:
     def nearest(self, queries: Array, length: int, parameters: Any) -> tuple[Array, Array]:
         """FAISS's lists for `queries`, float32 [n, dim]: inner products and rows [n, length], a gap being -1."""
         try:
-            found: tuple[Array, Array] = self.index.search(queries, length, params=parameters)
+            nearest: tuple[Array, Array] = self.index.search(queries, length, params=parameters)
         except RuntimeError as error:
             raise CheckpointError(f"{self._file}: cannot be searched ({first_line(error)}); build it again") from None
-        return found
+        return nearest
 
 
 class _Shortlists(ShortlistSearch):
@@ -223,9 +223,9 @@ class _Shortlists(ShortlistSearch):
 
         max_norm = self._searcher.meta.max_norm
         lists = shortlists(contexts.codes(), nearest, tolerance=self._tolerance, max_norm=max_norm)
-        for place, (rows, bound) in zip(places, lists, strict=True):
-            found = np.concatenate([rows, self._newer[place]]) if len(rows) else rows
-            yield Shortlist(found, self._vectors.take(found), bound)
+        for row, (rows, bound) in zip(places, lists, strict=True):
+            candidates = np.concatenate([rows, self._newer[row]]) if len(rows) else rows
+            yield Shortlist(candidates, self._vectors.take(candidates), bound)
 
     @cached_property
     def _newer(self) -> Array:
@@ -238,18 +238,18 @@ class _Shortlists(ShortlistSearch):
             newer &= self._allowed
         if (k := min(self.k, int(newer.sum()))) == 0:
             return nothing
-        found = search(self.contexts, self._vectors, k=k, allowed=newer, attention=self.attention)
-        return np.sort(found.rows, axis=1)
+        top = search(self.contexts, self._vectors, k=k, allowed=newer, attention=self.attention)
+        return np.sort(top.rows, axis=1)
 
 
 def _parameters(searcher: FaissSearch, effort: int | None, *, allowed: Array | None, all_lists: bool) -> Any:
     """FAISS's search parameters. Rows that are not allowed are visited too, so the effort grows with them."""
     faiss, meta = faiss_library(), searcher.meta
-    own: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if allowed is not None:
-        own["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed[: meta.rows], bitorder="little"))
+        settings["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed[: meta.rows], bitorder="little"))
     available = len(searcher.vectors) if allowed is None else int(allowed.sum())
     wanted = min(round((effort or meta.effort) * len(searcher.vectors) / available), searcher.most_effort)
     if meta.kind == "hnsw":
-        return faiss.SearchParametersHNSW(efSearch=wanted, **own)
-    return faiss.SearchParametersIVF(nprobe=searcher.most_effort if all_lists else wanted, **own)
+        return faiss.SearchParametersHNSW(efSearch=wanted, **settings)
+    return faiss.SearchParametersIVF(nprobe=searcher.most_effort if all_lists else wanted, **settings)

@@ -71,33 +71,33 @@ def tune(
     measure = _Measure(searcher, contexts, top_k=top_k, allowed=allowed, attention=attention)
     efforts, lengths = _efforts(searcher), _lengths(searcher)
     best: tuple[float, Tuned] | None = None
-    most: Tuned | None = None
-    place = 0
-    while lengths and place < len(efforts):
-        effort, length = efforts[place], lengths[-1]
-        found, seconds = measure(effort, length)
-        one = Tuned(
+    best_recall: Tuned | None = None
+    idx = 0
+    while lengths and idx < len(efforts):
+        effort, length = efforts[idx], lengths[-1]
+        recalled, seconds = measure(effort, length)
+        tuned = Tuned(
             recall=recall,
             top_k=top_k,
             effort=effort,
             list_length=length,
-            measured=round(float(found.mean()), 4),
-            error=round((recall * (1 - recall) / len(found)) ** 0.5, 4),
-            contexts=len(found),
+            measured=round(float(recalled.mean()), 4),
+            error=round((recall * (1 - recall) / len(recalled)) ** 0.5, 4),
+            contexts=len(recalled),
             source=source,
             rows=len(searcher.vectors),
             vs_scan=round(measure.scan_seconds / seconds, 2),
         )
-        if most is None or one.measured > most.measured:
-            most = one
-        if one.reached and (best is None or seconds < best[0]):
-            best = seconds, one
-        if one.reached or (best is not None and seconds > best[0] and place + 1 < len(efforts)):
+        if best_recall is None or tuned.measured > best_recall.measured:
+            best_recall = tuned
+        if tuned.reached and (best is None or seconds < best[0]):
+            best = seconds, tuned
+        if tuned.reached or (best is not None and seconds > best[0] and idx + 1 < len(efforts)):
             lengths.pop()  # this effort may suffice for shorter lists; or more effort for these takes too long
         else:
-            place += 1
-    assert most is not None
-    return most if best is None else best[1]
+            idx += 1
+    assert best_recall is not None
+    return best_recall if best is None else best[1]
 
 
 def checked_recall(recall: Any) -> float:
@@ -134,30 +134,30 @@ class _Measure:
         self._search = partial(searcher.search_lists, allowed=allowed, attention=attention)
         self._k = k
         start = time.perf_counter()
-        found = [search(one, searcher.vectors, k=k, allowed=allowed, attention=attention) for one in self._parts]
+        tops = [search(one, searcher.vectors, k=k, allowed=allowed, attention=attention) for one in self._parts]
         self.scan_seconds = time.perf_counter() - start
         # A candidate with the k-th best score counts too; and products may differ by rounding.
-        last = np.concatenate([scores for scores, _ in found])[:, -1:]
+        last = np.concatenate([scores for scores, _ in tops])[:, -1:]
         self._least = last - 1e-5 * np.maximum(np.abs(last), 1)
 
     def __call__(self, effort: int, list_length: int) -> tuple[Array, float]:
         """Returns the share [contexts] of the best that is found, and the seconds of all searches."""
         start = time.perf_counter()
         options = SearchOptions(top_k=self._k, effort=effort, list_length=list_length)
-        found = [self._search(one, options).scores for one in self._parts]
+        results = [self._search(one, options).scores for one in self._parts]
         seconds = time.perf_counter() - start
-        return (np.concatenate(found) >= self._least).mean(axis=1), seconds
+        return (np.concatenate(results) >= self._least).mean(axis=1), seconds
 
 
 def _efforts(searcher: FaissSearch) -> list[int]:
     """The efforts to try, from the least to all, doubling."""
-    least, most = _LEAST_EFFORT[searcher.meta.kind], searcher.most_effort
-    efforts = [least << i for i in range(most.bit_length()) if least << i < most]
-    return [*efforts, most]
+    lowest, highest = _LEAST_EFFORT[searcher.meta.kind], searcher.most_effort
+    efforts = [lowest << i for i in range(highest.bit_length()) if lowest << i < highest]
+    return [*efforts, highest]
 
 
 def _lengths(searcher: FaissSearch) -> list[int]:
     """The list lengths to try, from the shortest to the longest, doubling."""
-    most = min(LONGEST_LIST, searcher.meta.rows)
-    lengths = [_SHORTEST_LIST << i for i in range(most.bit_length()) if _SHORTEST_LIST << i < most]
-    return [*lengths, most]
+    longest = min(LONGEST_LIST, searcher.meta.rows)
+    lengths = [_SHORTEST_LIST << i for i in range(longest.bit_length()) if _SHORTEST_LIST << i < longest]
+    return [*lengths, longest]

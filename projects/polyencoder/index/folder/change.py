@@ -109,18 +109,18 @@ class Change:
         vectors = self._vectors()
         living, size = self._living(), self.meta.shard_size
         pieces = {i * size: rows for i, rows in enumerate(_pieces(living, size))}
-        kept = {
+        existing = {
             first: vectors.file_of(first, len(rows)) if first == rows[0] and first + len(rows) - 1 == rows[-1] else None
             for first, rows in pieces.items()
         }
         dead = len(vectors) - len(living)
-        if not dead and None not in kept.values():
+        if not dead and None not in existing.values():
             return 0
         self.catalogue.compact()
         self._forget_faiss()
         self._forget(*vectors.names)
         for first, rows in pieces.items():
-            self._name(first, len(rows), partial(_stored, vectors, rows), there=kept[first])
+            self._name(first, len(rows), partial(_stored, vectors, rows), existing=existing[first])
         self.meta = replace(self.meta, faiss=None, candidates=None, version=self._version)
         self._compacted = True
         return dead
@@ -166,9 +166,11 @@ class Change:
             self._encode()
         if self.meta == self._before:
             return
-        if (there := sum(file.rows for file in self.catalogue.files())) != self.catalogue.rows:
-            raise CheckpointError(f"{self.folder}: {there} vectors of {self.catalogue.rows} texts; nothing was changed")
-        self.meta = replace(self.meta, rows=there)
+        if (num_vectors := sum(file.rows for file in self.catalogue.files())) != self.catalogue.rows:
+            raise CheckpointError(
+                f"{self.folder}: {num_vectors} vectors of {self.catalogue.rows} texts; nothing was changed"
+            )
+        self.meta = replace(self.meta, rows=num_vectors)
         text = self.meta.to_json()
         IndexMeta.parsed(text, self.folder)  # a state that cannot be opened is not committed
         self.catalogue.describe(text)
@@ -201,7 +203,7 @@ class Change:
 
     def _remove_others(self) -> None:
         """Removes files that the database does not name; readers of an older state have theirs open."""
-        kept = {
+        used = {
             DATABASE,
             f"{DATABASE}-wal",
             f"{DATABASE}-shm",
@@ -210,7 +212,7 @@ class Change:
             *(file.name for file in self.catalogue.files()),
         }
         for name in os.listdir(self.folder):
-            if is_ours(name) and name not in kept:
+            if is_ours(name) and name not in used:
                 (self.folder / name).unlink(missing_ok=True)
 
     @property
@@ -235,8 +237,8 @@ class Change:
         about ten small files at most, and are copied as often.
         """
         files = [file for file in self.catalogue.files() if file.rows]
-        known, rows, size = sum(file.rows for file in files), self.catalogue.rows, self.meta.shard_size
-        for start in range(known, rows, size):
+        done, rows, size = sum(file.rows for file in files), self.catalogue.rows, self.meta.shard_size
+        for start in range(done, rows, size):
             first, stop = start, min(start + size, rows)
             merged: list[str] = []
             while files and files[-1].rows < 2 * (stop - first) and stop - first + files[-1].rows <= size:
@@ -262,13 +264,13 @@ class Change:
             TokenRows.joined(tokens) if tokens else None,
         )
 
-    def _name(self, first: int, rows: int, make: Callable[[], MappedFile], *, there: str | None = None) -> None:
-        """Adds the file of these rows: an existing one (`there` or left by a kill), or one written by `make`."""
+    def _name(self, first: int, rows: int, make: Callable[[], MappedFile], *, existing: str | None = None) -> None:
+        """Adds the file of these rows: an existing one (`existing`, or left by a kill), or one written by `make`."""
         meta = self.meta
         texts = self.catalogue.texts(first, first + rows)
         tag = fingerprint([meta.build, *texts])[:16]
-        path = vectors_file(self.folder, first, tag=tag) if there is None else self.folder / there
-        if there is None and not is_whole(path, rows=rows, dim=meta.dim, dtype=meta.dtype, tokens=meta.tokens):
+        path = vectors_file(self.folder, first, tag=tag) if existing is None else self.folder / existing
+        if existing is None and not is_whole(path, rows=rows, dim=meta.dim, dtype=meta.dtype, tokens=meta.tokens):
             write_vectors(self.folder, first, *make(), tag=tag)
         self._add_files(path, rows)
 

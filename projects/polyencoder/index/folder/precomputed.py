@@ -37,16 +37,18 @@ class PrecomputedShards:
     def put(self, row: int, candidate: Candidate) -> None:
         """Adds the vector of a candidate with this row's text. InputError if it had another one, or it is too large."""
         assert candidate.vector is not None
-        shard, place = divmod(row, self._plan.shard_size)
-        if (shard, place) == (len(self._files), len(self._shard)):
+        shard, offset = divmod(row, self._plan.shard_size)
+        if (shard, offset) == (len(self._files), len(self._shard)):
             self._shard.append(candidate)
             if len(self._shard) == self._plan.shard_size:
                 self.flush()
             return
-        known = self._shard[place].vector if shard == len(self._files) else _vector(self._files[shard], place)
-        assert known is not None
+        stored = self._shard[offset].vector if shard == len(self._files) else _vector(self._files[shard], offset)
+        assert stored is not None
         # int8 may change a vector by more than 1 %, and changes an equal one alike
-        if not same_vector(known, candidate.vector) and not same_vector(known, _vector(self._rounded([candidate]), 0)):
+        if not same_vector(stored, candidate.vector) and not same_vector(
+            stored, _vector(self._rounded([candidate]), 0)
+        ):
             raise InputError(
                 f"{candidate.where or repr(candidate.id)}: its text, {candidate.text!r:.60}, occurred before with "
                 "another vector; an index has one vector per text"
@@ -67,6 +69,6 @@ class PrecomputedShards:
         return MappedFile(*quantize(vectors, self._plan.dtype, texts=texts))
 
 
-def _vector(file: MappedFile, place: int) -> np.ndarray[Any, Any]:
-    vector: np.ndarray[Any, Any] = file.vectors(slice(place, place + 1))[0]
+def _vector(file: MappedFile, row: int) -> np.ndarray[Any, Any]:
+    vector: np.ndarray[Any, Any] = file.vectors(slice(row, row + 1))[0]
     return vector

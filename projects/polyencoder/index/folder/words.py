@@ -72,8 +72,8 @@ class Words:
 
     def remove(self, row: int, text: str) -> None:
         """Removes the text of a row, the one that was added."""
-        kept = self._ask(f"SELECT terms FROM {KEPT} WHERE row = ?", (row,)).fetchone()
-        terms = " ".join(words_of(text)) if kept is None else kept[0]
+        stored = self._ask(f"SELECT terms FROM {KEPT} WHERE row = ?", (row,)).fetchone()
+        terms = " ".join(words_of(text)) if stored is None else stored[0]
         self._ask("INSERT INTO words(words, rowid, terms) VALUES ('delete', ?, ?)", (row, terms))
         self._ask(f"DELETE FROM {KEPT} WHERE row = ?", (row,))
 
@@ -88,8 +88,8 @@ class Words:
         """A description of rows that it lacks or should not have; None if there are none."""
         living = "SELECT row FROM texts WHERE row NOT IN dead"
         rows = "SELECT id FROM words_docsize"
-        for some, others in ((living, rows), (rows, living)):
-            (wrong,) = self._ask(f"SELECT COUNT(*) FROM ({some} EXCEPT {others})").fetchone()
+        for left, others in ((living, rows), (rows, living)):
+            (wrong,) = self._ask(f"SELECT COUNT(*) FROM ({left} EXCEPT {others})").fetchone()
             if wrong:
                 return f"the words of {wrong} texts are missing or should not be there"
         return None
@@ -109,14 +109,14 @@ class Words:
         # Words have no quotation marks: nothing of a query is read as FTS5's syntax
         wanted = " OR ".join(f'"{word}"' for word in query)
         limit = k if allowed is None else -1
-        found: Any = self._ask(
+        matches: Any = self._ask(
             "SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ? ORDER BY score DESC, rowid LIMIT ?",
             (wanted, limit),
         )
         if allowed is not None:
             passes = allowed.tobytes()
-            found = islice(((row, score) for row, score in found if 0 <= row < len(passes) and passes[row]), k)
-        return [*found]
+            matches = islice(((row, score) for row, score in matches if 0 <= row < len(passes) and passes[row]), k)
+        return [*matches]
 
     def _rarest(self, query: Sequence[str]) -> list[str]:
         """The words from the rarest on, as long as they match few enough rows together; all if they must."""
@@ -126,13 +126,13 @@ class Words:
         self._ask("CREATE VIRTUAL TABLE IF NOT EXISTS temp.counts USING fts5vocab(main, words, 'row')")
         counts: dict[str, int] = {}
         for word in query:
-            found = (self._ask("SELECT doc FROM temp.counts WHERE term = ?", (part,)) for part in word.split(" "))
-            counts[word] = min((row.fetchone() or (0,))[0] for row in found)
-        kept: list[str] = []
+            documents = (self._ask("SELECT doc FROM temp.counts WHERE term = ?", (part,)) for part in word.split(" "))
+            counts[word] = min((row.fetchone() or (0,))[0] for row in documents)
+        chosen: list[str] = []
         total = 0
         for word in sorted(filter(counts.__getitem__, counts), key=counts.__getitem__):
             total += counts[word]
-            if kept and total > MOST_MATCHES:
+            if chosen and total > MOST_MATCHES:
                 break
-            kept.append(word)
-        return kept
+            chosen.append(word)
+        return chosen

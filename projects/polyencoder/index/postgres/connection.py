@@ -169,7 +169,7 @@ class Server:
             try:
                 with session.snapshot():
                     session.set({"jit": "off", "statement_timeout": f"{self.seconds:g}s"})
-                    found = ask(session)
+                    result = ask(session)
             except self._psycopg.Error as error:
                 if session.connection.closed and reused and not session.late:
                     self.close()
@@ -180,7 +180,7 @@ class Server:
                     session.connection.close()
                 else:
                     self._idle.append(session)
-            return found
+            return result
 
     @contextmanager
     def changing(self) -> Iterator[PostgresSession]:
@@ -202,16 +202,16 @@ class Server:
             raise self._explained(error, session) from None
 
     def _connect(self, *, reads: bool = True) -> PostgresSession:
-        given = {
+        parameters = {
             "connect_timeout": _CONNECT_SECONDS,
             "fallback_application_name": "polyencoder",
             "keepalives_idle": _CONNECT_SECONDS,  # detects a lost server while an index is built, too
         } | self.parameters
-        connect = partial(self._psycopg.connect, **given, autocommit=True, prepare_threshold=None)
+        connect = partial(self._psycopg.connect, **parameters, autocommit=True, prepare_threshold=None)
         try:
             return PostgresSession(connect, seconds=self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS))
         except self._psycopg.Error as error:
-            kind = PolyencoderError if self._refused(error, given) else NoAnswerError
+            kind = PolyencoderError if self._refused(error, parameters) else NoAnswerError
             what = "is the server running, are the address and, in the environment, PGPASSWORD right?"
             raise kind(f"{self.where}: no connection ({first_line(error)}); {what}", public=_AWAY) from error
 
@@ -220,8 +220,8 @@ class Server:
         if isinstance(error, self._psycopg.errors.ConnectionTimeout):
             return False
         pq, conninfo = require("psycopg.pq", extra="postgres"), require("psycopg.conninfo", extra="postgres")
-        found = pq.PGconn.ping(conninfo.make_conninfo(**parameters).encode())
-        return found in (pq.Ping.OK, pq.Ping.NO_ATTEMPT)
+        status = pq.PGconn.ping(conninfo.make_conninfo(**parameters).encode())
+        return status in (pq.Ping.OK, pq.Ping.NO_ATTEMPT)
 
     def _explained(self, error: Exception, session: PostgresSession) -> PolyencoderError:
         errors, reason = self._psycopg.errors, first_line(error)

@@ -1,0 +1,53 @@
+"""Names say what a value is: words that fit every value, such as `found`, name none."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+WORDS = {"one", "found", "place", "own", "given", "known", "kept", "some", "least", "most", "said", "there"}
+FOLDERS = ("projects/polyencoder", "agents", "benchmarks", "tasks", "zoo")
+# Not renamed yet
+LATER = ("projects/polyencoder/index", "projects/polyencoder/serving", "projects/polyencoder/cli", "benchmarks/risk")
+SHORT = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def names(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """The names that a tree binds, with their lines, but those of comprehensions and lambdas on one line."""
+    if isinstance(node, SHORT) and node.lineno == node.end_lineno:
+        return
+    if isinstance(node, FUNCTIONS):
+        yield node.name, node.lineno
+    elif isinstance(node, ast.arg):
+        yield node.arg, node.lineno
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id, node.lineno
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield node.attr, node.lineno
+    for child in ast.iter_child_nodes(node):
+        yield from names(child)
+
+
+def wrong_docstring(node: ast.AST) -> bool:
+    """Whether a docstring begins as the rest of a sentence."""
+    text = ast.get_docstring(node) if isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS)) else None
+    return text is not None and text.split()[0] in ("Of", "Those", "As", "What")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_names_say_what_a_value_is(folder):
+    problems = []
+    for path in FILES:
+        file = path.relative_to(ROOT).as_posix()
+        if file.startswith(folder + "/"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            if not file.startswith(LATER):
+                problems += [f"{file}:{line}: {name}" for name, line in names(tree) if name in WORDS]
+            problems += [f"{file}:{node.lineno}: docstring" for node in ast.walk(tree) if wrong_docstring(node)]
+    assert not problems
