@@ -112,7 +112,8 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
     num_known = sum(form in tokenizer.get_vocab() for form in characters.counts)
     say(
         f"{path}: {tokenizer.get_vocab_size():,} tokens trained on {sentences(characters.texts)}; "
-        f"{num_known:,} of their {len(characters.counts):,} forms of characters have one, {characters.unknown(tokenizer):.3%} of the text is "
+        f"{num_known:,} of their {len(characters.counts):,} forms of characters have one, "
+        f"{characters.unknown(tokenizer):.3%} of the text is "
         "unknown"
     )
 
