@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from scipy.stats import binom
 
-from polyencoder.calibration.fitting import Observations, fit
+from benchmarks.risk import Kept, promised, split
+from polyencoder.calibration.fitting import Observations
 from polyencoder.calibration.probability import DEPTH
 from polyencoder.calibration.risk import Answers, prove
 from polyencoder.index import Candidate, FolderIndex
@@ -53,25 +54,19 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     for number in budget(counts):
         risk = (0.05, 0.1, 0.2)[number // 2 % 3]
         if number % 2:
-            sample = torch.as_tensor(rng.choice(len(pool), 400, replace=False))
-            calibration = fit(
-                pool.select(sample), fingerprint="made up", unanswerable=UNANSWERABLE, risks=[risk],
-                confidence=CONFIDENCE, seed=number,
-            ).calibration  # fmt: skip
-            promise = next(iter(calibration.promises), None)
-            others = torch.ones(len(pool), dtype=torch.bool)
-            others[sample] = False
-            new = asked.select(others.nonzero().squeeze(1))
-            first = calibration.probabilities(new.scores.numpy(), among=new.among.numpy())[:, 0]
-            answers, kind = Answers(first, new.right[:, 0].numpy()), "index"
+            sample, others = split(len(pool), 400, rng)
+            made = promised(
+                pool.select(sample), asked.select(others),
+                risks=[risk], unanswerable=UNANSWERABLE, confidence=CONFIDENCE, seed=number,
+            )  # fmt: skip
+            kept, kind = made[risk], "index"
         else:
             promise = prove(made_up(300, rng), made_up(300, rng), risk=risk, confidence=CONFIDENCE)
-            answers, kind = made_up(20_000, rng), "made up"
-        if promise is None:
+            kept, kind = promise and Kept.of(made_up(20_000, rng), promise.threshold), "made up"
+        if kept is None:
             counts.count(f"{kind}: none promised")
-            continue
-        wrong = ~answers.right[answers.probabilities >= promise.threshold]
-        counts.count(f"{kind}: held" if wrong.mean() <= risk else f"{kind}: broken")
+        else:
+            counts.count(f"{kind}: held" if kept.wrong <= risk else f"{kind}: broken")
     for kind in ("index", "made up"):
         broken = counts.of.get(f"{kind}: broken", 0)
         made = broken + counts.of.get(f"{kind}: held", 0)

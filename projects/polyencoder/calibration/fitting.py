@@ -164,7 +164,7 @@ def fit(
     asked = _both(observations, unanswerable=unanswerable)
     before = asked.observations.scores.softmax(1)[:, 0].nan_to_num(0)  # nan without any candidate
     right, weights = asked.observations.right[:, 0], asked.weights
-    calibration, lowest_risk = _promising(
+    calibration, lowest_risk = promising(
         observations, risks, confidence=confidence, unanswerable=unanswerable, fingerprint=fingerprint, seed=seed
     )
     return Fit(
@@ -176,7 +176,7 @@ def fit(
     )
 
 
-def _promising(
+def promising(
     observations: Observations,
     risks: Sequence[float],
     *,
@@ -185,7 +185,7 @@ def _promising(
     fingerprint: str,
     seed: int,
 ) -> tuple[Calibration, float | None]:
-    """The calibration with its promises, and the smallest risk that could be promised."""
+    """The calibration of `fit`, and the smallest risk that could be promised; its reliability is not measured."""
     if not risks:
         return _fitted(observations, unanswerable=unanswerable, fingerprint=fingerprint), None
     generator = torch.Generator().manual_seed(seed)

@@ -1,0 +1,157 @@
+"""Measures rankers of tools: R@1 on tools that training saw and did not see, "no tool", and the time of a choice.
+
+    python -m benchmarks.tools --data DATA --rankers bi=runs/tools/model late=runs/late/model --mnrl runs/mnrl --json
+
+DATA is the folder that examples/tools.py reads, which also trains the rankers. BM25 (bm25s) and MiniLM are not trained;
+`--mnrl` is MiniLM trained by sentence-transformers with MultipleNegativesRankingLoss on the same pairs of context and
+tool, lengths, batch and rate, and is made if the folder does not exist. Milliseconds are medians of processor time, of
+a choice among the tools of the test split and among `--tools` ones: those of the other splits, and copies of these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import runpy
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from benchmarks.common import argument_parser, machine, minilm_folder, peer_module, print_report, use_threads
+from polyencoder import Ranker
+from polyencoder.text.options import option_text
+
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "tools.py"))
+LENGTH = 128  # tokens
+Scores = Callable[[Sequence[str], Sequence[str]], Any]
+"""(turns, texts of tools) -> a score for each text."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="the folder that examples/tools.py reads")
+    parser.add_argument("--rankers", nargs="+", default=[], metavar="NAME=MODEL", help="trained by the example")
+    parser.add_argument("--mnrl", type=Path, help="sentence-transformers' model, trained if it does not exist")
+    parser.add_argument("--turns", type=int, default=2000, help="of the test split")
+    parser.add_argument("--timed", type=int, default=100, help="turns among the many tools")
+    parser.add_argument("--tools", type=int, default=500)
+    flags = parser.parse_args(arguments)
+    use_threads(flags.threads)
+    turns, timed = (20, 3) if flags.quick else (flags.turns, flags.timed)
+    systems: dict[str, Scores] = {"BM25": Words(), "MiniLM": _ranker(minilm_folder())}
+    if flags.mnrl:
+        systems["MultipleNegativesRankingLoss"] = _sentence_transformer(flags.data, flags.mnrl, quick=flags.quick)
+    systems |= {name: _ranker(folder) for name, _, folder in (one.partition("=") for one in flags.rankers)}
+    rows = [measure(name, of, flags.data, turns=turns, timed=timed, many=flags.tools) for name, of in systems.items()]
+    report = {
+        "benchmark": "tools",
+        "machine": machine(),
+        "settings": {"turns": turns, "timed": timed, "tools": flags.tools},
+        "rows": rows,
+        "summary": {row["system"]: row["unseen"] for row in rows},
+    }
+    print_report(report, as_json=flags.json)
+
+
+def measure(name: str, scores_of: Scores, data: Path, *, turns: int, timed: int, many: int) -> dict[str, Any]:
+    """The row of a system."""
+    asked, tools = EXAMPLE["read"](data, "test")
+    asked, known = asked[:turns], EXAMPLE["read"](data, "train")[1]
+    contexts = [[message["content"] for message in turn["messages"][-EXAMPLE["LAST"] :]] for turn in asked]
+    names, texts = [*tools], [*map(option_text, tools.values()), EXAMPLE["NO_TOOL"]]
+    scores_of(contexts[0], texts)  # reads the tools
+    scores, few = _timed(scores_of, contexts, texts)
+    more = [*texts, *_others(data, many - len(tools))]
+    scores_of(contexts[0], more)
+    _, much = _timed(scores_of, contexts[:timed], more)
+    right = np.array([names[row[:-1].argmax()] in turn["tools"] for row, turn in zip(scores, asked, strict=True)])
+    needs = np.array([bool(turn["tools"]) for turn in asked])
+    seen = np.array([any(tool in known for tool in turn["tools"]) for turn in asked])
+    return {
+        "system": name,
+        "R@1": right[needs].mean().item(),
+        "seen": right[seen].mean().item(),
+        "unseen": right[needs & ~seen].mean().item(),
+        "none_auroc": float(roc_auc_score(~needs, [row[-1] - row[:-1].max() for row in scores])),
+        f"ms_{len(tools)}": few,
+        f"ms_{many}": much,
+    }
+
+
+def _timed(scores_of: Scores, contexts: Sequence[Sequence[str]], texts: Sequence[str]) -> tuple[list[Any], float]:
+    scores, milliseconds = [], []
+    for turns in contexts:
+        start = time.process_time()
+        scores.append(scores_of(turns, texts))
+        milliseconds.append(1e3 * (time.process_time() - start))
+    return scores, statistics.median(milliseconds)
+
+
+def _others(data: Path, count: int) -> list[str]:
+    """The texts of other tools, and numbered copies of them."""
+    texts = [option_text(tool) for split in ("train", "dev") for tool in EXAMPLE["read"](data, split)[1].values()]
+    return [f"{i // len(texts)} {texts[i % len(texts)]}" for i in range(count)]
+
+
+class Words:
+    """BM25 of the words of all turns."""
+
+    def __init__(self) -> None:
+        self._bm25s = peer_module("bm25s")
+        self._tokens = partial(self._bm25s.tokenize, stopwords="en", show_progress=False)
+        self._read: Sequence[str] = ()
+
+    def __call__(self, turns: Sequence[str], texts: Sequence[str]) -> Any:
+        if texts != self._read:
+            self._index = self._bm25s.BM25()
+            self._index.index(self._tokens([text.replace("_", " ") for text in texts]), show_progress=False)
+            self._read = texts
+        (words,) = self._tokens([" ".join(turns)], return_ids=False)
+        return self._index.get_scores(words) if words else np.zeros(len(texts))
+
+
+def _ranker(folder: str | Path) -> Scores:
+    ranker = Ranker.load(folder)
+    return lambda turns, texts: ranker.score([turns], texts)[0]
+
+
+def _sentence_transformer(data: Path, folder: Path, *, quick: bool) -> Scores:
+    library = peer_module("sentence_transformers")
+    if not folder.exists():
+        losses = peer_module("sentence_transformers.sentence_transformer.losses")
+        pairs = EXAMPLE["examples_of"](data, "train")[: 64 if quick else None]
+        made = library.SentenceTransformer(str(minilm_folder()), device="cpu")
+        made.max_seq_length = LENGTH
+        settings = library.SentenceTransformerTrainingArguments(
+            output_dir=f"{folder}-training", num_train_epochs=1, per_device_train_batch_size=64, learning_rate=1e-4,
+            warmup_steps=0.1, bf16=True, use_cpu=True, save_strategy="no", report_to=[], seed=0,
+        )  # fmt: skip
+        columns = {
+            "anchor": ["\n".join(pair["context"]) for pair in pairs],
+            "positive": [pair["response"] for pair in pairs],
+        }
+        trainer = library.SentenceTransformerTrainer(
+            model=made, args=settings, loss=losses.MultipleNegativesRankingLoss(made),
+            train_dataset=peer_module("datasets").Dataset.from_dict(columns),
+        )  # fmt: skip
+        with contextlib.redirect_stdout(sys.stderr):  # it prints losses
+            trainer.train()
+        made.save(str(folder))
+    model, read = library.SentenceTransformer(str(folder), device="cpu"), {}
+
+    def scores(turns: Sequence[str], texts: Sequence[str]) -> Any:
+        if (key := tuple(texts)) not in read:
+            read[key] = model.encode(list(texts), normalize_embeddings=True)
+        return model.encode("\n".join(turns), normalize_embeddings=True) @ read[key].T
+
+    return scores
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
