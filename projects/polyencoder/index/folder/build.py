@@ -225,8 +225,8 @@ def _entered(
                     precomputed.put(catalogue.row_of(candidate.text), candidate)
         if entries == 0:
             raise InputError(f"{folder}: not made, as there are no candidates: the input is empty")
-        check_faiss(catalogue.rows)
         with explained(folder):
+            check_faiss(catalogue.rows)
             catalogue.create_indexes()
             if precomputed is not None:
                 precomputed.flush()

@@ -11,7 +11,8 @@ from contextlib import closing, contextmanager
 import pytest
 
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index import FolderIndex, verify
+from polyencoder.index import FolderIndex, build_index, verify
+from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.database import Database, connect
 from polyencoder.index.folder.files import DATABASE, explained
 
@@ -57,3 +58,19 @@ class TestAFullDisk:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
         with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"), explained(folder):
             raise sqlite3.OperationalError("disk I/O error")
+
+
+@pytest.mark.parametrize("successes", [0, 1, 2])
+def test_an_error_of_a_read_in_a_build_is_explained(tmp_path, ranker, monkeypatch, successes):
+    rows, calls = Catalogue.rows.fget, []
+
+    def fail(catalogue):
+        calls.append(catalogue)
+        if len(calls) > successes:
+            raise sqlite3.OperationalError("disk I/O error")
+        return rows(catalogue)
+
+    monkeypatch.setattr(Catalogue, "rows", property(fail))
+    with pytest.raises(InputError, match="cannot be written"):
+        build_index(tmp_path / "index", ["hello"], ranker)
+    assert not (tmp_path / "index" / DATABASE).exists()
