@@ -19,7 +19,7 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.export_steps import Step
 from polyencoder.text import TokenBatch, pad
 from tests.parameters import mostly_long
-from tests.polyencoder.export.onnx.conftest import BY_CURRENT_EXPORTER
+from tests.polyencoder.export.onnx.conftest import BY_CURRENT_EXPORTER, N_LAYERS
 
 pytestmark = pytest.mark.slow
 
@@ -121,23 +121,10 @@ def test_rankers_are_not_traced_instead(exported, kind):
 
 @pytest.mark.long
 @pytest.mark.skipif(not exporters.IS_CURRENT, reason="this torch's exporter traces")
-@pytest.mark.parametrize(
-    ("kind", "n_layers"),  # each operator once, most of them behind embeddings alone
-    {
-        "bi-max": 0,
-        "poly-n_last": 1,
-        "poly-turns": 0,
-        "poly-multihead": 0,
-        "poly-many_codes": 0,
-        "late": 0,
-        "cross": 1,
-    }.items(),
-)
-def test_other_rankers(
-    make_exportable, sentences, tmp_path, by_current_exporter, trace_candidates, monkeypatch, kind, n_layers
-):
+@pytest.mark.parametrize("kind", N_LAYERS)
+def test_other_rankers(make_exportable, sentences, tmp_path, by_current_exporter, trace_candidates, monkeypatch, kind):
     trace_candidates(monkeypatch)
-    ranker = make_exportable(kind, n_layers=n_layers)
+    ranker = make_exportable(kind)
     export_onnx(ranker, tmp_path)
     assert opset(tmp_path / ("scorer.onnx" if kind == "cross" else "context.onnx")) == exporters.OPSET
     graphs = Ranker.from_pretrained(tmp_path, backend="onnx", device="cpu")
