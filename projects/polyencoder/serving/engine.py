@@ -54,15 +54,20 @@ class Engine:
         return result
 
     async def query_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts as contexts of one turn. Other requests get the tokenizer in between."""
-        read = self.ranker.text.context_ids
-        parts = [await self.tokenized(lambda part=part: [read([text]) for text in part]) for part in _parts(texts)]
-        return [*chain.from_iterable(parts)]
+        """Token ids of texts as contexts of one turn."""
+        encoder = self.ranker.text
+        return await self._read_in_parts(lambda part: [encoder.context_ids([text]) for text in part], texts)
 
     async def candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of candidates. Other requests get the tokenizer in between."""
-        read = partial(self.ranker.text.candidate_ids, remember=False)
-        return [*chain.from_iterable([await self.tokenized(partial(read, part)) for part in _parts(texts)])]
+        """Token ids of candidates."""
+        return await self._read_in_parts(partial(self.ranker.text.candidate_ids, remember=False), texts)
+
+    async def _read_in_parts(
+        self, read: Callable[[list[str]], list[list[int]]], texts: Sequence[str]
+    ) -> list[list[int]]:
+        """Tokenizes texts in parts; other requests get the tokenizer in between."""
+        parts = [await self.tokenized(partial(read, part)) for part in _parts(texts)]
+        return [*chain.from_iterable(parts)]
 
     async def cut_warnings(self, candidates: Sequence[str]) -> dict[str, list[str]]:
         """`warnings`, for an answer's `meta`, if the end of a candidate is not read; else empty."""
