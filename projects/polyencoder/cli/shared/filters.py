@@ -39,7 +39,7 @@ def read_filter(tests: Sequence[str], *, flag: str = "--filter") -> Filter | Non
 
 
 def _meanings(text: str, where: str) -> list[Any]:
-    """What a value may mean: the text and, if it is JSON, its value."""
+    """The meanings of a value: the text and, if it is JSON, its value."""
     try:
         value = json.loads(text, parse_constant=_no_number)
     except ValueError:
