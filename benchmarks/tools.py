@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measure(name: str, scores_of: Scores, data: Path, *, turns: int, timed: int, many: int) -> dict[str, Any]:
     """The row of a system."""
     asked, tools = EXAMPLE["read"](data, "test")
-    asked, known = asked[:turns], EXAMPLE["read"](data, "train")[1]
+    asked, trained_tools = asked[:turns], EXAMPLE["read"](data, "train")[1]
     contexts = [[message["content"] for message in turn["messages"][-EXAMPLE["LAST"] :]] for turn in asked]
     names, texts = [*tools], [*map(option_text, tools.values()), EXAMPLE["NO_TOOL"]]
     scores_of(contexts[0], texts)  # reads the tools
@@ -72,7 +72,7 @@ def measure(name: str, scores_of: Scores, data: Path, *, turns: int, timed: int,
     _, much = _timed(scores_of, contexts[:timed], more)
     right = np.array([names[row[:-1].argmax()] in turn["tools"] for row, turn in zip(scores, asked, strict=True)])
     needs = np.array([bool(turn["tools"]) for turn in asked])
-    seen = np.array([any(tool in known for tool in turn["tools"]) for turn in asked])
+    seen = np.array([any(tool in trained_tools for tool in turn["tools"]) for turn in asked])
     return {
         "system": name,
         "R@1": right[needs].mean().item(),
