@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.entries import Candidate, checked
-from polyencoder.text import TextEncoder
 from polyencoder.text.passages import split_text
 from polyencoder.validation import AtLeastZero, Count, validated
+
+if TYPE_CHECKING:
+    from polyencoder.text import TextEncoder
 
 DOCUMENT = "document"
 """The metadata field with a passage's document, its id."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from polyencoder.text.encoder import TextEncoder
+if TYPE_CHECKING:
+    from polyencoder.text.encoder import TextEncoder
 
 # After a full stop and what closes it, white space; the full stops of Chinese and Japanese need none
 _SENTENCE_END = re.compile(
