@@ -23,7 +23,7 @@ class CohereEmbedRequest(KnownFields, Body):
     """Texts to encode. Images are refused, as unknown fields are."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
-    texts: Annotated[list[str], Field(fail_fast=True)]
+    texts: Annotated[list[str], Field(fail_fast=True)] = Field(description="One text or several.")
     input_type: Literal["search_document", "search_query", "classification", "clustering"] = Field(
         "search_document", description="Texts of `search_query` are contexts, all others candidates."
     )
@@ -41,7 +41,7 @@ class CohereEmbedResponse(BaseModel):
     embeddings: dict[str, list[list[float]] | list[str]] = Field(
         description="For each of `embedding_types`: numbers, or base64 of little-endian float32."
     )
-    texts: list[str]
+    texts: list[str] = Field(description="As they were sent.")
     meta: dict[str, Any] = Field(description="`api_version`, `billed_units`, `warnings` of texts that were cut.")
 
 

@@ -31,8 +31,8 @@ class EmbedRequest(KnownFields, Body):
 class TextsRequest(KnownFields, Body):
     """A text and the texts to rank."""
 
-    query: str
-    texts: Annotated[list[str], Field(fail_fast=True)]
+    query: str = Field(description="The context, a text.")
+    texts: Annotated[list[str], Field(fail_fast=True)] = Field(description="What is ranked.")
     raw_scores: bool = Field(False, description="The model's scores in place of numbers from 0 to 1.")
     return_text: bool = Field(False, description="Whether results contain their texts.")
     truncate: bool | None = Field(None, description="Ignored: long texts are split.")
@@ -43,8 +43,8 @@ class Rank(BaseModel):
     """A text of a ranking."""
 
     index: int = Field(description="The text's place in the request, from 0.")
-    score: float
-    text: str | None = None
+    score: float = Field(description="From 0 to 1, as `relevance_score` of `/v1/rerank`, or the model's score.")
+    text: str | None = Field(None, description="The text, with `return_text`.")
 
 
 @router.post("/embed", response_model=list[list[float]])

@@ -15,6 +15,7 @@ from polyencoder.serving.config import Limits
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import Forward
 from polyencoder.serving.metrics import Metrics
+from polyencoder.text.passages import split_text
 from tests.parameters import mostly_long
 from tests.polyencoder.serving.conftest import REPLIES
 
@@ -45,8 +46,10 @@ def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(
         rankings = asyncio.run(ask())
     finally:
         engine.close()
-    for (turns, texts), (order, _) in zip(requests, rankings, strict=True):
-        expected = torch.as_tensor(ranker.score([turns], texts))[0].double().sigmoid()
+    for (turns, texts), (order, *_) in zip(requests, rankings, strict=True):
+        passages = [split_text(text, ranker.text, tokens=ranker.text.candidate_room) for text in texts]
+        best = [torch.as_tensor(ranker.score([turns], parts))[0].max() for parts in passages]
+        expected = torch.stack(best).double().sigmoid()
         found = torch.empty(len(texts), dtype=torch.float64)
         for place, relevance in order:
             found[place] = relevance

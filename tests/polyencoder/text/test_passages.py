@@ -50,7 +50,7 @@ def test_any_text(text, parts, tokens, overlap):
     whole = " ".join(parts)
     passages = split_text(whole, text, tokens=tokens, overlap=min(overlap, tokens - 1))
     letters = "".join("".join(passages).split())
-    assert all(passage == passage.strip() != "" for passage in passages) or not whole.strip()
+    assert passages == [whole] or all(passage == passage.strip() != "" for passage in passages)
     assert overlap or letters == "".join(whole.split())
     if len(passages) > 1:  # a single character may have several tokens
         assert all(count(text, passage) <= tokens or len(passage) == 1 for passage in passages)
