@@ -123,9 +123,8 @@ async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool, name: s
     if is_query:
         for place, one in enumerate(texts):
             engine.turns([one], name=f"{name}.{place}")
-        ids = await engine.query_ids(texts)
-    else:
-        ids = await engine.candidate_ids(texts)
+    with engine.measured_tokenizing():
+        ids = await (engine.query_ids(texts) if is_query else engine.candidate_ids(texts))
 
     def vectors(jobs: Sequence[Job]) -> list[Array]:
         return [engine.forward.embeddings(CONTEXT if is_query else CANDIDATE, job.results) for job in jobs]

@@ -48,10 +48,14 @@ class Engine:
 
     async def tokenized(self, call: Callable[[], T]) -> T:
         """Runs a call that tokenizes or reads the disk on the tokenizer's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizer, call)
+
+    @contextmanager
+    def measured_tokenizing(self) -> Iterator[None]:
+        """Adds the seconds of the block, which tokenizes a request, to the metrics."""
         start = time.perf_counter()
-        result = await asyncio.get_running_loop().run_in_executor(self._tokenizer, call)
+        yield
         self.metrics.tokenizing.observe(time.perf_counter() - start)
-        return result
 
     async def query_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts as contexts of one turn."""

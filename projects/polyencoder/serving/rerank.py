@@ -123,11 +123,12 @@ async def score(
     """
     texts = list(dict.fromkeys(documents))
     text = engine.ranker.text
-    context_ids = await engine.tokenized(lambda: text.context_ids(turns))
-    passages = [[ids] for ids in await engine.candidate_ids(texts)]
-    for place, (ids,) in enumerate(passages):
-        if split and len(ids) >= text.config.label_truncate and not text.config.candidate_rows:
-            passages[place] = await engine.tokenized(partial(_passage_ids, text, texts[place]))
+    with engine.measured_tokenizing():
+        context_ids = await engine.tokenized(lambda: text.context_ids(turns))
+        passages = [[ids] for ids in await engine.candidate_ids(texts)]
+        for place, (ids,) in enumerate(passages):
+            if split and len(ids) >= text.config.label_truncate and not text.config.candidate_rows:
+                passages[place] = await engine.tokenized(partial(_passage_ids, text, texts[place]))
     candidates = [ids for rows in passages for ids in rows]
     if engine.ranker.model.reads_pairs:
         items = [pair(context_ids, ids) for ids in candidates]

@@ -155,7 +155,8 @@ async def find_hits(
         results = engine.forward.find(searcher, encoded, [job.payload for job in jobs])
         return list(zip(results, searcher.improbable, strict=True))
 
-    item = context(await engine.tokenized(tokenized))
+    with engine.measured_tokenizing():
+        item = context(await engine.tokenized(tokenized))
     tokenize_seconds = time.perf_counter() - start
     job = Job([item], find, group_key=repr((options, keep_turns)), payload=turns, blocking_io=remote)
     hits, best_left_out = await engine.run(job)

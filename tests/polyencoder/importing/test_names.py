@@ -40,7 +40,7 @@ def test_tensors_get_their_new_names_in_float32():
     ],
 )
 def test_tensors_that_do_not_match_are_named(state, others, problem):
-    arguments = {"wanted": "ab", "known": "c", "others": others, "origin": "x.pt"}
+    arguments = {"wanted": "ab", "optional": "c", "others": others, "origin": "x.pt"}
     if problem is None:
         check_names(state, **arguments)
         return

@@ -30,7 +30,7 @@ def all_at_once(service: Service) -> torch.Tensor:
     async def ask():
         return await asyncio.gather(*(rerank.rank(service.engine, [query], DOCUMENTS) for query in QUERIES))
 
-    rows = [dict(order) for order, _ in asyncio.run(ask())]
+    rows = [dict(order) for order, *_ in asyncio.run(ask())]
     return torch.tensor([[row[place] for place in range(len(DOCUMENTS))] for row in rows])
 
 
