@@ -22,7 +22,7 @@ PARTS = {  # the share of the time, and the trials of a whole run
     "nth_call": (3, 1_500),
     "crash_image": (3, 1_500),
     "kill9": (3, 1_000),
-    "oracle": (2, 15_000),  # of which two thirds are exact or certified
+    "oracle": (2, 15_500),  # of which two thirds are exact or certified
     "foreign": (4, 10_000),
     "soak": (2, 100_000),
     "metamorphic": (2, 1_000),
