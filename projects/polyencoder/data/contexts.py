@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from polyencoder.data.layouts import parse_list, with_earlier
+from polyencoder.data.cells import parse_list, with_earlier
 from polyencoder.data.readers import format_of, lines, log_system_messages
 from polyencoder.data.texts import read_records
 from polyencoder.errors import InputError

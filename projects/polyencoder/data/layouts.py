@@ -12,16 +12,15 @@ labels. In a table every record has all columns: an empty or null one counts as 
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, pairwise, takewhile
+from itertools import pairwise
 from typing import Any
 
-from polyencoder.checks import checked_candidate, parse_number, unencodable
+from polyencoder.checks import parse_number, unencodable
+from polyencoder.data.cells import earlier_columns, is_empty, parse_list, read_response, read_texts, with_earlier
 from polyencoder.data.example import Example
 from polyencoder.data.ubuntu import LABEL as UBUNTU_LABEL
 from polyencoder.data.ubuntu import is_ubuntu
@@ -42,7 +41,6 @@ PARTS = ("context", "response", "candidates", "responses", "labels", "negatives"
 """The columns of a pair, which may have other names."""
 ROLES = {"human": "user", "gpt": "assistant", "function_call": "function", "observation": "tool"}
 """OpenAI's roles for those of ShareGPT."""
-_NUMPY_LIST = re.compile(r"""(['"])\s+['"]""")
 _NEGATIVE = re.compile(r"negative_(\d+)")
 
 
@@ -125,7 +123,7 @@ def _with_usual_names(record: Record, columns: Columns, *, where: str) -> Record
 
 def _layout_of(record: Record, columns: Columns, *, where: str) -> tuple[Layout, Record]:
     """The layout of a record, and its columns: those that are not empty, unless it has no layout without the others."""
-    filled = {name: value for name, value in record.items() if not _is_empty(value) or name.startswith("context/")}
+    filled = {name: value for name, value in record.items() if not is_empty(value) or name.startswith("context/")}
     right = "response" in filled or "responses" in filled or {"candidates", "labels"} <= filled.keys()
     if not right and are_messages(filled.get("context")):
         filled["messages"] = filled.pop("context")
@@ -148,14 +146,14 @@ def _without(name: str, record: Record, *, where: str, part: str) -> str:
 
 def _example(pair: Record, columns: Columns, *, where: str, add_response: bool) -> Example:
     """The example of the columns of a pair."""
-    turns, candidates = _turns(pair, columns), _texts(pair.get("candidates"), "candidate")
+    turns, candidates = _turns(pair, columns), read_texts(pair.get("candidates"), "candidate")
     responses = _responses(pair) if "response" in pair or "responses" in pair else None
     if problem := next(filter(None, map(unencodable, (*turns, *(responses or ())))), None):
         raise TypeError(problem)
     if (labels := _labels(pair, columns, candidates)) is not None:
         return _graded(turns, candidates, labels, responses, where=where)
     assert responses is not None
-    if not candidates and (wrong := _texts(pair.get("negatives"), "negative")):
+    if not candidates and (wrong := read_texts(pair.get("negatives"), "negative")):
         candidates = list(dict.fromkeys((*responses, *wrong)))
     others = [text for text in responses if text not in candidates] if candidates else []
     if others and not add_response:
@@ -200,27 +198,8 @@ def _labels(record: Mapping[str, Any], columns: Columns, candidates: Sequence[st
 def has_labels(record: Record, columns: Columns, candidates: Sequence[str], *, where: str) -> bool:
     """Whether a record has labels of these candidates; other data may be in a column of that name."""
     usual = _with_usual_names(record, columns, where=where)
-    filled = {name: value for name, value in usual.items() if not _is_empty(value)}
+    filled = {name: value for name, value in usual.items() if not is_empty(value)}
     return _labels(filled, columns, candidates) is not None
-
-
-def parse_list(value: Any, *, where: str, numbers: bool = False) -> Any:
-    """The list that a text is in JSON or Python, else the value itself. InputError for a list as NumPy prints it."""
-    if not isinstance(value, str) or not (text := value.strip()).startswith("[") or not text.endswith("]"):
-        return value
-    try:
-        items = json.loads(text)
-    except (ValueError, RecursionError):
-        if _NUMPY_LIST.search(text):
-            raise InputError(
-                f"{where}: {text:.60} is a list as NumPy prints it, without commas: write the column with json.dumps"
-            ) from None
-        try:
-            items = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return value
-    kinds = (int | float,) if numbers else (str, Mapping)
-    return items if any(all(isinstance(item, kind) for item in items) for kind in kinds) else value
 
 
 def _pair(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
@@ -330,17 +309,11 @@ def _dialogue(layout: Layout, record: Record, columns: Columns, where: str, coun
     return [{**rest, "context": turns[:idx], "response": turns[idx]} for idx in range(1, len(turns))]
 
 
-def _is_empty(value: Any) -> bool:
-    if isinstance(value, str):
-        return not value.strip()
-    return value is None or (isinstance(value, list) and not value)
-
-
 def _responses(record: Mapping[str, Any]) -> list[str]:
     """The right responses of a record without labels, one or several; without duplicates."""
     if "response" in record:
-        return [_text(record["response"])]
-    texts = list(dict.fromkeys(_texts(record["responses"], "response")))
+        return [read_response(record["response"])]
+    texts = list(dict.fromkeys(read_texts(record["responses"], "response")))
     if not texts:
         raise TypeError("the responses are empty")
     return texts
@@ -352,23 +325,6 @@ def _check_right(label: Any, *, where: str) -> None:
             f"{where}: has the label 0, so its response is wrong, and pairs have right ones: leave it out",
             argument="skip_bad_examples",
         )
-
-
-def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[str]:
-    """The columns of earlier turns, oldest first; `context/0` is the latest of them, as in PolyAI's datasets."""
-    names = takewhile(record.__contains__, (f"{column}/{number}" for number in count()))
-    return list(names)[::-1]
-
-
-def with_earlier(record: Mapping[str, Any], column: str = "context") -> Any:
-    """The context of a record: the turns of all of its columns, oldest first. InputError: one is no text."""
-    value, earlier = record[column], [record[name] for name in earlier_columns(record, column)]
-    if not earlier or not isinstance(value, str | None):
-        return value
-    if others := [turn for turn in earlier if not isinstance(turn, str | None)]:
-        raise InputError(f"a turn before the last one of the context is {type(others[0]).__name__}, not a text")
-    turns = (" ".join((turn or "").split()) for turn in (*earlier, value))  # each in one line, as the tasks have it
-    return [turn for turn in turns if turn]
 
 
 def _turns(record: Record, columns: Columns) -> list[str]:
@@ -385,22 +341,6 @@ def _turns(record: Record, columns: Columns) -> list[str]:
     if not turns:
         raise TypeError("the context is empty")
     return turns
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise TypeError(f"the response is {'empty' if isinstance(value, str) else type(value).__name__}, not a text")
-    return value.strip()
-
-
-def _texts(value: Any, name: str) -> list[str]:
-    if _is_empty(value):
-        return []
-    if isinstance(value, str):  # one cell of a CSV file
-        value = value.split("|")
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise TypeError(f"the {name}s are not a list of texts (in CSV: joined by |)")
-    return [checked_candidate(f"{name} {place}", text).strip() for place, text in enumerate(value)]
 
 
 _RIGHT = ("context", "response", "responses")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import regex
 
 from polyencoder.checks import unencodable
-from polyencoder.data.layouts import earlier_columns, parse_list
+from polyencoder.data.cells import earlier_columns, parse_list
 from polyencoder.data.readers import DataFile, OnBad, format_of, raise_it, records
 from polyencoder.data.ubuntu import CONTEXT, is_ubuntu, ubuntu_turns
 from polyencoder.errors import InputError
