@@ -41,7 +41,7 @@ class IndexOptions:
     """Split texts into passages of at most so many tokens, at the ends of sentences: each is a candidate, ID#1, ID#2,
     with the metadata `document`, and a search gives each document once, by its best passage."""
     overlap: Annotated[int, Field(ge=0, le=_MOST)] = 0
-    """With `split`: the tokens of whole sentences, at most, that a passage repeats of the one before it."""
+    """With `split`: the tokens of sentences, at most, that a passage repeats of the one before it."""
     words: bool = False
     """Also index the words of the texts, in a folder or PostgreSQL, for searches by both:
     `polyencoder search --hybrid`."""

@@ -24,7 +24,7 @@ class Split:
     tokens: Count
     """Of a passage, at most, special tokens not counted."""
     overlap: AtLeastZero = 0
-    """Tokens of whole sentences, at most, that a passage repeats of the one before."""
+    """Tokens of sentences, at most, that a passage repeats of the one before."""
 
     def check(self, encoder: TextEncoder) -> None:
         """Raises ConfigError for passages longer than the model reads, or of repetitions alone."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, chain, pairwise, repeat
 from typing import TYPE_CHECKING
+
+from polyencoder.checks import is_blank
 
 if TYPE_CHECKING:
     from polyencoder.text.encoder import TextEncoder
@@ -20,44 +24,47 @@ def split_text(text: str, encoder: TextEncoder, *, tokens: int, overlap: int = 0
     """Splits a text into passages of at most `tokens` tokens, special tokens not counted.
 
     A passage has whole sentences; only a sentence that is longer itself is cut, between words. Each passage begins with
-    the last sentences of the one before it, up to `overlap` tokens.
+    the last sentences of the one before it, or the last words of one that was cut, up to `overlap` tokens.
     """
-    if _count(text, encoder) <= tokens:
+    parts, counts = _parts(text, encoder, tokens=tokens)
+    if len(parts) == 1:
         return [text]
-    parts = [part for sentence in _pieces(text, _SENTENCE_END) for part in _fitting(sentence, encoder, tokens=tokens)]
-    passages, first = [], 0
-    for stop in range(1, len(parts) + 1):
-        if stop < len(parts) and _count("".join(parts[first : stop + 1]), encoder) <= tokens:
-            continue
+    passages, sums = [], [0, *accumulate(counts)]
+    first = done = 0
+    while done < len(parts):
+        stop = max(done + 1, bisect_right(sums, sums[first] + tokens) - 1)
+        # Together, parts may have more tokens than apart
+        while (number := stop - first) > 1 and (count := _counts(["".join(parts[first:stop])], encoder)[0]) > tokens:
+            if stop == done + 1:
+                first += 1
+            else:
+                stop = max(done + 1, first + number * tokens // count)
         passages.append("".join(parts[first:stop]).strip())
-        first = stop
-        while (
-            first > 0
-            and stop < len(parts)
-            and _count("".join(parts[first - 1 : stop]), encoder) <= overlap
-            and _count("".join(parts[first - 1 : stop + 1]), encoder) <= tokens
-        ):
-            first -= 1
-    return [passage for passage in passages if passage]
+        first, done = bisect_left(sums, sums[stop] - overlap, first + 1, stop) if overlap else stop, stop
+    return [passage for passage in passages if not is_blank(passage)]
 
 
-def _count(text: str, encoder: TextEncoder) -> int:
-    return len(encoder.ids([text.strip()], remember=False)[0])
+def _parts(text: str, encoder: TextEncoder, *, tokens: int) -> tuple[list[str], list[int]]:
+    """The parts of a text with at most `tokens` tokens, and how many they have; joined they are the text.
+
+    They are the text itself, or its sentences; of a sentence that is longer the words; of such a word equal parts.
+    """
+    parts, counts = [text], dict[str, int]()
+    for end in chain((_SENTENCE_END, _WORD_END), repeat(None)):
+        new = list({*parts} - counts.keys())
+        counts.update(zip(new, _counts(new, encoder), strict=True))
+        if all(counts[part] <= tokens or len(part) == 1 for part in parts):
+            break
+        cut = {part: _cut(part, end, number=2 * counts[part] // tokens) for part in counts if counts[part] > tokens}
+        parts = [piece for part in parts for piece in cut.get(part, [part])]
+    return parts, [counts[part] for part in parts]
 
 
-def _pieces(text: str, end: re.Pattern[str]) -> list[str]:
-    """The pieces of a text that the pattern ends; joined they are the text."""
-    ends = [0, *(match.end() for match in end.finditer(text)), len(text)]
-    return [text[start:stop] for start, stop in pairwise(ends) if start < stop]
+def _cut(text: str, end: re.Pattern[str] | None, *, number: int) -> list[str]:
+    """The pieces of a text that the pattern ends, or about this number of equal length."""
+    ends = range(0, len(text), max(1, len(text) // number)) if end is None else (m.end() for m in end.finditer(text))
+    return [text[start:stop] for start, stop in pairwise([0, *ends, len(text)]) if start < stop]
 
 
-def _fitting(text: str, encoder: TextEncoder, *, tokens: int) -> list[str]:
-    """A text, in halves as long as it has too many tokens: between words, or within a word that is too long."""
-    if _count(text, encoder) <= tokens or len(text) < 2:
-        return [text]
-    words = _pieces(text, _WORD_END)
-    if len(words) > 1:
-        halves = ["".join(words[: len(words) // 2]), "".join(words[len(words) // 2 :])]
-    else:
-        halves = [text[: len(text) // 2], text[len(text) // 2 :]]
-    return [part for half in halves for part in _fitting(half, encoder, tokens=tokens)]
+def _counts(texts: Sequence[str], encoder: TextEncoder) -> list[int]:
+    return [len(ids) for ids in encoder.ids([text.strip() for text in texts], remember=False)]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from polyencoder.checks import is_blank
 from polyencoder.text.passages import split_text
 
 SENTENCES = ["hello , how are you ?", "do you ski ?", "no , i have two dogs .", "i am fine !", "bye ."]
@@ -62,3 +63,27 @@ def test_a_sentence_longer_than_a_passage_is_cut(text, space):
     assert "".join("".join(passages).split()) == "word" * 100
     assert all(count(text, passage) <= 10 for passage in passages)
     assert space == "" or all({*passage.split()} == {"word"} for passage in passages)
+
+
+@pytest.mark.parametrize("part", ["word ", "hi . ", "\u4f60", "do you ski ?\n"])
+def test_a_long_text_is_tokenized_a_few_times(text, part, monkeypatch):
+    characters, ids = [], text.ids
+    monkeypatch.setattr(text, "ids", lambda texts, **kw: characters.extend(map(len, texts)) or ids(texts, **kw))
+    passages = split_text(part * 10_000, text, tokens=100, overlap=10)
+    assert sum(characters) < 6 * 10_000 * len(part)
+    sizes = [count(text, passage) for passage in passages[:-1]]
+    assert max(sizes) <= 100
+    assert min(sizes) > 100 - count(text, part)
+
+
+def test_words_of_a_cut_sentence_overlap(text):
+    passages = split_text(" ".join(f"w{number}" for number in range(200)), text, tokens=40, overlap=12)
+    for before, after in pairwise(passages):
+        words, following = before.split(), after.split()
+        assert any(words[-n:] == following[:n] for n in range(1, 13))
+
+
+def test_invisible_characters_are_no_passage(text):
+    passages = split_text("bye .\n" + "\u200b\n" * 1000 + "hello . " * 50, text, tokens=10)
+    assert passages[0].startswith("bye .")
+    assert not any(map(is_blank, passages))
