@@ -17,9 +17,9 @@ def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: boo
     """The tokens of many candidates, in little memory; a warning says once how many are cut."""
     parts = (candidates[i : i + PART] for i in range(0, len(candidates), PART))
     rows = [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
-    if not text.warned_of_cut and (message := text.cut_message(candidates, rows)):
+    if not text.warned_of_cut and (count := text.num_cut(candidates, rows)):
         text.warned_of_cut = True
-        _log.warning(message)
+        _log.warning(text.cut_message(count, of=len(rows)))
     return rows
 
 

@@ -67,17 +67,17 @@ class Engine:
         return await self._read_in_parts(partial(self.ranker.text.candidate_ids, remember=False), texts)
 
     async def _read_in_parts(
-        self, read: Callable[[list[str]], list[list[int]]], texts: Sequence[str]
+        self, read: Callable[[Sequence[str]], list[list[int]]], texts: Sequence[str]
     ) -> list[list[int]]:
         """Tokenizes texts in parts; other requests get the tokenizer in between."""
-        parts = [await self.tokenized(partial(read, part)) for part in _parts(texts)]
+        parts = [await self.tokenized(partial(read, texts[part])) for part in _parts(texts)]
         return [*chain.from_iterable(parts)]
 
-    async def cut_warnings(self, candidates: Sequence[str]) -> dict[str, list[str]]:
-        """`warnings`, for an answer's `meta`, if the end of a candidate is not read; else empty."""
-        ids = await self.candidate_ids(candidates)
-        message = await self.tokenized(partial(self.ranker.text.cut_message, candidates, ids))
-        return {"warnings": [message]} if message else {}
+    async def cut_warnings(self, candidates: Sequence[str], ids: Sequence[Sequence[int]]) -> dict[str, list[str]]:
+        """`warnings`, for an answer's `meta`, if ends of candidates are not read. `ids`: their tokens."""
+        text, parts = self.ranker.text, _parts(candidates)
+        count = sum([await self.tokenized(partial(text.num_cut, candidates[part], ids[part])) for part in parts])
+        return {"warnings": [text.cut_message(count, of=len(candidates))]} if count else {}
 
     async def run(self, job: Job) -> Any:
         """Computes a job on the model's thread."""
@@ -145,17 +145,14 @@ class Engine:
         return total
 
 
-def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Splits texts into parts of about `_PART_CHARACTERS`."""
-    part, size = [], 0
-    for text in texts:
-        part.append(text)
+def _parts(texts: Sequence[str]) -> Iterator[slice]:
+    """The places of texts in parts of about `_PART_CHARACTERS`."""
+    start = size = 0
+    for stop, text in enumerate(texts, 1):
         size += len(text)
-        if size >= _PART_CHARACTERS:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
+        if size >= _PART_CHARACTERS or stop == len(texts):
+            yield slice(start, stop)
+            start, size = stop, 0
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -24,13 +25,8 @@ from mcp import MCPError
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
-from mcp.types import (
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    TextContent,
-    Tool,
-)
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
 
 from polyencoder.errors import InputError, PolyencoderError, one_line
 from polyencoder.selector import Selector
@@ -118,14 +114,16 @@ class ToolProxy:
         """`find_tools`, and the tools that are listed."""
         return [_FINDER, *(self._tools[name].tool for name in self.listed)]
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
-        """Calls a tool of a server; what is wrong is the result."""
+    async def call(
+        self, name: str, arguments: dict[str, Any], *, progress: ProgressFnT | None = None
+    ) -> CallToolResult:
+        """Calls a tool of a server, which tells its progress; what is wrong is the result."""
         tool = self._tools.get(name)
         if tool is None:
             return failed(f"there is no tool {name!r:.60}; {FIND_TOOLS} finds one")
         try:
-            return await tool.remote.client.call_tool(tool.name, arguments)
-        except MCPError as error:  # the call is wrong, the server is gone, or does not answer in time
+            return await tool.remote.call(tool.name, arguments, progress=progress)
+        except MCPError as error:
             return failed(f"the server {tool.remote.name!r}: {one_line(error)}")
 
     def find(self, arguments: dict[str, Any]) -> list[dict[str, Any]]:
@@ -136,6 +134,8 @@ class ToolProxy:
         """
         if unknown := arguments.keys() - {"query", "top_k"}:
             raise InputError(f"unknown argument {sorted(unknown)[0]!r:.60}; {FIND_TOOLS} takes query and top_k")
+        if not (query := arguments.get("query")):
+            raise InputError("query is empty; give the last messages of the conversation, or what is needed")
         if not self._tools:
             raise InputError("the servers have no tools")
         options = [
@@ -143,7 +143,7 @@ class ToolProxy:
             for name, (tool, _, _) in self._tools.items()
         ]
         chosen = self._selector.select(
-            arguments.get("query", ""),
+            query,
             options,
             top_k=arguments.get("top_k", 3),
             min_probability=self._least,
@@ -191,7 +191,7 @@ class _Server:
         self._session = context.session
         arguments = params.arguments or {}
         if params.name != FIND_TOOLS:
-            return await self._proxy.call(params.name, arguments)
+            return await self._proxy.call(params.name, arguments, progress=context.session.report_progress)
         try:
             async with self._telling_changes():
                 tools = await anyio.to_thread.run_sync(self._proxy.find, arguments)
@@ -216,7 +216,7 @@ def run_proxy(proxy: ToolProxy, commands: Sequence[str], *, timeout: float) -> N
     """Starts the servers, and answers one client on standard input and output until it closes them.
 
     A server that does not list its tools within `timeout` seconds is left out with a warning, if others do; a call
-    that it does not answer in this time is the call's error.
+    that it does not answer in this time is the call's error. SIGINT and SIGTERM end the servers, then this process.
 
     Raises:
         ConfigError: a server does not start, or cannot list its tools, or none does in time; it is named.
@@ -229,9 +229,25 @@ def run_proxy(proxy: ToolProxy, commands: Sequence[str], *, timeout: float) -> N
         async def changed() -> None:
             await server.update(remotes)
 
+        async def run_remotes() -> None:
+            with running:
+                async with anyio.create_task_group() as group:
+                    for remote in remotes:
+                        group.start_soon(partial(remote.run, timeout=timeout, changed=changed))
+            ended.set()
+
+        async def end_at_signal() -> None:
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                number = await anext(signals)
+                running.cancel()
+                await ended.wait()
+            signal.signal(number, signal.SIG_DFL)  # nothing else interrupts the thread that reads standard input
+            signal.raise_signal(number)
+
+        running, ended = anyio.CancelScope(), anyio.Event()
         async with anyio.create_task_group() as group:
-            for remote in remotes:
-                group.start_soon(partial(remote.run, timeout=timeout, changed=changed))
+            group.start_soon(end_at_signal)
+            group.start_soon(run_remotes)
             for remote in remotes:
                 await remote.ready.wait()
             late = [remote.error for remote in remotes if remote.is_late]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shlex
 from collections.abc import Awaitable, Callable
@@ -11,9 +12,12 @@ from typing import Any
 import anyio
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
-from mcp.types import Tool, ToolListChangedNotification
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.types import CONNECTION_CLOSED, CallToolResult, Tool, ToolListChangedNotification
 
 from polyencoder.errors import ConfigError, one_line
+
+_log = logging.getLogger(__name__)
 
 
 class Remote:
@@ -29,9 +33,12 @@ class Remote:
         """Why they cannot be read."""
         self.is_late = False
         """Whether they cannot because the server did not answer in time."""
+        self._news = anyio.Event()  # the tools may have changed
 
     async def run(self, *, timeout: float, changed: Callable[[], Awaitable[None]]) -> None:
         """Starts the server, and reads its tools again whenever it says that they have changed, until cancelled.
+
+        A server that ends has no tools any more, from the next call on.
 
         Args:
             timeout: seconds to wait for the tools, and later for any answer.
@@ -45,18 +52,30 @@ class Remote:
         if limit.cancelled_caught:
             self.is_late = True
             self._fail(f"has not listed its tools within {timeout:g} seconds")
+        self.tools = []
+        if self.ready.is_set():
+            _log.warning(f"{self.error}: it is left out")
+            await changed()
         self.ready.set()
+
+    async def call(self, tool: str, arguments: dict[str, Any], *, progress: ProgressFnT | None) -> CallToolResult:
+        """Calls a tool. Raises MCPError: the call is wrong, the server is gone, or does not answer in time."""
+        try:
+            return await self.client.call_tool(tool, arguments, progress_callback=progress)
+        except MCPError as error:
+            if error.error.code == CONNECTION_CLOSED:
+                self._news.set()
+            raise
 
     async def _follow(
         self, limit: anyio.CancelScope, *, timeout: float, changed: Callable[[], Awaitable[None]]
     ) -> None:
         program, *arguments = shlex.split(self.command) or [""]
         parameters = StdioServerParameters(command=program, args=arguments)
-        news = anyio.Event()
 
         async def receive(message: Any) -> None:
             if isinstance(message, ToolListChangedNotification):
-                news.set()
+                self._news.set()
 
         async with AsyncExitStack() as stack:
             client = Client(parameters, read_timeout_seconds=timeout, message_handler=receive, cache=None)
@@ -74,8 +93,8 @@ class Remote:
                 if self.ready.is_set():
                     await changed()
                 self.ready.set()
-                await news.wait()
-                news = anyio.Event()
+                await self._news.wait()
+                self._news = anyio.Event()
 
     async def _all_tools(self) -> list[Tool]:
         tools, cursor = [], None

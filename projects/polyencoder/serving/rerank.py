@@ -126,9 +126,12 @@ async def score(
     with engine.measured_tokenizing():
         context_ids = await engine.tokenized(lambda: text.context_ids(turns))
         passages = [[ids] for ids in await engine.candidate_ids(texts)]
+        length = 0
         for place, (ids,) in enumerate(passages):
             if split and len(ids) >= text.config.label_truncate and not text.config.candidate_rows:
                 passages[place] = await engine.tokenized(partial(_passage_ids, text, texts[place]))
+            if (length := length + sum(map(len, passages[place]))) > engine.limits.tokens:
+                break  # `engine.tokens` refuses the request below
     candidates = [ids for rows in passages for ids in rows]
     if engine.ranker.model.reads_pairs:
         items = [pair(context_ids, ids) for ids in candidates]

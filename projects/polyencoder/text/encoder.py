@@ -186,19 +186,20 @@ class TextEncoder:
         prompt = len(self._encode([self.config.candidate_prompt])[0]) if self.config.candidate_prompt else 0
         return self.config.label_truncate - (2 if self.config.surround else 0) - prompt
 
-    def cut_message(self, candidates: Sequence[str], ids: Sequence[Sequence[int]]) -> str | None:
-        """Says how many candidates have more tokens than `label_truncate`; `ids` are their tokens. None if none has."""
+    def num_cut(self, candidates: Sequence[str], ids: Sequence[Sequence[int]]) -> int:
+        """The number of candidates with more tokens than `label_truncate`; `ids` are their tokens."""
         limit = self.config.label_truncate
         full = [text for text, row in zip(candidates, ids, strict=True) if len(row) >= limit]
         if self.config.candidate_rows or not full:
-            return None
+            return 0
         surrounding = 2 if self.config.surround else 0
         whole = self.ids([self.config.candidate_prompt + text for text in full], remember=False)
-        if not (count := sum(len(row) + surrounding > limit for row in whole)):
-            return None
-        return (
-            f"{count:,} of {len(ids):,} candidates have more than {limit} tokens (label_truncate): the rest is left out"
-        )
+        return sum(len(row) + surrounding > limit for row in whole)
+
+    def cut_message(self, count: int, *, of: int) -> str:
+        """Says how many candidates are cut."""
+        limit = self.config.label_truncate
+        return f"{count:,} of {of:,} candidates have more than {limit} tokens (label_truncate): the rest is left out"
 
     def contexts(self, contexts: Sequence[Sequence[str] | str]) -> TokenBatch:
         """A padded batch of contexts, each a list of turns or one text."""
