@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
 from contextlib import AsyncExitStack
 from functools import partial
@@ -91,6 +95,27 @@ for line in sys.stdin:
     elif method != "tools/call" and of["id"] is not None:
         send(**of, error={"code": -32601, "message": "no such method"})
 """
+COUNTING = """
+import os
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+
+server = MCPServer("counter")
+
+@server.tool()
+async def count(context: Context) -> int:
+    "i can count"
+    await context.report_progress(1, 2, "half of it")
+    return os.getpid()
+
+@server.tool()
+async def leave() -> str:
+    "i am off"
+    os._exit(1)
+
+server.run()
+"""
+INITIALIZE = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 SILENT = "import time; time.sleep(600)"
 PETS = SERVER.format(name="zoo", tool="pets", description="do you have any pets ?")
 SKI = SERVER.format(name="sport", tool="ski", description="i like to ski in the mountains .")
@@ -196,6 +221,58 @@ def test_tools_that_come_and_go_are_followed(model, server, mode):
     assert [tool["name"] for tool in found.structured_content["tools"]] == ["dogs"]
 
 
+@pytest.mark.slow
+def test_progress_is_passed_on_and_a_server_that_ends_is_left_out(model):
+    async def ask():
+        steps = []
+
+        async def progress(*step):
+            steps.append(step)
+
+        async with mcp.Client(parameters(model, COUNTING, PETS)) as client:
+            await client.call_tool("count", {}, progress_callback=progress)
+            left = await client.call_tool("leave", {})
+            with anyio.fail_after(20):
+                while not (gone := await client.call_tool("count", {})).content[0].text.startswith("there is no tool"):
+                    await anyio.sleep(0.05)
+            pets = await client.call_tool("pets", {"text": "!"})
+        return steps, left, gone, pets
+
+    steps, left, gone, pets = anyio.run(ask)
+    assert steps == [(1, 2, "half of it")]
+    assert left.is_error
+    assert "'counter'" in left.content[0].text
+    assert gone.is_error
+    assert pets.content[0].text == "zoo!"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_servers_and_the_proxy(model, number):
+    """While the client holds its standard input open."""
+    started = parameters(model, COUNTING)
+    with subprocess.Popen([started.command, *started.args], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as proxy:
+        try:
+            lines = [
+                {"method": "initialize", "id": 1, "params": INITIALIZE},
+                {"method": "notifications/initialized"},
+                {"method": "tools/call", "id": 2, "params": {"name": "count", "arguments": {}}},
+            ]
+            for line in lines:
+                proxy.stdin.write(json.dumps({"jsonrpc": "2.0", **line}).encode() + b"\n")
+                proxy.stdin.flush()
+            answers = (json.loads(line) for line in proxy.stdout)
+            answer = next(answer for answer in answers if answer.get("id") == 2)
+            child = int(answer["result"]["content"][0]["text"])
+            os.kill(child, 0)
+            proxy.send_signal(number)
+            assert proxy.wait(30) == -number
+            with pytest.raises(ProcessLookupError):
+                os.kill(child, 0)
+        finally:
+            proxy.kill()
+
+
 def connected(make_ranker, *servers, **settings):
     from polyencoder.serving.mcp_proxy import ToolProxy
 
@@ -257,7 +334,9 @@ def test_a_tool_without_a_description(make_ranker, description):
     assert proxy.find({"query": "pets"}) == [{"name": "pets", "description": "pets"}]
 
 
-@pytest.mark.parametrize("arguments", [{}, {"query": []}, {"query": "a", "top_k": 0}, {"query": "a", "x": 1}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"query": []}, {"query": [" "]}, {"query": "a", "top_k": 0}, {"query": "a", "x": 1}]
+)
 def test_bad_queries(make_ranker, arguments):
     with pytest.raises(InputError):
         connected(make_ranker, named("pets")).find(arguments)
