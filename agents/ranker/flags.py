@@ -161,10 +161,8 @@ def check_existing_vocabulary(opt: Opt, tokenizer: AnyTokenizer, path: str) -> N
     """Raises CheckpointError for a flag that contradicts the vocabulary at `path`, which is there already."""
     if not isinstance(tokenizer, Tokenizer):  # ConveRT's subwords
         return
-    explicit, size = (
-        explicit_flags(opt),
-        tokenizer.get_vocab_size(with_added_tokens=False),
-    )  # turns' separator may be added
+    explicit = explicit_flags(opt)
+    size = tokenizer.get_vocab_size(with_added_tokens=False)  # turns' separator may be added
     normalizer = tokenizer.normalizer
     is_lower = normalizer is not None and normalizer.normalize_str("A") == normalizer.normalize_str("a")
     remedy = "leave the flag out, or remove the file and the .dict beside it to train another"
@@ -219,9 +217,8 @@ def check_encoder(opt: Opt, backbone: dict[str, Any], *, origin: str) -> None:
     for name, keys in OF_THE_ENCODER.items():
         value = explicit.get(name)
         encoder_value = next((backbone[key] for key in keys if key in backbone), None)
-        encoder_value = (
-            max_length(backbone) if name == "n_positions" else encoder_value
-        )  # some architectures have more rows than positions
+        if name == "n_positions":  # some architectures have more rows than positions
+            encoder_value = max_length(backbone)
         if value is not None and value != encoder_value and not (name == "n_encoder_layers" and value <= 0):
             raise _contradiction(name, value, origin, encoder_value)
 

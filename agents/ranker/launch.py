@@ -32,7 +32,7 @@ from parlai.utils.distributed import get_rank, is_primary_worker, override_print
 
 from polyencoder.errors import ConfigError
 from polyencoder.training.distributed import gather_objects
-from polyencoder.training.process_group import TIMEOUT, Place
+from polyencoder.training.process_group import TIMEOUT, Ranks
 from polyencoder.training.process_group import process_group as joined
 
 OF_THE_HOST = {"datapath", "dict_file", "gpu", "loglevel", "model_file", "parlai_home"}
@@ -90,21 +90,21 @@ def launch(arguments: Sequence[str]) -> Any:
     command = arguments[0] if arguments else "no command"
     if command not in SCRIPTS:
         raise ConfigError(f"{command}: the launcher runs train_model and eval_model")
-    address, script = Place.from_environment(), SCRIPTS[command]
-    with _print_suppressed(address.rank != 0):
+    ranks, script = Ranks.from_environment(), SCRIPTS[command]
+    with _print_suppressed(ranks.rank != 0):
         parser = script.setup_args()
         explain_errors(parser)
         check_option_files(vars(parser.parse_known_args(list(arguments[1:]), nohelp=True)[0]))
         add_group_arguments(parser)
         opt: Opt = parser.parse_args(list(arguments[1:]))
         logging.set_log_level(opt.get("loglevel", "info").upper())
-        if address.rank == 0:  # in a group each process reads a part of the task; the others wait for this one
+        if ranks.rank == 0:  # in a group each process reads a part of the task; the others wait for this one
             dict_file = opt.get("dict_file") or (f"{opt['model_file']}.dict" if opt.get("model_file") else None)
             if script is GroupTraining and dict_file:
                 build_dict(Opt({**opt, "dict_file": dict_file}), skip_if_built=True)
             if "fixed" in (opt.get("candidates"), opt.get("eval_candidates")) and not opt.get("fixed_candidates_path"):
                 task_candidates(opt)
-        with process_group(opt, address) as ours:
+        with process_group(opt, ranks) as ours:
             return script(ours).run()
 
 
@@ -120,14 +120,14 @@ def add_group_arguments(parser: ParlaiParser) -> None:
 
 
 @contextmanager
-def process_group(opt: Opt, address: Place) -> Iterator[Opt]:
+def process_group(opt: Opt, ranks: Ranks) -> Iterator[Opt]:
     """Joins the process group; yields the options for this process. Raises as the library's `process_group`."""
     settings = {name: value for name, value in opt.get("override", {}).items() if name not in OF_THE_HOST}
-    with joined(address, settings, timeout=opt["group_timeout"], on_cpu=bool(opt.get("no_cuda"))) as device:
-        logging.info(f"{address.count} processes, {dist.get_backend()}")
-        gpu = address.local_rank if device.type == "cuda" else -1
+    with joined(ranks, settings, timeout=opt["group_timeout"], on_cpu=bool(opt.get("no_cuda"))) as device:
+        logging.info(f"{ranks.count} processes, {dist.get_backend()}")
+        gpu = ranks.local_rank if device.type == "cuda" else -1
         override = {**opt.get("override", {}), "gpu": gpu}  # not the model file's
-        yield Opt({**opt, "gpu": gpu, "rank": address.rank, "override": override})
+        yield Opt({**opt, "gpu": gpu, "rank": ranks.rank, "override": override})
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def add_settings(
         )
 
 
-def explicit_settings(opt: Opt, cls: type) -> dict[str, Any]:
+def read_settings(opt: Opt, cls: type) -> dict[str, Any]:
     """The settings of a class from the agents' options, by name, without those that need another that is not given."""
     by_name = leaves(cls)
     ours = {name: parlai.name for name, leaf in by_name.items() if (parlai := leaf.parlai) and not parlai.theirs}

@@ -135,19 +135,7 @@ def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch
 
 
 @pytest.mark.slow
-@mostly_long(
-    "renames",
-    [
-        0,
-        2,
-        6,
-        1,
-        3,
-        12,
-        18,
-    ],
-    quick=3,
-)
+@mostly_long("renames", [0, 2, 6, 1, 3, 12, 18], quick=3)
 def test_a_kill_between_the_renames_leaves_the_old_model_or_the_new_one(
     folder, make_ranker, sentences, renames, killed_after
 ):

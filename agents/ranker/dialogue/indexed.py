@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from parlai.agents.ranker.dialogue.ranking import Ranked, parlai_metrics
 from parlai.agents.ranker.dialogue.sources import Source, contexts_of
-from parlai.agents.ranker.settings import explicit_settings, option_names
+from parlai.agents.ranker.settings import option_names, read_settings
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 
@@ -38,7 +38,7 @@ class IndexSource(Source):
 
     def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
         self._ranker, opt, model = ranker, self.opt, ranker()
-        answers, asked = option_names(AnswerOptions), explicit_settings(opt, SearchOptions)
+        answers, asked = option_names(AnswerOptions), read_settings(opt, SearchOptions)
         if opt.get("interactive_mode") or answers.keys() & asked:
             model.calibration = super()._calibration()
         index, rerank = open_index(opt["index"], model), opt.get("rerank")

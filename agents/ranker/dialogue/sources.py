@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Sequence
 
 import torch
 from parlai.agents.ranker.dialogue.ranking import Confidence, Ranked
-from parlai.agents.ranker.settings import explicit_settings, flag
+from parlai.agents.ranker.settings import flag, read_settings
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
@@ -75,7 +75,7 @@ class Source(ABC):
         Raises ConfigError for a minimum probability or risk (`--max-risk`) in training, or without a calibration.
         """
         self._ranker, self._autocast, self._learns = ranker, autocast, learns
-        answers = AnswerOptions(**explicit_settings(self.opt, AnswerOptions))
+        answers = AnswerOptions(**read_settings(self.opt, AnswerOptions))
         if learns and answers.asked:
             raise ConfigError(f"{flag(answers.asked[0])} is for a trained model: leave it out in training")
         if learns or not (answers.asked or self.opt.get("interactive_mode")):

@@ -11,7 +11,7 @@ import torch
 from parlai.agents.ranker.dialogue.examples import WITHOUT_NEGATIVES
 from parlai.agents.ranker.model.loop import TrainLoopState, trains
 from parlai.agents.ranker.model.optimization import goal_of, update_settings
-from parlai.agents.ranker.settings import explicit_settings
+from parlai.agents.ranker.settings import read_settings
 from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, SumMetric
 from parlai.core.opt import Opt
 from parlai.core.torch_ranker_agent import TorchRankerAgent
@@ -31,7 +31,7 @@ def training_config(opt: Opt) -> TrainingConfig:
     """The configuration of updates and objective; the loop is ParlAI's. ConfigError: invalid training options."""
     if opt.get("index"):  # an index is for searches; the model may have been trained with hard negatives
         opt = Opt({**opt, "hard_negatives": 0})
-    values = explicit_settings(opt, TrainingConfig)
+    values = read_settings(opt, TrainingConfig)
     values.pop("final_learning_rate", None)  # read by some schedules
     if trains(opt):  # a model's option file may have others
         values |= update_settings(opt)

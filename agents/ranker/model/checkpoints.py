@@ -115,11 +115,11 @@ class Saving:
         message, self.unwritten = self.unwritten, None
         if message is None:
             return
-        advice = "an earlier model stays there" if os.path.exists(str(self._model_file)) else "no model is there"
+        left = "an earlier model stays there" if os.path.exists(str(self._model_file)) else "no model is there"
         last = f"{self._model_file}.checkpoint"
         if os.path.exists(last):
-            advice += f"; {last}, the last checkpoint, is whole, and the same command resumes from it"
-        message = f"{message}, when it was the best of this run: {advice}. Make room and train again"
+            left += f"; {last}, the last checkpoint, is whole, and the same command resumes from it"
+        message = f"{message}, when it was the best of this run: {left}. Make room and train again"
         if sys.exc_info()[1] is not None:
             logging.error(message)
         else:

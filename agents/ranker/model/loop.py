@@ -127,11 +127,8 @@ class TrainLoopState:
         if validations := counters.get("valid_reports"):
             self._measures = main_measures(validations[-1])
         if self.is_in_loop and counters and is_primary_worker():
-            batch, is_own_checkpoint = (
-                (self._opt.get("batchsize") or 1) * num_workers(),
-                path == checkpoint_path(self._opt),
-            )
-            restore_counters(path, counters, batch=batch, missing_ok=is_own_checkpoint)
+            batch = (self._opt.get("batchsize") or 1) * num_workers()
+            restore_counters(path, counters, batch=batch, missing_ok=path == checkpoint_path(self._opt))
 
     def resume(self, state: dict[str, Any], random: Random) -> None:
         """Restores, before the first batch, the random state (in the first process, which wrote it), and what ParlAI's

@@ -101,8 +101,8 @@ class Calibration:
     def beside(self, other: Calibration | None) -> Calibration:
         """Combines this calibration with another one of the same weights for the other use (ranking, search)."""
 
-        def is_of_index(promise: Calibration) -> bool:
-            return promise.fitted_on is not None and promise.fitted_on.index is not None
+        def is_of_index(calibration: Calibration) -> bool:
+            return calibration.fitted_on is not None and calibration.fitted_on.index is not None
 
         parts = [] if other is None else [replace(other, index=None), *filter(None, [other.index])]
         for part in parts:

@@ -105,13 +105,13 @@ T = TypeVar("T", bound=Settings)
 @contextmanager
 def one_of_several(settings: T) -> Iterator[tuple[T, bool]]:
     """The settings for this process, and whether it is the first, which alone writes reports."""
-    from polyencoder.training.process_group import Place, is_grouped, process_group
+    from polyencoder.training.process_group import Ranks, is_grouped, process_group
 
     if not is_grouped():
         yield settings, True
         return
-    address = Place.from_environment()
+    ranks = Ranks.from_environment()
     values = flat_values(settings)
     shared = {name: value for name, value in values.items() if name not in ("out", "device")}
-    with process_group(address, shared, on_cpu=values["device"] == "cpu") as device:
-        yield settings.changed(device=str(device)), address.rank == 0
+    with process_group(ranks, shared, on_cpu=values["device"] == "cpu") as device:
+        yield settings.changed(device=str(device)), ranks.rank == 0

@@ -73,8 +73,8 @@ def ndcg(scores: Tensor, labels: Tensor) -> Tensor:
     k = min(CUTOFF, scores.size(1))
     discounts = 1 / torch.log2(torch.arange(2, k + 2, device=scores.device))
     rising = labels.argsort(dim=1, stable=True)
-    finite = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf).gather(1, rising)
-    order = rising.gather(1, finite.argsort(dim=1, descending=True, stable=True)[:, :k])
+    comparable = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf).gather(1, rising)
+    order = rising.gather(1, comparable.argsort(dim=1, descending=True, stable=True)[:, :k])
     best = labels.topk(k, dim=1).values
     return (labels.gather(1, order) * discounts).sum(1) / (best * discounts).sum(1)
 
@@ -144,8 +144,8 @@ class Tally:
 
     def add(self, metrics: Iterable[Mapping[str, float]]) -> None:
         """The metrics of some examples."""
-        for example in metrics:
-            self.merge({name: (value, 1) for name, value in example.items()})
+        for values in metrics:
+            self.merge({name: (value, 1) for name, value in values.items()})
 
     def merge(self, sums: Mapping[str, tuple[float, int]]) -> None:
         """Adds sums over more examples, with their counts; a count of 0 marks a plain sum."""

@@ -56,9 +56,9 @@ def search_run(
         for id_, hits in zip(batch, searcher([turns[id_] for id_ in batch]), strict=True):
             if split:  # judgements are of documents
                 hits = [hit._replace(id=(hit.metadata or {})[DOCUMENT]) for hit in hits]
-            rest = [hit for hit in hits if not (more and hit.id == id_)][:depth]
-            read = [(hit.id, hit.rerank_score) for hit in rest if hit.rerank_score is not None]
-            run[id_] = _joined(read, [(hit.id, hit.score) for hit in rest[len(read) :]])
+            others = [hit for hit in hits if not (more and hit.id == id_)][:depth]
+            read = [(hit.id, hit.rerank_score) for hit in others if hit.rerank_score is not None]
+            run[id_] = _joined(read, [(hit.id, hit.score) for hit in others[len(read) :]])
     return run
 
 

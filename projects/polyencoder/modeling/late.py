@@ -123,9 +123,9 @@ class LateEncoder(LateCapabilities, BiEncoder):
         return torch.cat([one.vectors for one in contexts.tokens])
 
     def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
-        vectors, weights = self.compared_vectors(self.candidate_tower(tokens), tokens.mask)
+        vectors, token_vectors = self.compared_vectors(self.candidate_tower(tokens), tokens.mask)
         lengths = tokens.mask.sum(1).clamp(min=1).tolist()
-        return [TokenVectors(vectors[row], weights[row, :length]) for row, length in enumerate(lengths)]
+        return [TokenVectors(vectors[row], token_vectors[row, :length]) for row, length in enumerate(lengths)]
 
     @torch.no_grad()
     def rescore(self, contexts: ContextEncoding, candidates: Sequence[TokenVectors]) -> Tensor:

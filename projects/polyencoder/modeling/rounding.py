@@ -41,9 +41,9 @@ def weights_state(model: nn.Module) -> Hashable:
 def weights_sample(model: nn.Module) -> bytes:
     """A few weights, of every twelfth parameter: shows that all were overwritten through `data`, as averaging does."""
     samples = [p.reshape(-1)[p.numel() // 2] for p in [*model.parameters()][::12] if p.numel()]
-    return (
-        torch.stack([one.double() for one in samples]).cpu().numpy().tobytes() if samples else b""
-    )  # graphs have none
+    if not samples:  # of graphs
+        return b""
+    return torch.stack([one.double() for one in samples]).cpu().numpy().tobytes()
 
 
 T = TypeVar("T")

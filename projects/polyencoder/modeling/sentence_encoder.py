@@ -179,10 +179,9 @@ def read_config_fields(
         return {}
     if not {"reduction"} & {*encoder.fields, *explicit}:
         raise ConfigError(f"{name}: its pooling, {encoder.pooling}, is not supported", argument="reduction")
-    leave = {
-        *explicit,
-        *(("output_scaling",) if explicit.get("normalize") is False else ()),
-    }  # its scaling is the cosine's
+    leave = {*explicit}
+    if explicit.get("normalize") is False:
+        leave.add("output_scaling")  # its scaling is the cosine's
     leave |= set() if has_vectors else {*encoder.fields} - {"reduction"}
     fields = {key: value for key, value in encoder.fields.items() if key not in leave}
     shown = ", ".join(f"{key} {value}" for key, value in fields.items())

@@ -157,7 +157,7 @@ def _even_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]
 def _halved(batches: list[list[PairInput]], count: int) -> list[list[PairInput]]:
     """Halves the largest batches until there are as many as needed."""
     while len(batches) < count:
-        largest = max(range(len(batches)), key=lambda largest: len(batches[largest]))
+        largest = max(range(len(batches)), key=lambda i: len(batches[i]))
         whole = batches[largest]
         batches[largest : largest + 1] = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
     return batches

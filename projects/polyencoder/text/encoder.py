@@ -283,16 +283,16 @@ class TextEncoder:
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
             if isinstance(self.tokenizer, SubwordTokenizer):
-                ids = self.tokenizer.ids(texts)
+                rows = self.tokenizer.ids(texts)
             else:
                 encode = partial(self.tokenizer.encode_batch_fast, add_special_tokens=False)
                 batches = [[text] for text in texts] if len(texts) < MANY else [texts]
-                ids = [encoding.ids for batch in batches for encoding in encode(batch)]
+                rows = [encoding.ids for batch in batches for encoding in encode(batch)]
         except (TypeError, AttributeError, UnicodeEncodeError):  # not a text, or a lone surrogate
             for number, text in enumerate(texts):
                 checked_text(f"text {number}", text)
             raise
-        return [ids or self.empty_ids for ids in ids]
+        return [ids or self.empty_ids for ids in rows]
 
     def _prompt(self, config: TextConfig, name: str, *, longest: int) -> list[int]:
         """The token ids of a prompt, which must leave room for a text."""

@@ -133,8 +133,8 @@ def learn_pieces(texts: Iterable[str], characters: Characters, settings: PieceSe
     made = list(dict.fromkeys(join(*merge) for merge in merges))
     # of what merges take each has a token, though rarer characters may be among it
     taken = {piece for merge in merges for piece in merge} - set(made)
-    tokens_used = taken | set([form for form in forms if form not in taken][: max(0, room - len(made) - len(taken))])
-    tokens = dict.fromkeys([*_SPECIAL, *(form for form in forms if form in tokens_used), *sorted(taken), *made])
+    used_forms = taken | set([form for form in forms if form not in taken][: max(0, room - len(made) - len(taken))])
+    tokens = dict.fromkeys([*_SPECIAL, *(form for form in forms if form in used_forms), *sorted(taken), *made])
     return _tokenizer({token: i for i, token in enumerate(tokens)}, merges, settings)
 
 

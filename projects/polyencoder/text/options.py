@@ -100,20 +100,18 @@ def _field(where: str, tool: Mapping[str, Any], key: str) -> str:
     return text.strip()
 
 
-def _parameters(tool_name: str, tool: Mapping[str, Any]) -> Iterator[str]:
+def _parameters(of: str, tool: Mapping[str, Any]) -> Iterator[str]:
     """Each parameter with its description, if it has one."""
     key = next((key for key in _SCHEMAS if tool.get(key) is not None), None)
     schema = {} if key is None else tool[key]
     if not isinstance(schema, Mapping):
-        raise InputError(
-            f"{tool_name}: {key} is {shown(schema)}; it must be a JSON Schema, an object with `properties`"
-        )
+        raise InputError(f"{of}: {key} is {shown(schema)}; it must be a JSON Schema, an object with `properties`")
     properties = schema.get("properties", {})
     if not isinstance(properties, Mapping):
-        raise InputError(f"{tool_name}: {key}.properties is {shown(properties)}; it must be an object of parameters")
+        raise InputError(f"{of}: {key}.properties is {shown(properties)}; it must be an object of parameters")
     for name, about in properties.items():
-        where = f"{tool_name}: {key}.properties[{name!r:.60}]"
-        checked_text(f"{tool_name}: the name of a parameter", name)
+        where = f"{of}: {key}.properties[{name!r:.60}]"
+        checked_text(f"{of}: the name of a parameter", name)
         if not isinstance(about, (Mapping, bool)):
             raise InputError(f"{where} is {shown(about)}; it must be a JSON Schema, such as {{'type': 'string'}}")
         words = None if isinstance(about, bool) else about.get("description")

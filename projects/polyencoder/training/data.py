@@ -97,10 +97,10 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
             f"{settings.data.train}: has {size} training pairs; at least 2 are needed{held_out}",
             argument="valid" if held_out else None,
         )
-    seed, has_pool = settings.training.seed, settings.training.candidates in OWN_CANDIDATES
+    seed, inline = settings.training.seed, settings.training.candidates in OWN_CANDIDATES
     sampler = NegativeSampler(responses(), count=files.num_negatives, seed=seed, source=files.train)
-    num_negatives = files.num_negatives if has_pool or "num_negatives" in settings.explicit else None
-    ranked = validation_examples(held, responses, num_negatives, in_training=has_pool, seed=seed, source=files.train)
+    num_negatives = files.num_negatives if inline or "num_negatives" in settings.explicit else None
+    ranked = validation_examples(held, responses, num_negatives, in_training=inline, seed=seed, source=files.train)
     if isinstance(source, Sequence):
         trained = (f"{one!r}{_numbers(one)}" for one in source)
     else:
@@ -108,7 +108,7 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
         trained = (f"{os.path.getsize(path)} {ends_fingerprint(path)}" for path in paths)
     parts = chain(trained, (f"{(one.text, one.label, one.candidates)!r}{_numbers(one)}" for one in held))
     digest = fingerprint(part.encode(errors="surrogatepass") for part in parts)
-    return RunData(source, size, ranked, responses, sampler if has_pool else None, bad, digest)
+    return RunData(source, size, ranked, responses, sampler if inline else None, bad, digest)
 
 
 def _of_splits(splits: Splits, valid: Rows | None, settings: TrainSettings) -> tuple[Rows, Rows | None]:

@@ -119,9 +119,9 @@ class Teacher:
     ) -> Tensor:
         """Scores these positions of `index`."""
         used, row_of = rows.unique(return_inverse=True)
-        texts, find_rank = index[rows, columns].unique(return_inverse=True)
+        texts, text_of = index[rows, columns].unique(return_inverse=True)
         asked = torch.full((len(used), index.size(1)), -1)
-        asked[row_of, columns] = find_rank
+        asked[row_of, columns] = text_of
         scores = self._ask([contexts[i] for i in used.tolist()], [candidates[i] for i in texts.tolist()], asked)
         return scores[row_of, columns]
 

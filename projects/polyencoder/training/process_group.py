@@ -32,7 +32,7 @@ def is_grouped() -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class Ranks:
     """Rank and world size, global and on this host."""
 
     rank: int
@@ -41,7 +41,7 @@ class Place:
     local_count: int
 
     @classmethod
-    def from_environment(cls) -> Place:
+    def from_environment(cls) -> Ranks:
         """Reads torchrun's environment variables. ConfigError: torchrun did not start this process."""
         missing = [name for name in VARIABLES if not os.environ.get(name)]
         if missing:
@@ -52,7 +52,7 @@ class Place:
 
 @contextmanager
 def process_group(
-    address: Place, settings: Mapping[str, Any], *, timeout: float = TIMEOUT, on_cpu: bool = False
+    ranks: Ranks, settings: Mapping[str, Any], *, timeout: float = TIMEOUT, on_cpu: bool = False
 ) -> Iterator[torch.device]:
     """Joins the process group, over NCCL if each process has a GPU, else gloo; yields this process's device.
 
@@ -65,34 +65,34 @@ def process_group(
     if not 0 < timeout < float("inf"):
         raise ConfigError(f"timeout is {timeout}; it must be seconds, above 0", argument="timeout")
     on_gpu = torch.cuda.is_available() and not on_cpu
-    if on_gpu and address.local_count > torch.cuda.device_count():
+    if on_gpu and ranks.local_count > torch.cuda.device_count():
         raise ConfigError(
-            f"{address.local_count} processes on this host, but {torch.cuda.device_count()} GPU(s): start one process "
+            f"{ranks.local_count} processes on this host, but {torch.cuda.device_count()} GPU(s): start one process "
             "per GPU, or train on CPUs",
             argument="on_cpu",
         )
     if on_gpu:
-        torch.cuda.set_device(address.local_rank)
+        torch.cuda.set_device(ranks.local_rank)
     backend, waiting = "nccl" if on_gpu else "gloo", timedelta(seconds=timeout)
-    store = _meet(address, backend)
+    store = _meet(ranks, backend)
     store.set_timeout(waiting)
-    dist.init_process_group(backend, store=store, rank=address.rank, world_size=address.count, timeout=waiting)
+    dist.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.count, timeout=waiting)
     _check_settings(settings)
-    yield torch.device("cuda", address.local_rank) if on_gpu else torch.device("cpu")
+    yield torch.device("cuda", ranks.local_rank) if on_gpu else torch.device("cpu")
     dist.barrier()  # the first may still be writing
     dist.destroy_process_group()
 
 
-def _meet(address: Place, backend: str) -> Store:
+def _meet(ranks: Ranks, backend: str) -> Store:
     """Waits for all processes; returns the store with their hosts. ConfigError: gloo would announce a loopback."""
     store: Store
     store, _, _ = next(rendezvous("env://", timeout=JOINING))
     host = {"name": socket.gethostname(), "address": _own_address()}
-    store.set(f"host of {address.rank}", json.dumps(host))
-    hosts = [json.loads(store.get(f"host of {rank}")) for rank in range(address.count)]
-    store.set(f"read by {address.rank}", "")
-    if address.rank == 0:  # this process owns the store: on an error below, others must have read it first
-        store.wait([f"read by {rank}" for rank in range(address.count)])
+    store.set(f"host of {ranks.rank}", json.dumps(host))
+    hosts = [json.loads(store.get(f"host of {rank}")) for rank in range(ranks.count)]
+    store.set(f"read by {ranks.rank}", "")
+    if ranks.rank == 0:  # this process owns the store: on an error below, others must have read it first
+        store.wait([f"read by {rank}" for rank in range(ranks.count)])
     if backend == "gloo" and len({host["name"] for host in hosts}) > 1:
         for host in hosts:
             if ip_address(host["address"]).is_loopback:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from cyclopts import App
 from parlai.agents.ranker.launch import add_group_arguments
-from parlai.agents.ranker.settings import OTHER_NAMES, add_settings, explicit_settings, flag_of
+from parlai.agents.ranker.settings import OTHER_NAMES, add_settings, flag_of, read_settings
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.scripts.train_model import TrainModel
@@ -92,7 +92,7 @@ def test_it_is_an_argument_of_parlai():
     add_settings(parser, Wider, architecture="bi")
     shown = " ".join(parser.format_help().split())
     assert "--focus FOCUS How much harder candidates count, with --learningrate; 100% is not allowed." in shown
-    assert explicit_settings(parser.parse_args(["--focus", "0.5"]), WithFocus)["focus"] == 0.5
+    assert read_settings(parser.parse_args(["--focus", "0.5"]), WithFocus)["focus"] == 0.5
     assert parser.parse_args([])["focus"] == 0.25
     others = ParlaiParser(add_parlai_args=False, add_model_args=False)
     add_settings(others, Wider, architecture="convert")
@@ -125,7 +125,7 @@ def test_names_types_and_those_that_parlai_has():
 
 def test_the_way_back_is_of_what_is_read():
     opt = Opt({"our_number": 3, "their_number": 2.0, "teacher_model": None, "distillation_weight": 0.7, "bf16": True})
-    assert explicit_settings(opt, Scratch) == {"ours": 3, "bf16": True}
+    assert read_settings(opt, Scratch) == {"ours": 3, "bf16": True}
     opt["teacher_model"] = "t"
-    assert explicit_settings(opt, Scratch) == {"ours": 3, "bf16": True, "teacher": "t", "distillation_weight": 0.7}
-    assert TrainingConfig.of(explicit_settings(opt, TrainingConfig)).precision == "bfloat16"
+    assert read_settings(opt, Scratch) == {"ours": 3, "bf16": True, "teacher": "t", "distillation_weight": 0.7}
+    assert TrainingConfig.of(read_settings(opt, TrainingConfig)).precision == "bfloat16"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from polyencoder.errors import InputError
+from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.index import FolderIndex, verify
 from tests.commands import command_fails, run_command
 
@@ -61,6 +61,16 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(many, with_disk_of
     assert {entry.name for entry in (tmp_path / "index").iterdir()} == {"unfinished.sqlite", ".lock"}
     run_command(*command)
     assert len(FolderIndex.open(tmp_path / "index", many.ranker)) == 1000
+
+
+def test_a_full_disk_and_faiss(many, with_disk_of, tmp_path):
+    pytest.importorskip("faiss")
+    options = ["--model", tmp_path / "wide", "--candidates", many("many.txt", 0), "--out", tmp_path / "index"]
+    with with_disk_of(600_000):  # more than the vectors, which FAISS copies with a little beside them
+        command_fails(PolyencoderError, "FAISS could not build", "index", *options, "--faiss", "hnsw")
+    index = FolderIndex.open(tmp_path / "index", many.ranker)
+    assert len(index.search(many.ranker.encode_contexts(["hello"]), top_k=3)[0]) == 3
+    assert not list((tmp_path / "index").glob("faiss*"))
 
 
 def test_a_full_disk_leaves_an_index_as_it_was(many, with_disk_of, tmp_path):

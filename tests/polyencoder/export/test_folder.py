@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
 from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.export.folder import export_folder
+from polyencoder.export.folder import export_folder, publishing_model
 from polyencoder.ranker import Ranker
 from tests.model_folders import files_in, files_of, weights_in
 from tests.parameters import mostly_long
@@ -105,6 +107,27 @@ def test_a_new_export_takes_the_place_of_the_earlier_one_alone(make_ranker, tmp_
         (out / name).touch()
     export_folder(ranker, out)
     assert files_in(out) == files_of(ranker.model, "README.md", "mine.onnx", "notes.txt")
+
+
+def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, tmp_path, sentences, killed_after):
+    pytest.importorskip("onnxruntime")
+    old, new = make_ranker("bi"), make_ranker("bi", seed=1, output_scaling=5.0)
+    expected = [torch.as_tensor(ranker.score([sentences[:1]], sentences)) for ranker in (old, new)]
+    for ranker, name in ((old, "old"), (new, "new")):
+        export_folder(ranker, tmp_path / name, onnx=True)
+    files = len(files_in(tmp_path / "new"))
+    for renames in (0, 1, files // 2):  # the folder is renamed, then each file
+        shutil.copytree(tmp_path / "old", out := tmp_path / f"out-{renames}")
+        killed_after(renames, lambda out=out: _place(tmp_path / "new", out))
+        for backend in ("torch", "onnx"):
+            ranker = Ranker.from_pretrained(out, backend=backend, device="cpu")
+            scores = torch.as_tensor(ranker.score([sentences[:1]], sentences))
+            torch.testing.assert_close(scores, expected[renames > 0], rtol=1e-4, atol=1e-4)
+
+
+def _place(source, target):
+    with publishing_model(target) as made:
+        shutil.copytree(source, made, dirs_exist_ok=True)
 
 
 def test_what_killed_exports_left_goes(make_ranker, tmp_path, killed_after):

@@ -128,6 +128,20 @@ def test_an_error_at_each_system_call(folder, act):
     assert seen == {"old", "new"}
 
 
+@mostly_long("first", [1, 2, 3, 4], quick=1)
+def test_a_kill_at_every_fourth_system_call(folder, first):
+    calls, seen = CALLS_MADE.run(lambda: publish(folder)), set[str]()
+    for at in range(first, calls + 1, 4):
+        shutil.rmtree(folder)
+        write(folder, OLD)
+        if (child := os.fork()) == 0:
+            CALLS_MADE.run(lambda: publish(folder), at=at, act=lambda: os._exit(9))
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        seen.add(check(folder))
+    assert seen == {"old", "new"}
+
+
 def test_a_folder_that_was_not_there_is_not_left_empty(tmp_path):
     for at in range(1, 12):  # before anything is published
         CALLS_MADE.run(lambda: publish(tmp_path / "deep" / "model"), at=at, act=interrupt)

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from polyencoder.errors import ConfigError
-from polyencoder.training.process_group import VARIABLES, Place, is_grouped, process_group
+from polyencoder.training.process_group import VARIABLES, Ranks, is_grouped, process_group
 
 
 def variables(monkeypatch, *values: str) -> None:
@@ -19,18 +19,18 @@ def variables(monkeypatch, *values: str) -> None:
 def test_the_place_of_a_process(monkeypatch):
     variables(monkeypatch, "5", "8", "1", "4", "host", "29500")
     assert is_grouped()
-    assert Place.from_environment() == Place(rank=5, count=8, local_rank=1, local_count=4)
+    assert Ranks.from_environment() == Ranks(rank=5, count=8, local_rank=1, local_count=4)
     monkeypatch.setenv("LOCAL_RANK", "")
     assert not is_grouped()
     with pytest.raises(ConfigError, match="LOCAL_RANK is not set: start this process with torchrun"):
-        Place.from_environment()
+        Ranks.from_environment()
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 def test_no_time_to_wait(seconds):
     with (
         pytest.raises(ConfigError, match=f"timeout is {seconds}; it must be seconds, above 0"),
-        process_group(Place(0, 1, 0, 1), {}, timeout=seconds),
+        process_group(Ranks(0, 1, 0, 1), {}, timeout=seconds),
     ):
         pass
 
@@ -43,7 +43,7 @@ def test_a_single_host_may_be_a_loopback_address_to_itself(monkeypatch):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     variables(monkeypatch, "0", "1", "0", "1", "127.0.0.1", str(port))
-    with process_group(Place.from_environment(), {"seed": 0}, on_cpu=True) as device:
+    with process_group(Ranks.from_environment(), {"seed": 0}, on_cpu=True) as device:
         assert device.type == "cpu"
         assert dist.get_world_size() == 1
     assert not dist.is_initialized()

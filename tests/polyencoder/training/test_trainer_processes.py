@@ -35,7 +35,6 @@ def test_processes_learn_what_one_does(make_ranker, in_processes, architecture):
         torch.testing.assert_close(one, wanted, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.long
 def test_killed_processes_go_on_bit_by_bit(make_ranker, in_processes, tmp_path):
     """Each has dropout of its own, and between two updates gradients of its own."""
     config = replace(CONFIG, batch_size=2, accumulate=2)

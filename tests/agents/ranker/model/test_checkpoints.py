@@ -75,7 +75,6 @@ def killed_at(operation: int, work) -> bool:
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_a_kill_at_any_operation_leaves_states_with_their_counters(tmp_path):
     """Killed, and killed again while it resumes."""
