@@ -131,8 +131,9 @@ class Index:
 
 
 def main(encoder: str, path: str) -> None:
-    lines = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    pairs = [(line["context"], line["response"]) for line in lines]
+    with Path(path).open(encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    pairs = [(record["context"], record["response"]) for record in records]
     held_out = max(20, len(pairs) // 10)
     torch.manual_seed(0)
     model = PolyEncoder(AutoModel.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder))

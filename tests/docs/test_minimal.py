@@ -13,17 +13,11 @@ RESPONSES = ["i ski every winter .", "i teach .", "my dog is old .", "hello " * 
 
 
 def test_scores_are_the_librarys(minilm_folder):
-    folder = minilm_folder
     torch.manual_seed(0)
-    model = minimal.PolyEncoder(AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder), n_codes=8)
-    ranker = Ranker.from_backbone(
-        folder,
-        "poly",
-        n_codes=8,
-        reduction="first",
-        normalize=False,
-        output_scaling=1.0,
-    )
+    parts = [auto.from_pretrained(minilm_folder) for auto in (AutoModel, AutoTokenizer)]
+    model = minimal.PolyEncoder(*parts, n_codes=8)
+    config = {"n_codes": 8, "reduction": "first", "normalize": False, "output_scaling": 1.0}
+    ranker = Ranker.from_backbone(minilm_folder, "poly", **config)
     with torch.no_grad():
         ranker.model.codes.codes.copy_(model.codes)
     model.eval()
