@@ -14,27 +14,13 @@ from starlette.types import ASGIApp
 
 from polyencoder.errors import InputError
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving import (
-    candidates,
-    cohere_embeddings,
-    embeddings,
-    feedback,
-    health,
-    page,
-    rerank,
-    search,
-    select,
-    text_embeddings_inference,
-)
+from polyencoder.serving import candidates, embeddings, feedback, health, page, rerank, search, select
 from polyencoder.serving.metrics import Counted
 from polyencoder.serving.problems import Problem, handle_problems
 from polyencoder.serving.request_limits import Access, RequestLimits
 from polyencoder.serving.service import Service
 
-_ROUTES = (
-    *(rerank, select, embeddings, cohere_embeddings, text_embeddings_inference),
-    *(search, candidates, feedback, health, page),
-)
+_ROUTES = (rerank, select, embeddings, search, candidates, feedback, health, page)
 _WARM = ["hello", "a text that is longer than the one before it, as texts are of many lengths ." * 4]
 
 

@@ -1,12 +1,16 @@
-"""`/v1/embeddings`: OpenAI's embeddings API, for models with one vector per text."""
+"""`/v1/embeddings`, `/v2/embed` and `/embed`: the APIs of OpenAI, Cohere and Hugging Face's text-embeddings-inference.
+
+They need a model with one vector per text.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import uuid
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import anyio.to_thread
 import numpy as np
@@ -67,47 +71,118 @@ class EmbeddingsResponse(BaseModel):
     meta: dict[str, Any] = Field(description="`warnings` of texts that were cut.")
 
 
+class CohereEmbedRequest(KnownFields, Body):
+    """Texts to encode. Images are refused, as unknown fields are."""
+
+    model: str | None = Field(None, description="Ignored: a server has one model.")
+    texts: Annotated[list[str], Field(fail_fast=True)] = Field(description="One text or several.")
+    input_type: Literal["search_document", "search_query", "classification", "clustering"] = Field(
+        "search_document", description="Texts of `search_query` are contexts, all others candidates."
+    )
+    embedding_types: list[Literal["float", "base64"]] = Field(["float"], description="The forms of the vectors.")
+    output_dimension: int | None = Field(None, description="The dimension of the model's vectors, or null.")
+    truncate: str | None = Field(None, description="Ignored: long texts are cut at their end.")
+    max_tokens: int | None = Field(None, description="Ignored.")
+    priority: int | None = Field(None, description="Ignored.")
+
+
+class CohereEmbedResponse(BaseModel):
+    """Vectors of length 1, in the order of the texts."""
+
+    id: str = Field(description="New for each answer.")
+    embeddings: dict[str, list[list[float]] | list[str]] = Field(
+        description="For each of `embedding_types`: numbers, or base64 of little-endian float32."
+    )
+    texts: list[str] = Field(description="As they were sent.")
+    meta: dict[str, Any] = Field(description="`api_version`, `billed_units`, `warnings` of texts that were cut.")
+
+
+class EmbedRequest(KnownFields, Body):
+    """Texts to encode, in the form of text-embeddings-inference."""
+
+    inputs: str | Annotated[list[str], Field(fail_fast=True)] = Field(description="One text or several.")
+    normalize: bool = Field(True, description="Vectors of length 1; else those whose products are the model's scores.")
+    truncate: bool | None = Field(None, description="Ignored: long texts are cut.")
+    truncation_direction: str | None = Field(None, description="Ignored.")
+    prompt_name: str | None = Field(None, description="`query` for contexts; else texts are candidates.")
+
+
 @router.post("/v1/embeddings", response_model=EmbeddingsResponse)
 async def embeddings(request: EmbeddingsRequest, service: Serving) -> Response:
     """Returns a vector for each text, normalized, or as the model computes it for dot products as scores."""
     texts = [request.input] if isinstance(request.input, str) else request.input
+    _check_dim(service.engine, request.dimensions, name="dimensions")
     is_query = request.input_type in ("query", "search_query")
-    vectors, tokens = await embed(service.engine, texts, is_query=is_query)
-    dim = vectors.shape[1]
-    if request.dimensions not in (None, dim):
-        raise InputError(
-            f"dimensions is {request.dimensions}, and the model's vectors have {dim}: leave it out",
-            argument="dimensions",
-        )
-    rows = (normalized(vectors) if request.normalize else vectors).astype("<f4")
-    meta = {} if is_query else await service.engine.cut_warnings(texts)
-    head = EmbeddingsResponse(data=[], model=service.name, usage=Usage.of(tokens), meta=meta)
-    is_text = request.encoding_format == "base64"
-    body = await anyio.to_thread.run_sync(partial(_json, head, rows, is_text=is_text))
+    embedded = await embed(service.engine, texts, is_query=is_query, normalize=request.normalize)
+    usage = Usage.of(embedded.tokens)
+    head = EmbeddingsResponse(data=[], model=service.name, usage=usage, meta=embedded.warnings)
+    kind = request.encoding_format
+    body = await anyio.to_thread.run_sync(partial(_json, head, embedded.vectors, kind=kind))
     return Response(body, media_type="application/json")
 
 
-def _json(response: EmbeddingsResponse, rows: Array, *, is_text: bool) -> bytes:
+@router.post("/v2/embed")
+async def cohere_embed(request: CohereEmbedRequest, service: Serving) -> CohereEmbedResponse:
+    """Returns a vector of length 1 for each text."""
+    _check_dim(service.engine, request.output_dimension, name="output_dimension")
+    is_query = request.input_type == "search_query"
+    rows, tokens, warnings = await embed(service.engine, request.texts, is_query=is_query, name="texts")
+
+    def write(kind: str) -> list[Any]:
+        return [_written(row, kind) for row in rows]
+
+    return CohereEmbedResponse(
+        id=f"embed-{uuid.uuid4().hex}",
+        embeddings={kind: await anyio.to_thread.run_sync(write, kind) for kind in request.embedding_types},
+        texts=request.texts,
+        meta={"api_version": {"version": "2"}, "billed_units": {"input_tokens": tokens}, **warnings},
+    )
+
+
+@router.post("/embed", response_model=list[list[float]], tags=["text-embeddings-inference"])
+async def embed_texts(request: EmbedRequest, service: Serving) -> Response:
+    """Returns a vector for each text."""
+    texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
+    is_query = request.prompt_name == "query"
+    rows, *_ = await embed(service.engine, texts, is_query=is_query, normalize=request.normalize, name="inputs")
+    return Response(await anyio.to_thread.run_sync(lambda: json.dumps(rows.tolist())), media_type="application/json")
+
+
+def _json(response: EmbeddingsResponse, rows: Array, *, kind: str) -> bytes:
     """The response with these vectors as JSON, a vector at a time: other threads run between them."""
     fields = response.model_dump(exclude={"data"})
-    items = (
-        Embedding(index=i, embedding=base64.b64encode(row.tobytes()).decode() if is_text else row.tolist())
-        for i, row in enumerate(rows)
-    )
+    items = (Embedding(index=i, embedding=_written(row, kind)) for i, row in enumerate(rows))
     data = ",".join(item.model_dump_json() for item in items)
     return f'{{"data":[{data}],{json.dumps(fields)[1:]}'.encode()
 
 
-def normalized(vectors: Array) -> Array:
-    """Vectors of length 1."""
-    lengths: Array = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / lengths.clip(1e-12)
+def _written(row: Array, kind: str) -> Any:
+    """A vector as numbers, or as `base64`."""
+    return base64.b64encode(row.astype("<f4").tobytes()).decode() if kind == "base64" else row.tolist()
 
 
-async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool, name: str = "input") -> tuple[Array, int]:
-    """Encodes texts as contexts, or as candidates: float32 [texts, dim]; and the number of tokens.
+def _check_dim(engine: Engine, dim: int | None, *, name: str) -> None:
+    """Raises InputError if a request asks for vectors that the model does not have."""
+    model = engine.ranker.model
+    if model.has_one_vector and dim not in (None, model.dim):
+        raise InputError(f"{name} is {dim}, and the model's vectors have {model.dim}: leave it out", argument=name)
 
-    `name` is the request's field, for errors.
+
+class Embedded(NamedTuple):
+    """The vectors of a request's texts."""
+
+    vectors: Array
+    """float32 [texts, dim]"""
+    tokens: int
+    """The number of tokens."""
+    warnings: dict[str, list[str]]
+    """`warnings` for an answer's `meta`, if texts were cut; else empty."""
+
+
+async def embed(
+    engine: Engine, texts: Sequence[str], *, is_query: bool, normalize: bool = True, name: str = "input"
+) -> Embedded:
+    """Encodes texts as contexts, or as candidates. `name` is the request's field, for errors.
 
     Raises:
         InputError: the model has no single vector for a context, or a text exceeds the limits.
@@ -121,14 +196,17 @@ async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool, name: s
         )
     texts = engine.texts(texts, name=name)
     if is_query:
-        for place, one in enumerate(texts):
-            engine.turns([one], name=f"{name}.{place}")
+        for number, text in enumerate(texts):
+            engine.turns([text], name=f"{name}.{number}")
     with engine.measured_tokenizing():
         ids = await (engine.query_ids(texts) if is_query else engine.candidate_ids(texts))
 
-    def vectors(jobs: Sequence[Job]) -> list[Array]:
+    def finish(jobs: Sequence[Job]) -> list[Array]:
         return [engine.forward.embeddings(CONTEXT if is_query else CANDIDATE, job.results) for job in jobs]
 
-    job = Job([context(one) if is_query else candidate(one) for one in ids], vectors)
+    job = Job([context(row) if is_query else candidate(row) for row in ids], finish)
     tokens = engine.tokens(job.items, name=name)
-    return await engine.run(job), tokens
+    vectors = await engine.run(job)
+    warnings = {} if is_query else await engine.cut_warnings(texts, ids)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else 1
+    return Embedded(vectors / lengths, tokens, warnings)

@@ -1,4 +1,4 @@
-"""`/v1/rerank` and `/v2/rerank`, the API of Cohere, Jina and vLLM."""
+"""`/v1/rerank` and `/v2/rerank`, the API of Cohere, Jina and vLLM, and text-embeddings-inference's `/rerank`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from polyencoder.calibration.probability import ranked
 from polyencoder.search.contexts import Array
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import candidate, context, pair
-from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, answer_fields
+from polyencoder.serving.messages import Answer, Asked, Body, Count, KnownFields, answer_fields
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving
 from polyencoder.text import TextEncoder
@@ -61,6 +61,25 @@ class RerankResponse(Answer):
     meta: dict[str, Any] = Field(description="Cohere's `api_version`, and `warnings` of documents that were split.")
 
 
+class TextsRequest(KnownFields, Body):
+    """A text and the texts to rank, in the form of text-embeddings-inference."""
+
+    query: str = Field(description="The context, a text.")
+    texts: Annotated[list[str], Field(fail_fast=True)] = Field(description="What is ranked.")
+    raw_scores: bool = Field(False, description="The model's scores in place of numbers from 0 to 1.")
+    return_text: bool = Field(False, description="Whether results contain their texts.")
+    truncate: bool | None = Field(None, description="Ignored: long texts are split.")
+    truncation_direction: str | None = Field(None, description="Ignored.")
+
+
+class Rank(BaseModel):
+    """A text of a ranking."""
+
+    index: int = Field(description="The text's place in the request, from 0.")
+    score: float = Field(description="From 0 to 1, as `relevance_score` of `/v1/rerank`, or the model's score.")
+    text: str | None = Field(None, description="The text, with `return_text`.")
+
+
 @router.post("/v1/rerank", response_model_exclude_none=True)
 async def rerank(request: RerankRequest, service: Serving) -> RerankResponse:
     """Ranks documents by how well they answer the query."""
@@ -71,6 +90,35 @@ async def rerank(request: RerankRequest, service: Serving) -> RerankResponse:
 async def rerank_v2(request: RerankRequest, service: Serving) -> RerankResponse:
     """Ranks documents like `/v1/rerank`, without `return_documents`, which Cohere's version 2 lacks."""
     return await _rerank(request, service, version="2", documents=False)
+
+
+def _kind(body: Any) -> str:
+    is_texts = isinstance(body, TextsRequest) or (isinstance(body, dict) and "texts" in body)
+    return "TextsRequest" if is_texts else "RerankRequest"  # names of no field, as errors have them in their places
+
+
+@router.post("/rerank", response_model_exclude_none=True, tags=["text-embeddings-inference"])
+async def rerank_either(
+    request: Annotated[
+        Annotated[RerankRequest, Tag("RerankRequest")] | Annotated[TextsRequest, Tag("TextsRequest")],
+        Discriminator(_kind),
+    ],
+    service: Serving,
+) -> RerankResponse | list[Rank]:
+    """Ranks `documents` as `/v1/rerank` does, or `texts`, for a list of places and scores."""
+    if isinstance(request, RerankRequest):
+        return await rerank(request, service)
+    engine = service.engine
+    texts = engine.texts(request.texts, name="texts")
+    scores, *_ = await score(engine, engine.turns([request.query]), texts, name="texts", split=True)
+    return [
+        Rank(
+            index=i,
+            score=float(scores[i]) if request.raw_scores else relevance,
+            text=texts[i] if request.return_text else None,
+        )
+        for i, relevance in ranked(texts, scores, engine.ranker.calibration)
+    ]
 
 
 async def _rerank(request: RerankRequest, service: Serving, *, version: str, documents: bool) -> RerankResponse:

@@ -1,11 +1,15 @@
-"""`/v1/embeddings`, asked by OpenAI's own client, which asks for base64."""
+"""Embeddings, asked for by the clients of OpenAI, which asks for base64, Cohere and Hugging Face."""
 
 from __future__ import annotations
 
+import base64
 import importlib
 
+import cohere
+import numpy as np
 import pytest
 import torch
+from huggingface_hub import InferenceClient
 
 TEXTS = ["do you have any pets ?", "hello", "i like to ski in the mountains ."]
 
@@ -59,20 +63,30 @@ def test_openais_client_lists_the_model_and_is_told_where_chats_are(shared, open
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("route", "body", "param", "says"),
     [
-        ({"input": [[1, 2]]}, "input: has tokens of another model's vocabulary: send texts"),
-        ({"input": [1, 2]}, "input: has tokens of another model's vocabulary: send texts"),
-        ({"input": [["a"]]}, "input.0: Input should be a valid string"),
-        ({"input": []}, "input is empty"),
-        ({"input": ["a", " "], "input_type": "query"}, "input.1 is empty"),
-        ({"input": "a", "dimensions": 3}, "the model's vectors have 16"),
-        ({"input": "a", "input_type": "picture"}, "input_type"),
+        ("/v1/embeddings", {"input": [[1, 2]]}, "input", "tokens of another model's vocabulary: send texts"),
+        ("/v1/embeddings", {"input": [1, 2]}, "input", "tokens of another model's vocabulary: send texts"),
+        ("/v1/embeddings", {"input": [["a"]]}, "input.0", "valid string"),
+        ("/v1/embeddings", {"input": []}, "input", "is empty"),
+        ("/v1/embeddings", {"input": ["a", " "], "input_type": "query"}, "input.1", "is empty"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 3}, "dimensions", "the model's vectors have 16"),
+        ("/v1/embeddings", {"input": "a", "input_type": "picture"}, "input_type", "'query'"),
+        ("/v2/embed", {"texts": []}, "texts", "is empty"),
+        ("/v2/embed", {"texts": ["a"], "output_dimension": 3}, "output_dimension", "the model's vectors have 16"),
+        ("/v2/embed", {"texts": ["a"], "embedding_types": ["int8"]}, "embedding_types.0", "'float'"),
+        ("/v2/embed", {"texts": ["a"], "images": ["data:"]}, "images", "not a field"),
+        ("/v2/embed", {"input_type": "search_query"}, "texts", "required"),
+        ("/embed", {"inputs": []}, "inputs", "is empty"),
+        ("/embed", {"inputs": ["a", " "]}, "inputs.1", "is empty"),
+        ("/embed", {"inputs": [1]}, "inputs.0", "valid string"),
+        ("/embed", {"inputs": "a", "input": "a"}, "input", "not a field"),
+        ("/embed", {}, "inputs", "required"),
     ],
 )
-def test_what_is_wrong_is_said(shared, body, says):
-    answer = shared.post("/v1/embeddings", json=body)
-    assert answer.status_code == 422
+def test_what_is_wrong_is_said(shared, route, body, param, says):
+    answer = shared.post(route, json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
     assert says in answer.json()["message"]
 
 
@@ -81,3 +95,36 @@ def test_a_model_without_one_vector_a_text_says_what_to_use(serve, architecture)
     answer = serve(architecture, records=None).post("/v1/embeddings", json={"input": "a"})
     assert answer.status_code == 422
     assert "/v1/rerank" in answer.json()["message"]
+
+
+def test_coheres_client_gets_the_vectors(serve):
+    client = serve("bi", records=None)
+    theirs = cohere.ClientV2(api_key="none", base_url=str(client.base_url))
+    ranker = client.service.engine.ranker
+    wanted = torch.nn.functional.normalize(torch.as_tensor(ranker.encode_candidates(TEXTS)), dim=1).numpy()
+    kinds = ["float", "base64"]
+    answer = theirs.embed(model="any", input_type="search_document", texts=TEXTS, embedding_types=kinds)
+    np.testing.assert_allclose(answer.embeddings.float_, wanted, atol=1e-5)
+    written = [np.frombuffer(base64.b64decode(row), "<f4") for row in answer.embeddings.base64]
+    np.testing.assert_allclose(written, wanted, atol=1e-5)
+    assert answer.texts == TEXTS
+    assert answer.meta.billed_units.input_tokens > 0
+    answer = theirs.embed(model="any", input_type="search_query", texts=TEXTS)
+    encoded = client.post("/v1/embeddings", json={"input": TEXTS, "input_type": "query"}).json()["data"]
+    np.testing.assert_allclose(answer.embeddings.float_, [row["embedding"] for row in encoded], atol=1e-6)
+
+
+def test_hugging_faces_client_gets_the_vectors(serve, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # for a server on this machine
+    client = serve("bi", records=None)
+    theirs = InferenceClient(model=str(client.base_url.join("/embed")), token="none")
+    ranker = client.service.engine.ranker
+    wanted = torch.as_tensor(ranker.encode_candidates(TEXTS))
+    found = torch.as_tensor(theirs.feature_extraction(TEXTS, normalize=False))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    found = torch.as_tensor(theirs.feature_extraction(TEXTS[0]))
+    torch.testing.assert_close(found[0], torch.nn.functional.normalize(wanted, dim=1)[0], rtol=1e-4, atol=1e-4)
+    asked = {"inputs": [TEXTS[0]], "prompt_name": "query", "normalize": False}
+    query = torch.tensor(client.post("/embed", json=asked).json())
+    scores = torch.as_tensor(ranker.score([TEXTS[0]], TEXTS))
+    torch.testing.assert_close(query @ wanted.T, scores, rtol=1e-3, atol=1e-3)

@@ -179,3 +179,32 @@ def test_an_unknown_field_is_refused_by_name(shared, route):
     answer = shared.post(route, json={"query": QUERY, "documents": DOCUMENTS, "top_k": 2})
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "top_k")
     assert "top_n" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("architecture", ["bi", "cross"])
+def test_texts_of_text_embeddings_inference_are_ranked(serve, architecture):
+    client = serve(architecture, records=None)
+    answer = client.post("/rerank", json={"query": QUERY, "texts": DOCUMENTS, "return_text": True}).json()
+    expected = client.service.engine.ranker.rank([QUERY], DOCUMENTS)
+    assert [row["index"] for row in answer] == [hit.index for hit in expected]
+    assert [row["score"] for row in answer] == pytest.approx([1 / (1 + math.exp(-hit.score)) for hit in expected])
+    assert [row["text"] for row in answer] == [hit.text for hit in expected]
+    asked = {"query": QUERY, "texts": DOCUMENTS, "raw_scores": True, "truncate": True, "truncation_direction": "Right"}
+    answer = client.post("/rerank", json=asked).json()
+    assert [row["score"] for row in answer] == pytest.approx([hit.score for hit in expected], abs=1e-4)
+    assert {*answer[0]} == {"index", "score"}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"texts": []}, "texts"),
+        ({"texts": ["a", " "]}, "texts.1"),
+        ({"texts": ["a"], "documents": ["a"]}, "documents"),
+        ({"documents": ["a", " "]}, "documents.1"),
+        ({}, "documents"),
+    ],
+)
+def test_a_wrong_request_is_said_with_its_field(shared, body, param):
+    answer = shared.post("/rerank", json={"query": "a", **body})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param), answer.text

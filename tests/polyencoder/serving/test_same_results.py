@@ -66,12 +66,12 @@ def test_vectors_are_those_of_the_ranker(make_ranker, architecture):
 
     async def ask():
         return await asyncio.gather(
-            *(embeddings.embed(engine, [text], is_query=True) for text in texts),
-            *(embeddings.embed(engine, [text], is_query=False) for text in texts),
+            *(embeddings.embed(engine, [text], is_query=True, normalize=False) for text in texts),
+            *(embeddings.embed(engine, [text], is_query=False, normalize=False) for text in texts),
         )
 
     try:
-        found = torch.cat([torch.from_numpy(vectors) for vectors, _ in asyncio.run(ask())])
+        found = torch.cat([torch.from_numpy(vectors) for vectors, *_ in asyncio.run(ask())])
     finally:
         engine.close()
     queries, documents = found.split(len(texts))
