@@ -15,9 +15,10 @@ from starlette.types import ASGIApp
 from polyencoder.errors import InputError
 from polyencoder.index.options import SearchOptions
 from polyencoder.serving import candidates, embeddings, feedback, health, page, rerank, search, select
+from polyencoder.serving.access import Access
 from polyencoder.serving.metrics import Counted
 from polyencoder.serving.problems import Problem, handle_problems
-from polyencoder.serving.request_limits import Access, RequestLimits
+from polyencoder.serving.request_limits import RequestLimits
 from polyencoder.serving.service import Service
 
 _ROUTES = (rerank, select, embeddings, search, candidates, feedback, health, page)
@@ -52,19 +53,23 @@ def create_app(service: Service) -> ASGIApp:
     }
     app = add_routes(FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None, responses=errors))
     app.state.service = service
-    given = service.config.feedback
-    app.state.feedback = None if given is None else feedback.Feedback(Path(given))
+    file = service.config.feedback
+    app.state.feedback = None if file is None else feedback.Feedback(Path(file))
     if mcp is not None:
         app.router.routes.append(mcp.route)
     handle_problems(app)
     app.add_middleware(RequestLimits, limits=service.config.limits, metrics=service.metrics)
     app.add_middleware(Access, config=service.config)
-    if service.config.allow_origins:
-        methods, headers = ("GET", "POST", "PUT", "DELETE"), ("Authorization", "Content-Type")
-        origins = service.config.allow_origins
-        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers)
-    # the last one added is the outermost
-    return Counted(app, metrics=service.metrics)
+    allowed: ASGIApp = app
+    if service.config.allow_origins:  # around the handler of bugs, too, or pages could not read its answer
+        allowed = CORSMiddleware(
+            app,
+            allow_origins=service.config.allow_origins,
+            allow_methods=("GET", "POST", "PUT", "DELETE"),
+            allow_headers=["*"],  # OpenAI's client sends a dozen of its own
+            expose_headers=["Retry-After"],
+        )
+    return Counted(allowed, metrics=service.metrics)
 
 
 def add_routes(app: FastAPI) -> FastAPI:

@@ -1,19 +1,16 @@
-"""Refuses requests: beyond the limits, under a foreign name (DNS rebinding, cross-site requests), without the key."""
+"""`RequestLimits`: refuses requests that are too many, too large or too slow."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from polyencoder.serving.config import LOOPBACK, Limits, ServerConfig
+from polyencoder.serving.config import Limits
 from polyencoder.serving.metrics import Metrics
-from polyencoder.serving.page import PATHS
 from polyencoder.serving.problems import problem
 
 _RETRY_AFTER = "1"  # seconds
@@ -138,61 +135,3 @@ async def _cancelled(task: asyncio.Future[None]) -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
-
-
-_PROBES = frozenset({"/health", "/ready"})
-"""Paths for load balancers, which send no key and any Host."""
-
-
-class Access:
-    """ASGI middleware: answers 400 to a foreign Host, 403 to a foreign Origin, 401 to a wrong key.
-
-    Any web page open in a browser on this machine can reach a server on the loopback, through a name that resolves to
-    127.0.0.1. Starlette's `TrustedHostMiddleware` supports neither `[::1]:8000` nor Origin.
-    """
-
-    def __init__(self, app: ASGIApp, *, config: ServerConfig) -> None:
-        self._app = app
-        self._key = None if config.api_key is None else config.api_key.encode()
-        self._origins, self._root_path = config.allow_origins, config.root_path
-        self._hosts: tuple[str, ...] | None = None  # any: the key protects the server, and no names were given
-        if config.local or config.allow_hosts:
-            own = () if config.host in ("0.0.0.0", "::") else (config.host,)
-            self._hosts = tuple(name.lower() for name in (*LOOPBACK, *own, *config.allow_hosts))
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = None
-        if scope["type"] == "http":
-            scope["root_path"] = self._root_path  # which a proxy may remove, or leave
-            refused = self._refused(scope["path"].removeprefix(self._root_path), Headers(scope=scope))
-        await (refused or self._app)(scope, receive, send)
-
-    def _refused(self, path: str, headers: Headers) -> Response | None:
-        named = headers.getlist("host")
-        host = _name(f"//{named[0]}") if len(named) == 1 else None
-        if path not in _PROBES and (host is None or (self._hosts is not None and host not in self._hosts)):
-            shown = f"{', '.join(named) or 'missing'}"
-            return problem(400, f"Host is {shown:.100}, which is not a name of this server: allow_host adds names")
-        origin = headers.get("origin")
-        if origin is not None and origin not in self._origins and _name(origin) not in (self._hosts or (host,)):
-            return problem(
-                403, f"Origin is {origin:.100}: pages of other sites may not use this server: allow_origin adds sites"
-            )
-        if self._key is None or path in _PROBES | PATHS:  # the page asks its user for the key
-            return None
-        kind, _, shown = headers.get("authorization", "").partition(" ")
-        if hmac.compare_digest(shown.strip().encode("latin-1"), self._key) and kind.lower() == "bearer":
-            return None
-        wrong = "the key is wrong or missing: Authorization: Bearer KEY"
-        return problem(401, wrong, headers={"WWW-Authenticate": "Bearer"})
-
-
-def _name(url: str) -> str | None:
-    """The host of a URL, without its port; None if it has none."""
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises for an invalid port
-        plain = parts.path in ("", "/") and not parts.query and parts.username is None
-        return parts.hostname if plain else None
-    except ValueError:
-        return None
