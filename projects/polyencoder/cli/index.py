@@ -91,12 +91,12 @@ def index_candidates(*, settings: IndexSettings) -> None:
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss)
     files = _files(settings)  # looks for them before the model is loaded
     contexts = faiss.read_contexts()
-    given = bool(settings.vectors)
+    precomputed = bool(settings.vectors)
     columns, split = settings.columns, settings.options.split is not None
-    if not given:
+    if not precomputed:
         check_beginnings(files, skip=settings.skip_bad_candidates, columns=columns, split=split)
     with make_index(
-        vectors_from(files, bad=bad) if given else candidates_from(files, columns=columns, split=split, bad=bad),
+        vectors_from(files, bad=bad) if precomputed else candidates_from(files, columns=columns, split=split, bad=bad),
         settings.out,
         _maker(settings, files),
         replace(settings.options, faiss=faiss.faiss, recall=faiss.recall),
@@ -250,16 +250,16 @@ def _counted(
     change: Callable[[Iterable[Candidate]], int], candidates: Iterator[Candidate], changed: str, unchanged: str
 ) -> dict[str, int]:
     """Makes a change; returns the numbers of candidates that it changed, and that were equal before."""
-    given = 0
+    num_read = 0
 
     def counted() -> Iterator[Candidate]:
-        nonlocal given
+        nonlocal num_read
         for candidate in candidates:
-            given += 1
+            num_read += 1
             yield candidate
 
-    found = {changed: change(counted())}
-    return found | ({unchanged: given - found[changed]} if given > found[changed] else {})
+    counts = {changed: change(counted())}
+    return counts | ({unchanged: num_read - counts[changed]} if num_read > counts[changed] else {})
 
 
 def _remove(index: Index, ids: Iterable[str], paths: list[str]) -> int:
@@ -271,10 +271,10 @@ def _remove(index: Index, ids: Iterable[str], paths: list[str]) -> int:
     try:
         return index.remove([*ids, *places])
     except InputError:
-        known = index.texts_of([*places, *(f"{id_}#1" for id_ in places)])  # candidates, and documents
-        for id_, place in places.items():
-            if id_ not in known and f"{id_}#1" not in known:
-                raise InputError(f"{place}: no candidate of the index has the id {id_!r}") from None
+        present = index.texts_of([*places, *(f"{id_}#1" for id_ in places)])  # candidates, and documents
+        for id_, where in places.items():
+            if id_ not in present and f"{id_}#1" not in present:
+                raise InputError(f"{where}: no candidate of the index has the id {id_!r}") from None
         raise
 
 

@@ -74,9 +74,9 @@ OTHER_NAMES = {
 """The settings of commands for the library's arguments, where names differ."""
 
 
-def help_of(place: str) -> str:
+def help_of(address: str) -> str:
     """A command's docstring without its arguments, from the source; an app's is its default command's or module's."""
-    module, name = place.split(":")
+    module, name = address.split(":")
     source = ast.parse((Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8"))
     for node in source.body:
         if not isinstance(node, ast.FunctionDef):
@@ -104,8 +104,8 @@ def no_flag_is_a_file(app: App, commands: tuple[str, ...], arguments: ArgumentCo
 def let_the_file_have_them(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """With `--config` no flag is required: the settings, which read the file, say what it lacks."""
     if any(one.name == "--config" and one.tokens for one in arguments):
-        for one in arguments:
-            one.parameter = Parameter.combine(one.parameter, Parameter(required=False))
+        for argument in arguments:
+            argument.parameter = Parameter.combine(argument.parameter, Parameter(required=False))
 
 
 app = App(
@@ -210,8 +210,8 @@ def _below(command: App) -> list[str]:
 @cache
 def _arguments_of(command: str) -> list[Argument]:
     """The arguments of a command, and of those below it."""
-    found = app[command]
-    apps = [one for one in (found, *(found[name] for name in _below(found))) if one.default_command is not None]
+    top = app[command]
+    apps = [one for one in (top, *(top[name] for name in _below(top))) if one.default_command is not None]
     return [argument for one in apps for argument in one.assemble_argument_collection() if argument.parse]
 
 
@@ -257,13 +257,13 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
         error.verbose = False
         return UsageError(" ".join(str(error).split()))
     options, end, _ = _at_their_end(arguments)
-    given = {word.partition("=")[0] for word in options}
+    typed = {word.partition("=")[0] for word in options}
     asked = error.argument
-    if asked and given & {*asked.names}:
+    if asked and typed & {*asked.names}:
         missing = [f"a value for {asked.name}"]
     else:
         command = reduce(lambda one, name: one[name], chain, app)
-        needed = [one for one in command.assemble_argument_collection() if one.required and not given & {*one.names}]
+        needed = [one for one in command.assemble_argument_collection() if one.required and not typed & {*one.names}]
         if asked and asked.index is not None:  # values without flags come in order: the earlier ones are there
             needed = [one for one in needed if one.index is None or one.index >= asked.index]
         if isinstance(cause := error.__cause__, pydantic.ValidationError):  # it has read --config, too
@@ -285,33 +285,35 @@ def _is_flag(word: str) -> bool:
     return word.startswith("-") and word.lstrip("-")[:1].isalpha()
 
 
-def _no_command(name: str, known: Sequence[str], *, of: str = "") -> UsageError:
+def _no_command(name: str, commands: Sequence[str], *, of: str = "") -> UsageError:
     if not of and name in removed.COMMANDS:
         return UsageError(f"the command {name} was removed: {removed.COMMANDS[name]}")
     if not of and name in removed.GUESSED_COMMANDS:
         return UsageError(f"no command {name!r}; {removed.GUESSED_COMMANDS[name]}")
-    return UsageError(f"no command {name!r}{of}{did_you_mean(name, known)}")
+    return UsageError(f"no command {name!r}{of}{did_you_mean(name, commands)}")
 
 
 def _unknown(flags: Sequence[str], command: str) -> UsageError:
-    known = [flag.removeprefix("--") for flag in flags_of(command).values()]
+    names_of_flags = [flag.removeprefix("--") for flag in flags_of(command).values()]
     names = {name: name.removeprefix("--") for name in (flag.partition("=")[0] for flag in flags)}
     for name in names:
         if name in removed.FLAGS:
             return UsageError(f"{name} was removed: {removed.FLAGS[name]}")
     form: dict[str, Any] = {"listed": False, "shown": "--{}".format, "form": " ({})"}
     named = [  # a known one is of another command below this one
-        flag if name in known else flag + (_guessed(name, known) or did_you_mean(name, known, **form))
+        flag
+        if name in names_of_flags
+        else flag + (_guessed(name, names_of_flags) or did_you_mean(name, names_of_flags, **form))
         for flag, name in names.items()
     ]
     return UsageError(f"unknown option{'s' if len(named) > 1 else ''}: {', '.join(named)}")
 
 
-def _guessed(name: str, known: Sequence[str]) -> str:
+def _guessed(name: str, flags: Sequence[str]) -> str:
     """The hint at the flag that another library's flag is called here, if the command has it."""
     meant = removed.GUESSED_FLAGS.get(name.replace("_", "-")) or PARAMETERS.get(name.replace("-", "_"), ())
     names = () if isinstance(meant, str) else (one.replace("_", "-") for one in meant)
-    return next((f" (did you mean --{flag}?)" for flag in names if flag.split()[0] in known), "")
+    return next((f" (did you mean --{flag}?)" for flag in names if flag.split()[0] in flags), "")
 
 
 def _prepare_torch() -> None:

@@ -90,8 +90,8 @@ def search(*, settings: SearchSettings) -> None:
     if searcher.contexts == 0:
         where = "no context on standard input" if settings.contexts == "-" else f"{settings.contexts}: no context in it"
         raise InputError(where)
-    if kept := left_out(searcher.left_out):
-        say(f"polyencoder: {kept}", err=True)
+    if note := left_out(searcher.left_out):
+        say(f"polyencoder: {note}", err=True)
     if settings.timing:
         each = {step: 1000 * seconds / searcher.contexts for step, seconds in searcher.seconds.items()}
         steps = ", ".join(f"{step} {milliseconds:.2f}" for step, milliseconds in each.items())
@@ -99,8 +99,8 @@ def search(*, settings: SearchSettings) -> None:
 
 
 def _print_hits(searcher: Searcher, batch: Sequence[Question], *, as_json: bool) -> None:
-    found = searcher([one.turns for one in batch])
-    for question, hits, improbable in zip(batch, found, searcher.improbable, strict=True):
+    results = searcher([one.turns for one in batch])
+    for question, hits, improbable in zip(batch, results, searcher.improbable, strict=True):
         if as_json:
             say(_as_json(question, hits, improbable))
         else:
@@ -123,8 +123,8 @@ def _why_none(searcher: Searcher, improbable: Hit | None) -> str:
 
 
 def _as_json(question: Question, hits: list[Hit], improbable: Hit | None) -> str:
-    found = [_known(hit) for hit in hits]
-    record = {"context": question.turns, "hits": found} | ({} if question.id is None else {"id": question.id})
+    records = [_known(hit) for hit in hits]
+    record = {"context": question.turns, "hits": records} | ({} if question.id is None else {"id": question.id})
     record |= {} if improbable is None else {"best_left_out": _known(improbable)}
     return json.dumps(record, ensure_ascii=False, default=plain)
 
@@ -142,12 +142,12 @@ def _chosen(searcher: Searcher, hit: Hit) -> str:
 
 def _as_text(question: Question, hits: list[Hit], note: str) -> str:
     rows = [f"> {one_line(' / '.join(question.turns))}"]
-    for place, hit in enumerate(hits, start=1):
+    for rank, hit in enumerate(hits, start=1):
         again = "" if hit.rerank_score is None else f"  {hit.rerank_score:9.4f} (of {hit.score:.4f})"
         score = again or f"  {hit.score:9.4f}"
         likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
         words = "" if hit.word_score is None else f"  {hit.word_score:7.2f} by words"
-        rows.append(f"{place:>4}{score}{likely}{words}  {hit.found}  {hit.id}  {one_line(hit.text)}")
+        rows.append(f"{rank:>4}{score}{likely}{words}  {hit.found}  {hit.id}  {one_line(hit.text)}")
     if note:
         rows.append(f"  {note.strip()}")
     return "\n".join(rows)

@@ -55,7 +55,8 @@ async def put(request: PutRequest, service: Serving) -> Changed:
     """Adds candidates or replaces them: all or none; on disk before the answer. Repeating a request changes nothing."""
     service.engine.texts([one.text for one in request.candidates], name="candidates")
     records = [
-        Candidate(one.id, one.text, one.metadata, f"candidates.{place}") for place, one in enumerate(request.candidates)
+        Candidate(item.id, item.text, item.metadata, f"candidates.{number}")
+        for number, item in enumerate(request.candidates)
     ]
     ids = Counter(one.id for one in records if one.id is not None)
     for id_, times in ids.items():
@@ -79,9 +80,9 @@ async def delete(
         service.engine.check_filter(wanted)
         return Changed(candidates=await service.writer.change(lambda index: index.remove_where(wanted)))
     assert request is not None
-    ids, most = request.ids, service.config.limits.documents
-    if not 1 <= len(ids) <= most:
-        raise InputError(f"ids has {len(ids):,} ids; it must have 1 to {most:,}", argument="ids")
+    ids, limit = request.ids, service.config.limits.documents
+    if not 1 <= len(ids) <= limit:
+        raise InputError(f"ids has {len(ids):,} ids; it must have 1 to {limit:,}", argument="ids")
     return Changed(candidates=await service.writer.change(lambda index: index.remove(ids, missing_ok=True)))
 
 

@@ -90,7 +90,7 @@ class Forward:
         index = np.full((len(places), max(map(len, places.values()))), -1)
         for row, positions in enumerate(places.values()):
             index[row, : len(positions)] = [
-                columns.setdefault(tuple(pairs[place][1]), len(columns)) for place in positions
+                columns.setdefault(tuple(pairs[position][1]), len(columns)) for position in positions
             ]
         scores = self.ranker.encoder.score_ids([*places], [*columns], index, max_tokens=self.max_tokens)
         results = np.empty(len(pairs), dtype=np.float32)

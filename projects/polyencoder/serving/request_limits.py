@@ -107,15 +107,15 @@ class RequestLimits:
             await asyncio.wait_for(response(scope, receive, send), self._limits.read_seconds)
 
 
-def has_more_values(body: bytes | bytearray, most: int) -> bool:
+def has_more_values(body: bytes | bytearray, limit: int) -> bool:
     """Whether JSON has more values than this, by its quotes, commas and brackets; much faster than reading it."""
-    if _count(body) <= most:  # in texts, too
+    if _count(body) <= limit:  # in texts, too
         return False
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in body else body
-    if plain.count(b'"') > 4 * most:  # around names and texts
+    if plain.count(b'"') > 4 * limit:  # around names and texts
         return True
     outside = b"".join(plain.split(b'"')[::2])
-    return _count(outside) > most
+    return _count(outside) > limit
 
 
 def _count(body: bytes | bytearray) -> int:

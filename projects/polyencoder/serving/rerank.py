@@ -135,8 +135,10 @@ async def _rerank(request: RerankRequest, service: Serving, *, version: str, doc
     return RerankResponse(
         **answer_fields("rerank", model=service.name, tokens=tokens),
         results=[
-            Result(index=place, relevance_score=relevance, document=objects[place].model_dump() if documents else None)
-            for place, relevance in order
+            Result(
+                index=number, relevance_score=relevance, document=objects[number].model_dump() if documents else None
+            )
+            for number, relevance in order
         ],
         meta=meta,
     )
@@ -175,10 +177,10 @@ async def score(
         context_ids = await engine.tokenized(lambda: text.context_ids(turns))
         passages = [[ids] for ids in await engine.candidate_ids(texts)]
         length = 0
-        for place, (ids,) in enumerate(passages):
+        for number, (ids,) in enumerate(passages):
             if split and len(ids) >= text.config.label_truncate and not text.config.candidate_rows:
-                passages[place] = await engine.tokenized(partial(_passage_ids, text, texts[place]))
-            if (length := length + sum(map(len, passages[place]))) > engine.limits.tokens:
+                passages[number] = await engine.tokenized(partial(_passage_ids, text, texts[number]))
+            if (length := length + sum(map(len, passages[number]))) > engine.limits.tokens:
                 break  # `engine.tokens` refuses the request below
     candidates = [ids for rows in passages for ids in rows]
     if engine.ranker.model.reads_pairs:

@@ -73,10 +73,10 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
     texts = engine.texts([one.text for one in options], name="options")
     turns = engine.turns(request.turns(system=service.config.system))
     scores, tokens, _ = await score(engine, turns, texts, name="options")
-    found = selection(options, scores, calibration, top_k=request.top_k, threshold=threshold, keep=request.keep)
+    result = selection(options, scores, calibration, top_k=request.top_k, threshold=threshold, keep=request.keep)
     return SelectResponse(
         **answer_fields("select", model=service.name, tokens=tokens),
-        chosen=[SelectedOption(**vars(one)) for one in found.chosen],
-        none_probability=found.none_probability,
-        best_left_out=None if found.best_left_out is None else SelectedOption(**vars(found.best_left_out)),
+        chosen=[SelectedOption(**vars(one)) for one in result.chosen],
+        none_probability=result.none_probability,
+        best_left_out=None if result.best_left_out is None else SelectedOption(**vars(result.best_left_out)),
     )
