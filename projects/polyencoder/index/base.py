@@ -197,19 +197,22 @@ class Index(ABC):
         """Removes candidates, each once. InputError for an unknown id, unless `missing_ok`."""
         given = checked_iterable("ids", ids, of="ids")
         different = dict.fromkeys(checked_text(f"id {place}", as_id(id_)) for place, id_ in enumerate(given))
-        if self.split is not None:
-            different = dict.fromkeys(id_ for name in different for id_ in self._passage_ids([name]) or [name])
-        return self._remove(different, missing_ok=missing_ok)
+        if self.split is None:
+            return self._remove(different, missing_ok=missing_ok)
+        with self.changing():
+            passages = dict.fromkeys(id_ for name in different for id_ in self._passage_ids([name]) or [name])
+            return self._remove(passages, missing_ok=missing_ok)
 
     def remove_where(self, filter: Filter) -> int:
-        """Removes the candidates that pass a filter; in a block of `changing`, those of before it.
+        """Removes the candidates that pass a filter.
 
         Raises InputError for an empty filter, which all would pass, and for one that does not fit the candidates.
         """
         if not parse_filter(filter).parts:
             raise InputError("filter is empty: all candidates would be removed", argument="filter")
         check_fields(filter, has_field=self.has_field)
-        return self._remove(self._ids(filter), missing_ok=True)
+        with self.changing():
+            return self._remove(self._ids(filter), missing_ok=True)
 
     def update(self, records: Iterable[Record]) -> int:
         """Changes the text or metadata of candidates. InputError for an unknown or missing id."""
@@ -240,15 +243,15 @@ class Index(ABC):
         return self.split.passages(records, ranker.text)
 
     def _passage_ids(self, documents: Sequence[str]) -> list[str]:
-        """The ids of documents' passages; in a block of `changing`, of before it."""
         return self._ids({DOCUMENT: list(documents)})
 
     def _put_documents(self, records: Iterable[Candidate]) -> int:
-        """Puts the passages of documents in place of all that these had."""
-        passages = list(self._passages(records))
-        ids = {passage.id for passage in passages}
-        documents = list(dict.fromkeys((passage.metadata or {})[DOCUMENT] for passage in passages))
+        """Puts the passages of documents in place of all that these had; of one that occurs twice, the last."""
         with self.changing():
+            last = {place if record.id is None else record.id: record for place, record in enumerate(records)}
+            passages = list(self._passages(last.values()))
+            ids = {passage.id for passage in passages}
+            documents = list(dict.fromkeys((passage.metadata or {})[DOCUMENT] for passage in passages))
             others = [id_ for id_ in self._passage_ids(documents) if id_ not in ids]
             return self._remove(others, missing_ok=True) + self._enter(passages, "put")
 
@@ -269,7 +272,7 @@ class Index(ABC):
 
     @abstractmethod
     def _ids(self, filter: Filter) -> list[str]:
-        """The ids of the candidates that pass a filter."""
+        """The ids of the candidates that pass a filter, with the changes of the block of `changing` around it."""
 
     def check_group(self, options: SearchOptions) -> None:
         """Raises InputError if no candidate has the field of `group_by`."""

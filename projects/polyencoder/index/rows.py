@@ -195,9 +195,6 @@ class RowIndex(Index):
 
         return self._in_steps(ids, step)
 
-    def _ids(self, filter: Filter) -> list[str]:
-        return self._read(lambda rows: rows.ids(filter))
-
     def _stored_of(self, rows: Iterable[Row]) -> dict[str, Array]:
         """The stored vectors of those of these rows that have theirs, unless another process has changed the text."""
         texts = {key_of(row.entry.id): row.entry.text for row in rows if row.is_stored}

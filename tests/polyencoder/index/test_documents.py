@@ -102,3 +102,20 @@ def test_without_the_model(ranker, tmp_path):
 def test_given_vectors_are_not_split():
     with pytest.raises(ConfigError, match="split is for texts"):
         IndexOptions(split=3).split_for(Fingerprints("made"))
+
+
+def test_the_last_of_a_documents_texts_counts(ranker, where):
+    long, short = LONG[0]["text"], "no more dogs ."
+    with ranker.index(LONG, where, **SPLIT) as index:
+        index.put([{"id": "pets", "text": "i have a fish . " * 9}, {"id": "pets", "text": short}])
+        assert [row for row in documents(index) if row[0] == "pets"] == [("pets", "pets#1", short)]
+        with index.changing():
+            index.put([{"id": "pets", "text": long}])
+            index.put([{"id": "pets", "text": short}])
+            index.add([{"id": "new", "text": long}, {"id": "newer", "text": long, "metadata": {"lang": "en"}}])
+            index.update([{"id": "new", "text": short}])
+            index.remove(["ski"])
+            index.add([{"id": "ski", "text": short}])
+            index.remove(["ski", "short"])
+            assert index.remove_where({DOCUMENT: "newer"}) > 1
+        assert documents(index) == [("new", "new#1", short), ("pets", "pets#1", short)]

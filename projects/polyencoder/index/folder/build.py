@@ -220,7 +220,7 @@ def _entered(
         catalogue, entries = Catalogue(connection, folder), 0
         for candidate in read():  # errors of the iterable are the caller's
             with explained(folder):
-                entries += catalogue.put(candidate)
+                entries += catalogue.put(candidate, index=False)
                 if precomputed is not None:
                     precomputed.put(catalogue.row_of(candidate.text), candidate)
         if entries == 0:

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from itertools import chain, islice, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ Array = np.ndarray[Any, Any]
 
 # Rows given as a JSON list: one query for all of them, each looked up (CROSS JOIN: in this order)
 _WANTED = "(SELECT value AS wanted FROM json_each(?))"
+_SORTED = 1 << 18  # values of metadata that are sorted at once, to be written in the order of their pages
 
 
 class File(NamedTuple):
@@ -219,10 +221,10 @@ class Catalogue:
         """Removes these files from the list."""
         self._ask("DELETE FROM files WHERE name IN (SELECT value FROM json_each(?))", (json.dumps([*names]),))
 
-    def put(self, candidate: Candidate, *, how: How = "add") -> int:
+    def put(self, candidate: Candidate, *, how: How = "add", index: bool = True) -> int:
         """Enters a candidate; no-op if it exists with this id, text and metadata.
 
-        Returns the change of the number of entries.
+        Returns the change of the number of entries. Without `index` no filter finds it before `create_indexes`.
 
         Raises InputError for a text that is empty or not valid Unicode, metadata that JSON cannot hold, an id to add
         that exists with another text or other metadata, and an id to update that does not exist.
@@ -245,17 +247,18 @@ class Catalogue:
             removed = self.remove(id_)
         elif how == "update":
             raise InputError(f"no candidate has the id {id_!r}", where=f"{where}{self._folder}")
-        if (known_row := ask("SELECT row FROM texts WHERE digest = ?", (digest,)).fetchone()) is None:
-            row, lacks_words = self.rows, True
-            ask("INSERT INTO texts VALUES (?, ?, ?)", (row, digest, text))
+        insert = "INSERT OR IGNORE INTO texts SELECT COALESCE(MAX(row) + 1, 0), ?, ? FROM texts"
+        if (inserted := ask(insert, (digest, text))).rowcount:
+            row, lacks_words = inserted.lastrowid, True
         else:
-            (row,) = known_row
+            row = self._one("SELECT row FROM texts WHERE digest = ?", (digest,))
             lacks_words = ask("DELETE FROM dead WHERE row = ?", (row,)).rowcount > 0
         if lacks_words and self.words is not None:
             self.words.add(row, text)
         insert = "INSERT INTO entries SELECT COALESCE(MAX(number) + 1, 0), ?, ?, ? FROM entries"
         number = ask(insert, (id_, row, metadata)).lastrowid
-        self._connection.executemany("INSERT INTO fields VALUES (?, ?, ?)", self._fields(metadata, number))
+        if index:
+            self._add_fields(self._fields(metadata, number))
         return 1 + removed
 
     def remove(self, id_: str, *, missing_ok: bool = False) -> int:
@@ -294,8 +297,15 @@ class Catalogue:
         words.fill(self._ask("SELECT row, text FROM texts WHERE row NOT IN dead ORDER BY row"))
 
     def create_indexes(self) -> None:
-        """Creates the indexes of a filled database."""
+        """Creates the indexes of a filled database, whose entries were put without `index`."""
         self._ask(INDEXES)
+        entries = self._ask("SELECT metadata, number FROM entries WHERE metadata IS NOT NULL")
+        fields = chain.from_iterable(starmap(self._fields, entries))
+        while some := sorted(islice(fields, _SORTED)):
+            self._add_fields(some)
+
+    def _add_fields(self, fields: Iterable[tuple[str, str, int]]) -> None:
+        self._connection.executemany("INSERT INTO fields VALUES (?, ?, ?)", fields)
 
     def compact(self) -> None:
         """Removes the dead rows; the others keep their order."""
@@ -324,7 +334,7 @@ class Catalogue:
             return "filters find values that no entry has"
         return None if self.words is None else self.words.check()
 
-    def _fields(self, metadata: Any, number: int | None) -> list[tuple[str, str, int | None]]:
+    def _fields(self, metadata: Any, number: int) -> list[tuple[str, str, int]]:
         """The rows of the table `fields` of an entry."""
         try:
             fields = json.loads(metadata or "{}").items()

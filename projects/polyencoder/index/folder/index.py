@@ -252,7 +252,9 @@ class FolderIndex(Index):
         return self._each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
 
     def _ids(self, filter: Filter) -> list[str]:
-        return self._read(lambda _, catalogue: catalogue.ids(filter))
+        assert self._change is not None
+        with explained(self.folder):
+            return self._change.catalogue.ids(filter)
 
     def compact(self) -> int:
         """Frees dead rows, merges small files, and drops the FAISS index; returns the number of dead rows."""

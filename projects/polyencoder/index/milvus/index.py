@@ -17,6 +17,7 @@ from polyencoder.data.loader import in_batches
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.documents import Split
+from polyencoder.index.filters import Filter, parse_filter, passes
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import MAX_BYTES, MAX_TERMS, Description, IndexKind, MilvusCollection
 from polyencoder.index.row_search import Field, Rows
@@ -171,6 +172,11 @@ class MilvusIndex(RowIndex):
         given, pending = {id_: key_of(id_) for id_ in ids}, self._pending
         found = super()._there(id_ for id_, key in given.items() if key not in pending)
         return found | {id_: row for id_, key in given.items() if (row := pending.get(key)) is not None}
+
+    def _ids(self, filter: Filter) -> list[str]:
+        pending, group = self._pending, parse_filter(filter)
+        stored = [id_ for id_ in self.collection.ids(filter) if key_of(id_) not in pending]
+        return stored + [row.entry.id for row in pending.values() if row and passes(row.entry.metadata, group)]
 
     def _newest_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
         return self.collection.rows(keys, fields, strong=True)

@@ -18,6 +18,7 @@ from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError
 from polyencoder.index.documents import Split
 from polyencoder.index.entries import Candidate
+from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions
@@ -163,6 +164,9 @@ class PostgresIndex(RowIndex):
     def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
         with self.changing():
             return sum(step(some) for some in in_batches(items, ROWS_AT_ONCE))
+
+    def _ids(self, filter: Filter) -> list[str]:
+        return self._change.ids(filter)
 
     def _newest_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
         return self._change.rows(keys, fields)

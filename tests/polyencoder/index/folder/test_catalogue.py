@@ -32,7 +32,7 @@ def make_catalogue(tmp_path):
         with closing(connect_to_fill(tmp_path / DATABASE)) as connection:
             new = Catalogue(connection, tmp_path)
             for candidate in candidates:
-                new.put(candidate)
+                new.put(candidate, index=False)
             new.create_indexes()
         return Catalogue(connect(tmp_path / DATABASE), tmp_path)
 
