@@ -12,7 +12,7 @@ import pytest
 from cyclopts import App
 
 import polyencoder
-from polyencoder.cli.main import COMMANDS, app, help_of
+from polyencoder.cli.main import COMMANDS, app, read_help
 from tests.forked import forgetting
 
 pytestmark = pytest.mark.slow
@@ -76,9 +76,9 @@ def test_the_list_of_commands_has_their_own_help():
         module, function = place.split(":")
         own = getattr(importlib.import_module(f"polyencoder.cli.{module}"), function)
         own = own.default_command if isinstance(own, App) else own
-        assert help_of(place)
-        assert own is None or inspect.cleandoc(own.__doc__).startswith(help_of(place))  # None: commands below it
-        assert app[name].help == help_of(place)
+        assert read_help(place)
+        assert own is None or inspect.cleandoc(own.__doc__).startswith(read_help(place))  # None: commands below it
+        assert app[name].help == read_help(place)
 
 
 @pytest.mark.usefixtures("forked_commands")

@@ -119,18 +119,18 @@ def calibrate(settings: CalibrateSettings) -> None:
     )
     new, whole = fitted.calibration, (reranker or ranker).calibration or fitted.calibration
     whole.save(calibrated)
-    say(_report(fitted, settings, examples=len(examples)))
+    say(_format_report(fitted, settings, examples=len(examples)))
     if drawn:
         say(f"{drawn:,} of the examples had no candidates: other responses of {settings.negatives or data} were drawn")
     if skipped := bad.summary():
         say(f"polyencoder: {skipped}", err=True)
     if note := left_out(fitted.left_out):
         say(note)
-    say(f"{calibration_file(calibrated)}: written, for {_use(new)}")
+    say(f"{calibration_file(calibrated)}: written, for {_describe_use(new)}")
     _show_on_card(Path(calibrated), fitted, new)
     for beside in filter(None, (whole, whole.index)):
         if beside.fitted_on != new.fitted_on:
-            say(f"the one for {_use(beside)} is kept beside it")
+            say(f"the one for {_describe_use(beside)} is kept beside it")
 
 
 def _test_promises(path: str, calibration: Calibration | None, *, model: str) -> None:
@@ -179,7 +179,7 @@ def _show_on_card(folder: Path, fitted: Fit, calibration: Calibration) -> None:
     except ConfigError as error:
         say(f"the card has no picture: {error}", err=True)
     facts = (
-        f"Probabilities for {_use(calibration)}: calibration error {fitted.after.error:.4f}, Brier score "
+        f"Probabilities for {_describe_use(calibration)}: calibration error {fitted.after.error:.4f}, Brier score "
         f"{fitted.after.brier:.4f}, out of fold. Temperature {calibration.temperature:.4g}, "
         f"none {calibration.none:.4g}."
     )
@@ -188,7 +188,7 @@ def _show_on_card(folder: Path, fitted: Fit, calibration: Calibration) -> None:
     write_text(card, with_calibration(card.read_text(encoding="utf-8"), facts, pictured=pictured))
 
 
-def _use(calibration: Calibration) -> str:
+def _describe_use(calibration: Calibration) -> str:
     """The use of a calibration, and the examples that it was fitted on."""
     source = calibration.fitted_on
     if source is None:
@@ -199,7 +199,7 @@ def _use(calibration: Calibration) -> str:
     )
 
 
-def _report(fitted: Fit, settings: CalibrateSettings, *, examples: int) -> str:
+def _format_report(fitted: Fit, settings: CalibrateSettings, *, examples: int) -> str:
     calibration = fitted.calibration
     rows = [
         f"{examples:,} examples; the first candidate is right in {fitted.accuracy:.1%}",

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from polyencoder.calibration import AnswerOptions
-from polyencoder.cli.rank import candidates_of
+from polyencoder.cli.rank import read_candidates
 from polyencoder.cli.shared.loading import check_index, load
 from polyencoder.cli.shared.output import one_line, say
 from polyencoder.errors import UsageError
@@ -52,7 +52,7 @@ def chat(*, settings: ChatSettings) -> None:
         raise UsageError("chat requires --index, or --candidates")
     if "-" in settings.candidates:
         raise UsageError("--candidates -: standard input has the dialogue; give a file")
-    candidates = list(candidates_of(settings.candidates, settings.columns))
+    candidates = list(read_candidates(settings.candidates, settings.columns))
     check_index(settings.index)
     ranker = load(settings.model)
     opened = make_index(candidates, None, ranker) if settings.index is None else open_index(settings.index, ranker)
@@ -62,14 +62,14 @@ def chat(*, settings: ChatSettings) -> None:
             answers = answers.or_promised(ranker.calibration, index=index.address)
         searcher = Searcher(ranker, index, **vars(answers))
         turns: list[str] = []
-        for line in _typed():
+        for line in _read_lines():
             turns.append(line)
             hits = searcher([turns])[0]
             say(one_line(hits[0].text) if hits else settings.no_answer)
             turns += [hit.text for hit in hits[:1]]
 
 
-def _typed() -> Iterator[str]:
+def _read_lines() -> Iterator[str]:
     while True:
         if sys.stdin.isatty():
             sys.stdout.write("> ")

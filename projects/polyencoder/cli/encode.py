@@ -106,7 +106,7 @@ def _write_parquet(
     columns = {"id": text, "text": text, "vector": pyarrow.list_(pyarrow.float32(), dim), "metadata": text}
     stated = {} if settings.normalize else {FINGERPRINTS: json.dumps(Fingerprints.of(ranker))}
     with ParquetWriter(out, pyarrow.schema([*columns.items()], metadata=stated)) as file:
-        while block := [_checked(candidate) for candidate in islice(candidates, ROWS_AT_ONCE)]:
+        while block := [_check(candidate) for candidate in islice(candidates, ROWS_AT_ONCE)]:
             texts, ids, metadata = zip(*block, strict=True)
             vectors = _encode(ranker, texts, settings=settings)
             column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), dim)
@@ -116,7 +116,7 @@ def _write_parquet(
     return total, dim
 
 
-def _checked(candidate: Candidate) -> tuple[str, str, str | None]:
+def _check(candidate: Candidate) -> tuple[str, str, str | None]:
     try:
         return checked(candidate)
     except ValueError as error:

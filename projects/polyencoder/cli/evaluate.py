@@ -131,7 +131,7 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
         if of.rerank_run is None:
             index = stack.enter_context(open_index(of.index or "", ranker))
         elif rerank is not None:
-            texts = _texts(of, rerank, qrels, compare or {}, corpus=corpus or "")
+            texts = _read_texts(of, rerank, qrels, compare or {}, corpus=corpus or "")
         report = evaluate_retrieval(
             ranker,
             queries,
@@ -147,7 +147,7 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
             compare=compare,
             seed=settings.seed,
         )
-    say(json.dumps(report.report()) if settings.as_json else "\n".join(_lines(report, of)))
+    say(json.dumps(report.report()) if settings.as_json else "\n".join(_format_lines(report, of)))
     if of.run_out is not None:  # after the report, which an error here must not lose
         write_run(of.run_out, report.run, overwrite=of.overwrite)
         if not settings.as_json:
@@ -156,7 +156,7 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
         raise cannot_compute(report.failed)
 
 
-def _texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corpus: str) -> dict[str, str]:
+def _read_texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corpus: str) -> dict[str, str]:
     """The texts of the documents to rerank, of judged ones, and of the other run's best, by their ids."""
     from polyencoder.evaluation.retrieval import documents_to_rerank
     from polyencoder.index.open import open_index
@@ -180,7 +180,7 @@ def _texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corpus: s
     return texts
 
 
-def _lines(report: RetrievalReport, of: QrelsSettings) -> Iterator[str]:
+def _format_lines(report: RetrievalReport, of: QrelsSettings) -> Iterator[str]:
     """The report for people."""
     yield f"{report.queries:,} judged queries"
     width = max(map(len, report.measured.means), default=0)

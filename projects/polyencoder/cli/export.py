@@ -105,12 +105,12 @@ def export(
         )
     if change:
         say(
-            f"{_recall(examples)} on {len(examples):,} examples: {100 * change.before:.2f} with torch, "
+            f"{_name_recall(examples)} on {len(examples):,} examples: {100 * change.before:.2f} with torch, "
             f"{100 * change.after:.2f} in int8 ({100 * (change.after - change.before):+.2f} points)"
         )
 
 
-def _recall(examples: list[Example]) -> str:
+def _name_recall(examples: list[Example]) -> str:
     """R@1, with the number of candidates if it is the same for all."""
     from polyencoder.evaluation.names import recall_name
 

@@ -67,23 +67,23 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
         if ranker.model.has_vectors:
             search = f"polyencoder index --model {folder} --candidates FILE --out INDEX"
         trained = ranker.model.config
-        say(f"{folder}: ParlAI's {trained.architecture}-encoder, {_size(trained.backbone)}")
+        say(f"{folder}: ParlAI's {trained.architecture}-encoder, {_describe_size(trained.backbone)}")
         say(f'next: Ranker.from_pretrained("{folder}") in Python, or {search}')
         return
     if settings.dictionary is None:
         raise ConfigError(f"{file} is a checkpoint of fairseq: give --dictionary too")
-    encoding = _encoding(settings)
+    encoding = _choose_encoding(settings)
     with (
         reporting_write_errors(folder, CheckpointError),
         publishing_model(folder, overwrite=settings.overwrite) as made,
     ):
         import_fairseq(file, dictionary=settings.dictionary, encoding=encoding, out=made)
     config = json.loads((folder / MODULE_CONFIG).read_bytes())
-    say(f"{folder}: an encoder that fairseq trained, {_size(config)}")
+    say(f"{folder}: an encoder that fairseq trained, {_describe_size(config)}")
     say(f"next: parlai train_model -m polyencoder --backbone {folder} -t TASK -mf FILE --output-scaling auto")
 
 
-def _encoding(settings: ImportSettings) -> Encoding:
+def _choose_encoding(settings: ImportSettings) -> Encoding:
     """fairseq's encoding, by the files that were given."""
     from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords
 
@@ -126,6 +126,6 @@ def _is_fairseq(file: Path) -> bool:
     )
 
 
-def _size(backbone: Mapping[str, Any]) -> str:
+def _describe_size(backbone: Mapping[str, Any]) -> str:
     layers, dim, tokens = (backbone[key] for key in ("num_hidden_layers", "hidden_size", "vocab_size"))
     return f"{backbone['model_type']}, {layers} layers, {dim} dimensions, {tokens:,} tokens"

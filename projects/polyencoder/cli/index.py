@@ -89,7 +89,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
     share, faiss = Share.from_environment(), settings.faiss
     bad = BadExamples(skip=settings.skip_bad_candidates, argument="skip_bad_candidates")
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss)
-    files = _files(settings)  # looks for them before the model is loaded
+    files = _find_files(settings)  # looks for them before the model is loaded
     contexts = faiss.read_contexts()
     precomputed = bool(settings.vectors)
     columns, split = settings.columns, settings.options.split is not None
@@ -98,7 +98,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
     with make_index(
         vectors_from(files, bad=bad) if precomputed else candidates_from(files, columns=columns, split=split, bad=bad),
         settings.out,
-        _maker(settings, files),
+        _load_maker(settings, files),
         replace(settings.options, faiss=faiss.faiss, recall=faiss.recall),
         contexts=contexts,
         contexts_from=faiss.contexts or "",
@@ -110,7 +110,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
             _report(settings.out, made, bad=bad, built=faiss.faiss is not None)
 
 
-def _files(settings: IndexSettings) -> list[str]:
+def _find_files(settings: IndexSettings) -> list[str]:
     """The files of candidates, or of their vectors."""
     if settings.vectors:
         return expand(settings.vectors)
@@ -121,7 +121,7 @@ def _files(settings: IndexSettings) -> list[str]:
     return expand(settings.candidates)
 
 
-def _maker(settings: IndexSettings, files: list[str]) -> Ranker | Fingerprints:
+def _load_maker(settings: IndexSettings, files: list[str]) -> Ranker | Fingerprints:
     """The model that encodes the candidates or made their vectors, or its fingerprints."""
     from polyencoder.index.precomputed import fingerprints_of
 
@@ -219,9 +219,9 @@ def update(*, settings: UpdateSettings) -> None:
             if unwanted is not None:
                 done["removed"] = done.get("removed", 0) + opened.remove_where(unwanted)
             if updated:
-                done |= _counted(opened.update, read(updated), "changed", "unchanged")
+                done |= _count_changes(opened.update, read(updated), "changed", "unchanged")
             if added:
-                done |= _counted(opened.add, read(added), "added", "there already")
+                done |= _count_changes(opened.add, read(added), "added", "there already")
             if isinstance(opened, FolderIndex):
                 had_faiss = opened.meta.faiss is not None
                 if settings.compact:
@@ -246,7 +246,7 @@ def update(*, settings: UpdateSettings) -> None:
         _report(where, opened, bad=bad, built=kind is not None)
 
 
-def _counted(
+def _count_changes(
     change: Callable[[Iterable[Candidate]], int], candidates: Iterator[Candidate], changed: str, unchanged: str
 ) -> dict[str, int]:
     """Makes a change; returns the numbers of candidates that it changed, and that were equal before."""

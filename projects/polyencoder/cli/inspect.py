@@ -69,12 +69,12 @@ def inspect(*, settings: InspectSettings) -> None:
     if settings.html is not None:
         with reporting_write_errors(settings.html):
             write_text(settings.html, inspection_page(inspection), overwrite=settings.overwrite)
-    say(_as_json(inspection) if settings.as_json else "\n".join(_lines(inspection)))
+    say(_format_json(inspection) if settings.as_json else "\n".join(_format_lines(inspection)))
     if settings.html is not None:
         say(f"{settings.html}: a page with all weights", err=True)
 
 
-def _as_json(inspection: Inspection) -> str:
+def _format_json(inspection: Inspection) -> str:
     candidates = []
     for row, candidate in enumerate(inspection.ranked):
         more = {name: scores[row] for name, scores in inspection.objectives.items()}
@@ -94,7 +94,7 @@ def _as_json(inspection: Inspection) -> str:
     return json.dumps({key: value for key, value in record.items() if value is not None}, ensure_ascii=False)
 
 
-def _lines(inspection: Inspection) -> Iterator[str]:
+def _format_lines(inspection: Inspection) -> Iterator[str]:
     yield f"> {one_line(' / '.join(inspection.context))}"
     named: dict[int, None] = {}
     for row, candidate in enumerate(inspection.ranked):
@@ -103,7 +103,7 @@ def _lines(inspection: Inspection) -> Iterator[str]:
         if inspection.objectives:
             yield f"      {', '.join(f'{name} {scores[row]:.4f}' for name, scores in inspection.objectives.items())}"
         if inspection.weights:
-            best = _largest(inspection.weights[row])
+            best = _select_largest(inspection.weights[row])
             named |= dict.fromkeys(number for number, _ in best)
             yield f"      context vectors: {', '.join(f'{number + 1} {weight:.0%}' for number, weight in best)}"
     if inspection.missing:
@@ -111,11 +111,11 @@ def _lines(inspection: Inspection) -> Iterator[str]:
     if inspection.tokens:
         yield "Tokens of these context vectors:"
         for number in sorted(named):
-            best = _largest(inspection.token_weights[number])
+            best = _select_largest(inspection.token_weights[number])
             yield f"{number + 1:>4}  {', '.join(f'{inspection.tokens[i]} {weight:.0%}' for i, weight in best)}"
 
 
-def _largest(weights: Sequence[float]) -> list[tuple[int, float]]:
+def _select_largest(weights: Sequence[float]) -> list[tuple[int, float]]:
     """The places and values of the largest weights, without those that round to 0%."""
     best = sorted(enumerate(weights), key=lambda item: -item[1])[:SHOWN]
     return [one for one in best if one[1] >= 0.005]

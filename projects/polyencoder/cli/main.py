@@ -74,7 +74,7 @@ OTHER_NAMES = {
 """The settings of commands for the library's arguments, where names differ."""
 
 
-def help_of(address: str) -> str:
+def read_help(address: str) -> str:
     """A command's docstring without its arguments, from the source; an app's is its default command's or module's."""
     module, name = address.split(":")
     source = ast.parse((Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8"))
@@ -87,21 +87,21 @@ def help_of(address: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def shown_default(value: Any) -> str | None:
+def format_default(value: Any) -> str | None:
     """A default value as the help shows it; None for one that is off or empty, which the help text explains."""
     if value is None or value is False or value in ("", ()):
         return None
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def no_flag_is_a_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+def check_files(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Raises UsageError for unknown flags that an argument without a flag, such as a list of files, has taken."""
     words = [one.value for argument in arguments for one in argument.tokens if one.keyword is None]
     if unknown := [word for word in words if word.startswith("-") and word != "-"]:
-        raise _unknown(unknown, commands[0])
+        raise _explain_flags(unknown, commands[0])
 
 
-def let_the_file_have_them(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+def require_no_flag(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """With `--config` no flag is required: the settings, which read the file, say what it lacks."""
     if any(one.name == "--config" and one.tokens for one in arguments):
         for argument in arguments:
@@ -114,16 +114,16 @@ app = App(
     help_format="plaintext",
     version_flags=(),
     default_parameter=Parameter(
-        negative_iterable=(), show_default=shown_default, allow_leading_hyphen=True, allow_repeating=True
+        negative_iterable=(), show_default=format_default, allow_leading_hyphen=True, allow_repeating=True
     ),
-    config=(no_flag_is_a_file, let_the_file_have_them),
+    config=(check_files, require_no_flag),
     result_action="return_value",
     exit_on_error=False,
     print_error=False,
     suppress_keyboard_interrupt=False,
 )
 for _order, (_name, _place) in enumerate(COMMANDS.items()):
-    _shown: dict[str, Any] = {"help": help_of(_place), "sort_key": _order, "group": _PANELS[_name in FIRST]}
+    _shown: dict[str, Any] = {"help": read_help(_place), "sort_key": _order, "group": _PANELS[_name in FIRST]}
     app.command(f"polyencoder.cli.{_place}", name=_name, **_shown)
 
 
@@ -137,13 +137,13 @@ def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
     """A command's function and arguments. UsageError for unknown or missing flags, ConfigError for wrong values."""
     name = arguments[0] if arguments else "--help"
     if name not in (*COMMANDS, *app.help_flags, "--version"):  # cyclopts would import all commands to name one
-        raise _no_command(name, [*COMMANDS])
+        raise _explain_command(name, [*COMMANDS])
     try:
-        command, bound, unread, _ = app.parse_known_args(_without_hyphens(arguments))
+        command, bound, unread, _ = app.parse_known_args(_join_hyphens(arguments))
     except CycloptsError as error:
-        raise _translated(error, arguments) from None
+        raise _translate(error, arguments) from None
     if unknown := [word for word in unread if _is_flag(word)]:
-        raise _unknown(unknown, name)
+        raise _explain_flags(unknown, name)
     if unread:
         words = ", ".join(map(repr, unread))
         raise UsageError(f"unexpected {words}: a value follows its flag, and one with spaces is in quotes")
@@ -185,9 +185,9 @@ def main() -> None:
         raise SystemExit(130) from None
 
 
-def _without_hyphens(arguments: Sequence[str]) -> list[str]:
+def _join_hyphens(arguments: Sequence[str]) -> list[str]:
     """Arguments without values that look like options: `-c -` becomes `-c=-`, a file `-x` behind `--` `./-x`."""
-    options, end, files = _at_their_end(arguments)
+    options, end, files = _split_at_end(arguments)
     joined: list[str] = []
     for word in options:
         if word == "-" and joined and joined[-1] in ("-c", "--candidates"):
@@ -197,27 +197,27 @@ def _without_hyphens(arguments: Sequence[str]) -> list[str]:
     return [*joined, *end, *(f"./{word}" if word.startswith("-") and word != "-" else word for word in files)]
 
 
-def _at_their_end(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+def _split_at_end(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
     """The options, the `--` that ends them, if there is one, and the files behind it."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return arguments[:end], arguments[end : end + 1], arguments[end + 1 :]
 
 
-def _below(command: App) -> list[str]:
+def _list_below(command: App) -> list[str]:
     return [name for name in command if not name.startswith("-")]
 
 
 @cache
-def _arguments_of(command: str) -> list[Argument]:
+def _list_arguments(command: str) -> list[Argument]:
     """The arguments of a command, and of those below it."""
     top = app[command]
-    apps = [one for one in (top, *(top[name] for name in _below(top))) if one.default_command is not None]
+    apps = [one for one in (top, *(top[name] for name in _list_below(top))) if one.default_command is not None]
     return [argument for one in apps for argument in one.assemble_argument_collection() if argument.parse]
 
 
 def flags_of(command: str) -> Mapping[str, str]:
     """The flags of a command, and of those below it, by the names of its settings."""
-    flags = [argument.name for argument in _arguments_of(command)]
+    flags = [argument.name for argument in _list_arguments(command)]
     return {flag.removeprefix("--").replace("-", "_"): flag for flag in flags if flag.startswith("--")}
 
 
@@ -230,7 +230,7 @@ def flag_of(argument: str | None, command: str) -> str | None:
     return next((flags[one] for one in names if one in flags), None)
 
 
-def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderError:
+def _translate(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderError:
     """Converts an error of cyclopts to one of ours, in one line."""
     import pydantic
 
@@ -238,15 +238,15 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
 
     chain, unread = error.command_chain or (), error.unused_tokens or []
     if isinstance(error, UnknownCommandError) and error.app:
-        return _no_command(unread[0], _below(error.app), of=f" of {' '.join(chain)}")
+        return _explain_command(unread[0], _list_below(error.app), of=f" of {' '.join(chain)}")
     if chain:
-        names = {name for argument in _arguments_of(arguments[0]) for name in argument.names}
+        names = {name for argument in _list_arguments(arguments[0]) for name in argument.names}
         flags = [word for word in unread if _is_flag(word)]
         unknown = [flag for flag in flags if flag.partition("=")[0] not in names]
         if len(unknown) < len(flags):  # it failed at a flag, and has read nothing: short ones may be values
             unknown = [flag for flag in unknown if flag.startswith("--")]
         if unknown:
-            return _unknown(unknown, arguments[0])
+            return _explain_flags(unknown, arguments[0])
     if isinstance(error, ValidationError) and error.argument and isinstance(error.__cause__, pydantic.ValidationError):
         return config_error(error.__cause__, of=error.argument.hint)
     if isinstance(error, RepeatArgumentError):
@@ -256,7 +256,7 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
     if not isinstance(error, MissingArgumentError):
         error.verbose = False
         return UsageError(" ".join(str(error).split()))
-    options, end, _ = _at_their_end(arguments)
+    options, end, _ = _split_at_end(arguments)
     typed = {word.partition("=")[0] for word in options}
     asked = error.argument
     if asked and typed & {*asked.names}:
@@ -285,7 +285,7 @@ def _is_flag(word: str) -> bool:
     return word.startswith("-") and word.lstrip("-")[:1].isalpha()
 
 
-def _no_command(name: str, commands: Sequence[str], *, of: str = "") -> UsageError:
+def _explain_command(name: str, commands: Sequence[str], *, of: str = "") -> UsageError:
     if not of and name in removed.COMMANDS:
         return UsageError(f"the command {name} was removed: {removed.COMMANDS[name]}")
     if not of and name in removed.GUESSED_COMMANDS:
@@ -293,7 +293,7 @@ def _no_command(name: str, commands: Sequence[str], *, of: str = "") -> UsageErr
     return UsageError(f"no command {name!r}{of}{did_you_mean(name, commands)}")
 
 
-def _unknown(flags: Sequence[str], command: str) -> UsageError:
+def _explain_flags(flags: Sequence[str], command: str) -> UsageError:
     names_of_flags = [flag.removeprefix("--") for flag in flags_of(command).values()]
     names = {name: name.removeprefix("--") for name in (flag.partition("=")[0] for flag in flags)}
     for name in names:
@@ -303,13 +303,13 @@ def _unknown(flags: Sequence[str], command: str) -> UsageError:
     named = [  # a known one is of another command below this one
         flag
         if name in names_of_flags
-        else flag + (_guessed(name, names_of_flags) or did_you_mean(name, names_of_flags, **form))
+        else flag + (_guess_flag(name, names_of_flags) or did_you_mean(name, names_of_flags, **form))
         for flag, name in names.items()
     ]
     return UsageError(f"unknown option{'s' if len(named) > 1 else ''}: {', '.join(named)}")
 
 
-def _guessed(name: str, flags: Sequence[str]) -> str:
+def _guess_flag(name: str, flags: Sequence[str]) -> str:
     """The hint at the flag that another library's flag is called here, if the command has it."""
     meant = removed.GUESSED_FLAGS.get(name.replace("_", "-")) or PARAMETERS.get(name.replace("-", "_"), ())
     names = () if isinstance(meant, str) else (one.replace("_", "-") for one in meant)

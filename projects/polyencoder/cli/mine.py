@@ -88,23 +88,23 @@ def mine(settings: MineSettings) -> None:
     check_json_lines(out)
     _check_column(settings)
     bad = BadExamples(skip=settings.skip_bad_examples)
-    right = _responses(files, settings, bad)
+    right = _read_responses(files, settings, bad)
     check_index(settings.index)
     ranker = load(settings.model)
     responses = list(dict.fromkeys(text for texts in right.values() for text in texts))
     counts = {"pairs": 0, "negatives": 0}
     with (
-        _miner(ranker, responses, chosen, settings) as find,
+        _open_miner(ranker, responses, chosen, settings) as find,
         reporting_write_errors(out),
         atomic_write(out, overwrite=settings.overwrite) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
         progress_bar(step="mining", unit="pairs", show=settings.progress) as shown,
     ):
-        for batch in in_batches(_pairs(files, settings, bad), settings.batch_size):
+        for batch in in_batches(_read_pairs(files, settings, bad), settings.batch_size):
             contexts, labels = [pair.turns for pair, _ in batch], [pair.label for pair, _ in batch]
-            mined = find(contexts, labels, [right[_key(pair)] for pair, _ in batch])
+            mined = find(contexts, labels, [right[_make_key(pair)] for pair, _ in batch])
             for (pair, record), texts in zip(batch, mined, strict=True):
-                file.write(_json(_with_negatives(record, pair, texts, settings)) + "\n")
+                file.write(_format_json(_add_negatives(record, pair, texts, settings)) + "\n")
                 counts["negatives"] += len(texts)
             counts["pairs"] += len(batch)
             shown.update(len(batch))
@@ -124,7 +124,7 @@ Find = Callable[[list[Sequence[str]], list[str], list[list[str]]], list[list[str
 
 
 @contextmanager
-def _miner(ranker: Ranker, responses: list[str], chosen: HardNegatives, settings: MineSettings) -> Iterator[Find]:
+def _open_miner(ranker: Ranker, responses: list[str], chosen: HardNegatives, settings: MineSettings) -> Iterator[Find]:
     """Mines by words or in an index, which is open as long."""
     from polyencoder.index.open import open_index
     from polyencoder.training.hard_negatives import Miner, WordMiner
@@ -143,7 +143,7 @@ def _miner(ranker: Ranker, responses: list[str], chosen: HardNegatives, settings
         yield lambda contexts, labels, right: by_vectors(ranker.encode_contexts(contexts), labels, right=right)
 
 
-def _with_negatives(record: dict[str, Any], pair: Example, texts: list[str], settings: MineSettings) -> dict[str, Any]:
+def _add_negatives(record: dict[str, Any], pair: Example, texts: list[str], settings: MineSettings) -> dict[str, Any]:
     """The record with its right texts and mined negatives as candidates, and labels of these if it has labels."""
     columns, candidates = settings.columns.columns, [*pair.right, *texts]
     whole = {**record, settings.candidates: candidates}
@@ -172,17 +172,17 @@ def _check_column(settings: MineSettings) -> None:
         )
 
 
-def _responses(files: list[str], settings: MineSettings, bad: OnBad) -> dict[str, list[str]]:
+def _read_responses(files: list[str], settings: MineSettings, bad: OnBad) -> dict[str, list[str]]:
     """All responses of each context, under its key."""
     right: dict[str, list[str]] = {}
-    for pair, _ in _pairs(files, settings, bad):
-        right.setdefault(_key(pair), []).extend(pair.right)
+    for pair, _ in _read_pairs(files, settings, bad):
+        right.setdefault(_make_key(pair), []).extend(pair.right)
     if not right:
         raise InputError(f"{', '.join(files)}: no pair in it")
     return right
 
 
-def _pairs(files: list[str], settings: MineSettings, bad: OnBad) -> Iterator[tuple[Example, dict[str, Any]]]:
+def _read_pairs(files: list[str], settings: MineSettings, bad: OnBad) -> Iterator[tuple[Example, dict[str, Any]]]:
     """The pairs with their records for JSON. InputError for labels that seem to be of the written column."""
     columns, name = settings.columns.columns, settings.candidates
     for file in files:
@@ -196,16 +196,16 @@ def _pairs(files: list[str], settings: MineSettings, bad: OnBad) -> Iterator[tup
                     argument="candidates",
                 )
             try:
-                _json(record)
+                _format_json(record)
             except TypeError as error:
                 bad(InputError(f"{pair.where}: a column cannot be written. {error}; leave it out"))
             else:
                 yield pair, record
 
 
-def _json(record: dict[str, Any]) -> str:
+def _format_json(record: dict[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, default=plain)
 
 
-def _key(pair: Example) -> str:
+def _make_key(pair: Example) -> str:
     return fingerprint([pair.text])

@@ -56,7 +56,7 @@ def prepare_reddit(
         written = 0
         with (
             atomic_write(out, overwrite=overwrite) as temporary,
-            closing(_opened(temporary, packed=out.suffix == ".gz")) as file,
+            closing(_open(temporary, packed=out.suffix == ".gz")) as file,
         ):
             replies = index.replies(history=history)
             for reply in progress_bar(replies, step="writing", unit="pairs", show=progress):
@@ -72,5 +72,5 @@ def prepare_reddit(
     say(f"kept: {index.num_kept:,} comments and submissions; {out}: {written:,} pairs")
 
 
-def _opened(path: Path, *, packed: bool) -> IO[str]:
+def _open(path: Path, *, packed: bool) -> IO[str]:
     return gzip.open(path, "wt", encoding="utf-8", compresslevel=6) if packed else open(path, "w", encoding="utf-8")

@@ -47,16 +47,16 @@ def rank(*, settings: RankSettings) -> None:
 
     All candidates are encoded. For many, or many contexts, build an index once: polyencoder index, then search.
     """
-    candidates = list(candidates_of(settings.candidates, settings.columns))
+    candidates = list(read_candidates(settings.candidates, settings.columns))
     if not candidates:
         raise InputError(f"{', '.join(settings.candidates)}: has no candidates", argument="candidates")
     ranker, context, texts = load(settings.model), list(settings.context), [one.text for one in candidates]
     ranked = ranker.rank(context, texts, top_k=settings.top_k, diversity=settings.diversity, **vars(settings.answers))
     best_left_out = None if ranked else ranker.rank(context, texts, top_k=1)[0]
     if settings.as_json:
-        record: dict[str, Any] = {"context": context, "hits": [_known(hit, candidates) for hit in ranked]}
+        record: dict[str, Any] = {"context": context, "hits": [_drop_none(hit, candidates) for hit in ranked]}
         if best_left_out is not None:
-            record["best_left_out"] = _known(best_left_out, candidates)
+            record["best_left_out"] = _drop_none(best_left_out, candidates)
         say(json.dumps(record, ensure_ascii=False))
         return
     say(f"> {one_line(' / '.join(context))}")
@@ -68,12 +68,12 @@ def rank(*, settings: RankSettings) -> None:
         say(f"  no candidate is probable enough; the best is right with {likely}: {one_line(best_left_out.text)}")
 
 
-def _known(hit: Ranked, candidates: list[Candidate]) -> dict[str, Any]:
+def _drop_none(hit: Ranked, candidates: list[Candidate]) -> dict[str, Any]:
     values = {"id": candidates[hit.index].id, **hit._asdict()}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def candidates_of(texts: Sequence[str], columns: CandidateColumns) -> Iterator[Candidate]:
+def read_candidates(texts: Sequence[str], columns: CandidateColumns) -> Iterator[Candidate]:
     """The candidates of files, and the texts among them: what ends like a file of data, or exists, is a file."""
     for text in texts:
         if text == "-" or os.path.exists(text) or (" " not in text.strip() and format_of(text) != "txt"):

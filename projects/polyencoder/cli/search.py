@@ -102,13 +102,13 @@ def _print_hits(searcher: Searcher, batch: Sequence[Question], *, as_json: bool)
     results = searcher([one.turns for one in batch])
     for question, hits, improbable in zip(batch, results, searcher.improbable, strict=True):
         if as_json:
-            say(_as_json(question, hits, improbable))
+            say(_format_json(question, hits, improbable))
         else:
-            note = _chosen(searcher, hits[0]) if hits else _why_none(searcher, improbable)
-            say(_as_text(question, hits, note))
+            note = _explain_choice(searcher, hits[0]) if hits else _explain_none(searcher, improbable)
+            say(_format_text(question, hits, note))
 
 
-def _why_none(searcher: Searcher, improbable: Hit | None) -> str:
+def _explain_none(searcher: Searcher, improbable: Hit | None) -> str:
     """The reason why a context has no hit."""
     if improbable is not None:
         probable = f"{improbable.probability:.1%}"
@@ -122,25 +122,25 @@ def _why_none(searcher: Searcher, improbable: Hit | None) -> str:
     return "every candidate is a turn of the context (--keep-turns keeps these)"
 
 
-def _as_json(question: Question, hits: list[Hit], improbable: Hit | None) -> str:
-    records = [_known(hit) for hit in hits]
+def _format_json(question: Question, hits: list[Hit], improbable: Hit | None) -> str:
+    records = [_drop_none(hit) for hit in hits]
     record = {"context": question.turns, "hits": records} | ({} if question.id is None else {"id": question.id})
-    record |= {} if improbable is None else {"best_left_out": _known(improbable)}
+    record |= {} if improbable is None else {"best_left_out": _drop_none(improbable)}
     return json.dumps(record, ensure_ascii=False, default=plain)
 
 
-def _known(hit: Hit) -> dict[str, Any]:
+def _drop_none(hit: Hit) -> dict[str, Any]:
     return {key: value for key, value in hit._asdict().items() if value is not None}
 
 
-def _chosen(searcher: Searcher, hit: Hit) -> str:
+def _explain_choice(searcher: Searcher, hit: Hit) -> str:
     """From how many candidates the hits were chosen; empty if they are the best."""
     by = {"--group-by": searcher.options.group_by, "--diversity": searcher.options.diversity}
     flags = " and ".join(flag for flag, value in by.items() if value)
     return "" if hit.considered is None else f"chosen from the best {hit.considered:,} ({flags})"
 
 
-def _as_text(question: Question, hits: list[Hit], note: str) -> str:
+def _format_text(question: Question, hits: list[Hit], note: str) -> str:
     rows = [f"> {one_line(' / '.join(question.turns))}"]
     for rank, hit in enumerate(hits, start=1):
         again = "" if hit.rerank_score is None else f"  {hit.rerank_score:9.4f} (of {hit.score:.4f})"

@@ -26,44 +26,44 @@ def train(settings: TrainSettings) -> None:
     from polyencoder.training.run import train_ranker
 
     check_writable_folder(settings.data.out, argument="out")
-    with one_of_several(settings) as (settings, first), logged(show=first):
+    with join_group(settings) as (settings, first), logged(show=first):
         report = train_ranker(settings)
         if first:
-            say(_summary(report, of=settings.model.architecture))
+            say(_format_summary(report, of=settings.model.architecture))
             if report.warning:
                 say(f"warning: {report.warning}", err=True)
 
 
-def _summary(report: RunReport, *, of: Architecture) -> str:
+def _format_summary(report: RunReport, *, of: Architecture) -> str:
     from polyencoder.evaluation.names import main_measures
 
     rows = {"TF-IDF": report.tfidf, "before training": report.before, "trained": report.trained}
     rows = {who: metrics for who, metrics in rows.items() if metrics}
     measures = main_measures(report.trained)
     first = next(iter(measures))
-    lines = [f"{who:16} {first} {_first(metrics, first):.3f}" for who, metrics in rows.items()]
+    lines = [f"{who:16} {first} {_get_first(metrics, first):.3f}" for who, metrics in rows.items()]
     if report.as_bi_encoder:
         lines[-2] += ", of a bi-encoder of the backbone: the new model's other layers are random"
-    gain = _first(report.trained, first) - _first(report.before, first)
+    gain = _get_first(report.trained, first) - _get_first(report.before, first)
     ended = f"; ended early: {report.stopped}" if report.stopped else ""
     which = f"the model after {report.best} of {report.updates} updates" if report.best else "the model before training"
     return "\n".join(
         [
             *lines,
             f"training gained {gain:+.3f} in {report.updates} updates, {report.seconds:.0f} s{ended}; kept: {which}",
-            f"{report.out}: written. Next: {_next(shlex.quote(str(report.out)), of)}",
+            f"{report.out}: written. Next: {_suggest_next(shlex.quote(str(report.out)), of)}",
         ]
     )
 
 
-def _next(model: str, architecture: Architecture) -> str:
+def _suggest_next(model: str, architecture: Architecture) -> str:
     """A next command for the trained model: search or, for a cross-encoder, evaluation."""
     if not family(architecture).can.has_vectors:
         return f"polyencoder evaluate --model {model} --data FILE, or --rerank {model} in polyencoder search and serve"
     return f"polyencoder index --model {model} --candidates FILE --out INDEX"
 
 
-def _first(metrics: Mapping[str, float], name: str) -> float:
+def _get_first(metrics: Mapping[str, float], name: str) -> float:
     return metrics.get(name, metrics["hits@1"])
 
 
@@ -73,16 +73,16 @@ def pretrain_encoder(settings: PretrainingSettings) -> None:
     from polyencoder.training.callbacks.log import logged
 
     check_writable_folder(settings.data.out, argument="out")
-    with one_of_several(settings) as (settings, first), logged(show=first):
+    with join_group(settings) as (settings, first), logged(show=first):
         report = pretrain(settings)
         if first:
-            say(_pretraining_summary(report))
+            say(_format_pretraining(report))
             if report.at_chance:
                 advice = "train longer, or with another learning rate"
                 say(f"warning: the classifier learned little: {'; '.join(report.at_chance)}. {advice}", err=True)
 
 
-def _pretraining_summary(report: PretrainingReport) -> str:
+def _format_pretraining(report: PretrainingReport) -> str:
     rows = {"before": report.before, "pre-trained": report.trained}
     lines = [
         f"{who:12} masked words: perplexity {measures['perplexity']:.1f}, accuracy {measures['masked_accuracy']:.3f}; "
@@ -103,7 +103,7 @@ T = TypeVar("T", bound=Settings)
 
 
 @contextmanager
-def one_of_several(settings: T) -> Iterator[tuple[T, bool]]:
+def join_group(settings: T) -> Iterator[tuple[T, bool]]:
     """The settings for this process, and whether it is the first, which alone writes reports."""
     from polyencoder.training.process_group import Ranks, is_grouped, process_group
 

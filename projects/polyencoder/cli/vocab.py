@@ -73,7 +73,7 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
 
     def texts(step: str) -> Iterator[str]:
         of_texts = kind == "convert" or settings.column
-        read = read_texts(files, columns=settings.column) if of_texts else _units(files)
+        read = read_texts(files, columns=settings.column) if of_texts else _read_units(files)
         for text in progress_bar(read, step=step, unit="texts", show=settings.progress):
             if problem := unencodable(text):
                 raise InputError(f"{name}: {problem}")
@@ -118,7 +118,7 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
     )
 
 
-def _units(files: Sequence[str]) -> Iterator[str]:
+def _read_units(files: Sequence[str]) -> Iterator[str]:
     for file in files:
         for document in read_documents(file):
             yield from document.units

@@ -24,13 +24,13 @@ def zoo(name: str | None = None, /, *, as_json: Annotated[bool, Parameter(name="
         facts = [{**dataclasses.asdict(one), "path": one.path, "paper": PAPER} for one in models]
         say(json.dumps(facts if name is None else facts[0], indent=2))
     elif name is None:
-        rows = [(one.name, one.title, _size(one.source.size), one.source.licence) for one in models]
+        rows = [(one.name, one.title, _format_size(one.source.size), one.source.licence) for one in models]
         say(table([("name", "what", "size", "licence"), *rows]))
     else:
-        say(_details(models[0]))
+        say(_format_details(models[0]))
 
 
-def _details(model: ZooModel) -> str:
+def _format_details(model: ZooModel) -> str:
     source = model.source
     shared = "" if source.is_hub else " (of the archive, which holds all of ParlAI's models)"
     fields = [
@@ -38,7 +38,7 @@ def _details(model: ZooModel) -> str:
         ("what", model.title),
         ("source", f"{source.url}, {model.location}"),
         ("licence", source.licence),
-        ("size", _size(source.size) + shared),
+        ("size", _format_size(source.size) + shared),
         ("sha256", (source.sha256 or "unknown") + shared),
         ("command", model.command),
     ]
@@ -47,5 +47,5 @@ def _details(model: ZooModel) -> str:
     return "\n".join([table(fields), *paper])
 
 
-def _size(size: int | None) -> str:
+def _format_size(size: int | None) -> str:
     return "unknown" if size is None else f"{size / 1e6:,.0f} MB"

@@ -37,17 +37,17 @@ class Access:
         refused = None
         if scope["type"] == "http":
             scope["root_path"] = self._root_path  # which a proxy may remove, or leave
-            refused = self._refused(scope["path"].removeprefix(self._root_path) or "/", Headers(scope=scope))
+            refused = self._refuse(scope["path"].removeprefix(self._root_path) or "/", Headers(scope=scope))
         await (refused or self._app)(scope, receive, send)
 
-    def _refused(self, path: str, headers: Headers) -> Response | None:
+    def _refuse(self, path: str, headers: Headers) -> Response | None:
         named = headers.getlist("host")
-        host = _name(f"//{named[0]}") if len(named) == 1 else None
+        host = _parse_host(f"//{named[0]}") if len(named) == 1 else None
         if path not in _PROBES and (host is None or (self._hosts is not None and host not in self._hosts)):
             shown = f"{', '.join(named) or 'missing'}"
             return problem(400, f"Host is {shown:.100}, which is not a name of this server: allow_host adds names")
         origin = headers.get("origin")
-        if origin is not None and origin not in self._origins and _name(origin) not in (self._hosts or (host,)):
+        if origin is not None and origin not in self._origins and _parse_host(origin) not in (self._hosts or (host,)):
             return problem(
                 403, f"Origin is {origin:.100}: pages of other sites may not use this server: allow_origin adds sites"
             )
@@ -60,7 +60,7 @@ class Access:
         return problem(401, wrong, headers={"WWW-Authenticate": "Bearer"})
 
 
-def _name(url: str) -> str | None:
+def _parse_host(url: str) -> str | None:
     """The host of a URL, without its port; None if it has none."""
     try:
         parts = urlsplit(url)

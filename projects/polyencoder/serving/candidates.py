@@ -53,7 +53,7 @@ class Changed(BaseModel):
 @router.put("/v1/candidates")
 async def put(request: PutRequest, service: Serving) -> Changed:
     """Adds candidates or replaces them: all or none; on disk before the answer. Repeating a request changes nothing."""
-    service.engine.texts([one.text for one in request.candidates], name="candidates")
+    service.engine.check_texts([one.text for one in request.candidates], name="candidates")
     records = [
         Candidate(item.id, item.text, item.metadata, f"candidates.{number}")
         for number, item in enumerate(request.candidates)
@@ -76,7 +76,7 @@ async def delete(
     if (request is None) == (filter is None):
         raise InputError("give ids in the body, or a filter in the address", argument="ids")
     if filter is not None:
-        wanted = _parsed(filter)
+        wanted = _parse(filter)
         service.engine.check_filter(wanted)
         return Changed(candidates=await service.writer.change(lambda index: index.remove_where(wanted)))
     assert request is not None
@@ -92,7 +92,7 @@ async def delete_one(id_: Annotated[str, Path(alias="id", min_length=1)], servic
     return await delete(service, DeleteRequest(ids=[id_]))
 
 
-def _parsed(filter: str) -> Any:
+def _parse(filter: str) -> Any:
     try:
         return json.loads(filter)
     except (ValueError, RecursionError) as error:

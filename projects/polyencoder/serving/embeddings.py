@@ -43,7 +43,7 @@ class EmbeddingsRequest(KnownFields, Body):
 
     @field_validator("input", mode="before")
     @classmethod
-    def _no_tokens(cls, value: Any) -> Any:
+    def _refuse_tokens(cls, value: Any) -> Any:
         texts = value if isinstance(value, list) else []
         if any(type(token) is int for one in texts for token in (one if isinstance(one, list) else [one])):
             raise ValueError(
@@ -117,7 +117,7 @@ async def embeddings(request: EmbeddingsRequest, service: Serving) -> Response:
     usage = Usage.of(embedded.tokens)
     head = EmbeddingsResponse(data=[], model=service.name, usage=usage, meta=embedded.warnings)
     kind = request.encoding_format
-    body = await anyio.to_thread.run_sync(partial(_json, head, embedded.vectors, kind=kind))
+    body = await anyio.to_thread.run_sync(partial(_format_json, head, embedded.vectors, kind=kind))
     return Response(body, media_type="application/json")
 
 
@@ -129,7 +129,7 @@ async def cohere_embed(request: CohereEmbedRequest, service: Serving) -> CohereE
     rows, tokens, warnings = await embed(service.engine, request.texts, is_query=is_query, name="texts")
 
     def write(kind: str) -> list[Any]:
-        return [_written(row, kind) for row in rows]
+        return [_format_vector(row, kind) for row in rows]
 
     return CohereEmbedResponse(
         id=f"embed-{uuid.uuid4().hex}",
@@ -148,15 +148,15 @@ async def embed_texts(request: EmbedRequest, service: Serving) -> Response:
     return Response(await anyio.to_thread.run_sync(lambda: json.dumps(rows.tolist())), media_type="application/json")
 
 
-def _json(response: EmbeddingsResponse, rows: Array, *, kind: str) -> bytes:
+def _format_json(response: EmbeddingsResponse, rows: Array, *, kind: str) -> bytes:
     """The response with these vectors as JSON, a vector at a time: other threads run between them."""
     fields = response.model_dump(exclude={"data"})
-    items = (Embedding(index=i, embedding=_written(row, kind)) for i, row in enumerate(rows))
+    items = (Embedding(index=i, embedding=_format_vector(row, kind)) for i, row in enumerate(rows))
     data = ",".join(item.model_dump_json() for item in items)
     return f'{{"data":[{data}],{json.dumps(fields)[1:]}'.encode()
 
 
-def _written(row: Array, kind: str) -> Any:
+def _format_vector(row: Array, kind: str) -> Any:
     """A vector as numbers, or as `base64`."""
     return base64.b64encode(row.astype("<f4").tobytes()).decode() if kind == "base64" else row.tolist()
 
@@ -194,18 +194,18 @@ async def embed(
             "embeddings need: use /v1/rerank or /v1/search",
             argument="model",
         )
-    texts = engine.texts(texts, name=name)
+    texts = engine.check_texts(texts, name=name)
     if is_query:
         for number, text in enumerate(texts):
-            engine.turns([text], name=f"{name}.{number}")
-    with engine.measured_tokenizing():
+            engine.check_turns([text], name=f"{name}.{number}")
+    with engine.measure_tokenizing():
         ids = await (engine.query_ids(texts) if is_query else engine.candidate_ids(texts))
 
     def finish(jobs: Sequence[Job]) -> list[Array]:
         return [engine.forward.embeddings(CONTEXT if is_query else CANDIDATE, job.results) for job in jobs]
 
     job = Job([context(row) if is_query else candidate(row) for row in ids], finish)
-    tokens = engine.tokens(job.items, name=name)
+    tokens = engine.count_tokens(job.items, name=name)
     vectors = await engine.run(job)
     warnings = {} if is_query else await engine.cut_warnings(texts, ids)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else 1

@@ -46,12 +46,12 @@ class Engine:
         self._tokenizer.shutdown()
         self._model.close()
 
-    async def tokenized(self, call: Callable[[], T]) -> T:
+    async def tokenize(self, call: Callable[[], T]) -> T:
         """Runs a call that tokenizes or reads the disk on the tokenizer's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._tokenizer, call)
 
     @contextmanager
-    def measured_tokenizing(self) -> Iterator[None]:
+    def measure_tokenizing(self) -> Iterator[None]:
         """Adds the seconds of the block, which tokenizes a request, to the metrics."""
         start = time.perf_counter()
         yield
@@ -70,32 +70,32 @@ class Engine:
         self, read: Callable[[Sequence[str]], list[list[int]]], texts: Sequence[str]
     ) -> list[list[int]]:
         """Tokenizes texts in parts; other requests get the tokenizer in between."""
-        parts = [await self.tokenized(partial(read, texts[part])) for part in _parts(texts)]
+        parts = [await self.tokenize(partial(read, texts[part])) for part in _split(texts)]
         return [*chain.from_iterable(parts)]
 
     async def cut_warnings(self, candidates: Sequence[str], ids: Sequence[Sequence[int]]) -> dict[str, list[str]]:
         """`warnings`, for an answer's `meta`, if ends of candidates are not read. `ids`: their tokens."""
-        text, parts = self.ranker.text, _parts(candidates)
-        count = sum([await self.tokenized(partial(text.num_cut, candidates[part], ids[part])) for part in parts])
+        text, parts = self.ranker.text, _split(candidates)
+        count = sum([await self.tokenize(partial(text.num_cut, candidates[part], ids[part])) for part in parts])
         return {"warnings": [text.cut_message(count, of=len(candidates))]} if count else {}
 
     async def run(self, job: Job) -> Any:
         """Computes a job on the model's thread."""
         return await asyncio.wrap_future(self._model.submit(job))
 
-    def turns(self, value: Sequence[str], *, name: str = "query") -> list[str]:
+    def check_turns(self, value: Sequence[str], *, name: str = "query") -> list[str]:
         """Checks a context against the limits. InputError that names it."""
-        with _of(name):
+        with _attribute_errors(name):
             turns = checked_context(name, value)
         self._check_characters(sum(map(len, turns)), name)
         return turns
 
-    def texts(self, values: Sequence[str], *, name: str = "documents") -> list[str]:
+    def check_texts(self, values: Sequence[str], *, name: str = "documents") -> list[str]:
         """Checks texts, at least one, against the limits. InputError that names the text."""
         if not values:
             raise InputError(f"{name} is empty; it must have at least one text", argument=name)
         self.check_count(values, name=name)
-        return [self.text(value, name=f"{name}.{place}") for place, value in enumerate(values)]
+        return [self.check_text(value, name=f"{name}.{place}") for place, value in enumerate(values)]
 
     def check_count(self, values: Sequence[object], *, name: str) -> None:
         """Raises InputError above the limit of texts."""
@@ -112,9 +112,9 @@ class Engine:
                 f"filter has {count:,} values; it must have at most {self.limits.filter_values:,}", argument="filter"
             )
 
-    def text(self, value: str, *, name: str) -> str:
+    def check_text(self, value: str, *, name: str) -> str:
         """Checks one text against the limits. InputError that names it."""
-        with _of(name):
+        with _attribute_errors(name):
             value = checked_candidate(name, value)
         self._check_characters(len(value), name)
         return value
@@ -125,7 +125,9 @@ class Engine:
                 f"{name} has {n:,} characters; it must have at most {self.limits.characters:,}", argument=name
             )
 
-    def tokens(self, items: Sequence[WorkItem], *, name: str = "documents", places: Sequence[int] | None = None) -> int:
+    def count_tokens(
+        self, items: Sequence[WorkItem], *, name: str = "documents", places: Sequence[int] | None = None
+    ) -> int:
         """Counts the tokens of a request.
 
         Raises InputError above the limit. It names the first text that exceeds it: `places` are those of the first
@@ -145,7 +147,7 @@ class Engine:
         return total
 
 
-def _parts(texts: Sequence[str]) -> Iterator[slice]:
+def _split(texts: Sequence[str]) -> Iterator[slice]:
     """The places of texts in parts of about `_PART_CHARACTERS`."""
     start = size = 0
     for stop, text in enumerate(texts, 1):
@@ -156,7 +158,7 @@ def _parts(texts: Sequence[str]) -> Iterator[slice]:
 
 
 @contextmanager
-def _of(name: str) -> Iterator[None]:
+def _attribute_errors(name: str) -> Iterator[None]:
     """Attributes errors of the block to the request's field of this name."""
     try:
         yield

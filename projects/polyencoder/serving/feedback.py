@@ -16,7 +16,7 @@ from pydantic import Field
 
 from polyencoder.data.layouts import Columns, examples_of
 from polyencoder.errors import ConfigError, PolyencoderError
-from polyencoder.serving.messages import Body, KnownFields, Messages, turns_of
+from polyencoder.serving.messages import Body, KnownFields, Messages, read_turns
 from polyencoder.serving.service import Serving
 
 router = APIRouter(tags=["chat"])
@@ -94,8 +94,8 @@ async def give_feedback(
     request: FeedbackRequest, service: Serving, feedback: Annotated[Feedback, Depends(_feedback)]
 ) -> dict[str, str]:
     """Appends a rating to the server's file."""
-    turns = service.engine.turns(turns_of(request.messages, system=service.config.system), name="messages")
-    response = service.engine.text(request.response, name="response")
-    candidates = service.engine.texts(request.candidates, name="candidates") if request.candidates else []
+    turns = service.engine.check_turns(read_turns(request.messages, system=service.config.system), name="messages")
+    response = service.engine.check_text(request.response, name="response")
+    candidates = service.engine.check_texts(request.candidates, name="candidates") if request.candidates else []
     await anyio.to_thread.run_sync(partial(feedback.write, turns, response, candidates=candidates, good=request.good))
     return {"status": "kept"}

@@ -50,7 +50,7 @@ class Forward:
     def __init__(self, ranker: CalibratedRanker, *, max_tokens: int = ServerConfig.batch_tokens) -> None:
         self.ranker = ranker
         self.max_tokens = max_tokens
-        self._threads = _torch_threads()
+        self._threads = _count_torch_threads()
 
     def prepare_thread(self) -> None:
         """Called first on each thread that calls the other methods."""
@@ -104,7 +104,7 @@ def load(config: ServerConfig) -> tuple[Forward, Index | None, Ranker | None]:
     if config.index is not None:
         open_index(config.index).close()  # an index that is missing is an error before a model is loaded
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = config.threads or max(1, (_torch_threads() or cores) // config.workers)
+    threads = config.threads or max(1, (_count_torch_threads() or cores) // config.workers)
     _set_torch_threads(threads)
     settings: dict[str, Any] = {"device": config.device, "dtype": config.model_dtype, "threads": threads}
     ranker = Ranker.from_pretrained(config.model, backend=config.backend, **settings)
@@ -117,7 +117,7 @@ def load(config: ServerConfig) -> tuple[Forward, Index | None, Ranker | None]:
     return Forward(ranker, max_tokens=config.batch_tokens), index, reranker
 
 
-def _torch_threads() -> int | None:
+def _count_torch_threads() -> int | None:
     """The number of torch's threads; None without torch."""
     if not is_installed("torch"):
         return None

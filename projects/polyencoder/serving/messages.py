@@ -22,14 +22,14 @@ from polyencoder.text.dialogue import (
 )
 
 
-def _no_truth(value: Any) -> Any:
+def _refuse_boolean(value: Any) -> Any:
     """Refuses true and false, which pydantic takes for 1 and 0."""
     if isinstance(value, bool):
         raise ValueError(f"is {str(value).lower()}, not a number")
     return value
 
 
-Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_refuse_boolean)]
 """A whole number from 1 up."""
 
 
@@ -42,7 +42,7 @@ class Body(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _can_be_kept(cls, value: Any) -> Any:
+    def _check_texts(cls, value: Any) -> Any:
         for name in ("messages", "query") if isinstance(value, dict) else ():
             if isinstance(messages := value.get(name), list) and len(messages) > MAX_MESSAGES:
                 raise InputError(
@@ -61,7 +61,7 @@ class KnownFields(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, value: Any) -> Any:
+    def _check_names(cls, value: Any) -> Any:
         for name in value if isinstance(value, dict) else ():
             if name not in cls.model_fields:
                 hint = did_you_mean(str(name), cls.model_fields)
@@ -105,7 +105,7 @@ class Message(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_what_tools_say(cls, value: Any) -> Any:
+    def _drop_tool_calls(cls, value: Any) -> Any:
         """Calls have no text, and of Cohere's clients their answers are documents."""
         return {**value, "content": ""} if isinstance(value, dict) and is_of_tools(value) else value
 
@@ -114,7 +114,7 @@ Messages = Annotated[list[Message], Field(max_length=MAX_MESSAGES, fail_fast=Tru
 """A dialogue, oldest message first."""
 
 
-def turns_of(messages: Sequence[Message], *, name: str = "messages", system: SystemMessages) -> list[str]:
+def read_turns(messages: Sequence[Message], *, name: str = "messages", system: SystemMessages) -> list[str]:
     """The turns of a context, oldest first; what becomes of system messages, `turns_of_messages` says.
 
     Raises InputError, which names the field `name`, if the last message has no text, or all messages are persona.
@@ -137,17 +137,17 @@ class Asked(Body):
     messages: Messages | None = Field(None, description="Instead of `query`.")
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Asked:
+    def _check_one_of_both(self) -> Asked:
         if (self.query is None) == (self.messages is None):
             raise ValueError("give either query or messages")
         return self
 
     def turns(self, *, system: SystemMessages) -> list[str]:
-        """The turns of the context; errors as in `turns_of`."""
+        """The turns of the context; errors as in `read_turns`."""
         if isinstance(self.query, str):
             return [self.query]
         name, messages = ("messages", self.messages) if self.query is None else ("query", self.query)
-        return turns_of(messages or [], name=name, system=system)
+        return read_turns(messages or [], name=name, system=system)
 
 
 class Usage(BaseModel):

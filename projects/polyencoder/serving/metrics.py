@@ -64,7 +64,7 @@ class Metrics:
             return generate_latest(self._registry)
         for file in Path(os.environ[SHARED]).glob("gauge_live*_*.db"):
             pid = int(file.stem.rpartition("_")[2])
-            if not _alive(pid):
+            if not _is_alive(pid):
                 with suppress(OSError):  # removed by another worker; or the folder belongs to another user
                     mark_process_dead(pid)  # the dead worker cannot decrement its gauges
         everyone = CollectorRegistry()
@@ -122,11 +122,9 @@ def _reserve(folder: Path) -> None:
             ) from None
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it belongs to another user
-        pass
+    except OSError as error:
+        return isinstance(error, PermissionError)  # it belongs to another user
     return True

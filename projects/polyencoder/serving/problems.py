@@ -41,12 +41,12 @@ def problem(
 ) -> JSONResponse:
     """An error answer; `param` names the field of the request."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    message, param = _encodable(message), None if param is None else _encodable(param)
+    message, param = _escape(message), None if param is None else _escape(param)
     error = {"message": message, "type": kind, "param": param, "code": status}
     return JSONResponse({"message": message, "error": error}, status, headers=dict(headers or {}))
 
 
-def _encodable(text: str) -> str:
+def _escape(text: str) -> str:
     """A text with escapes in place of lone surrogates, which names in JSON may have and answers cannot."""
     return text.encode(errors="backslashreplace").decode()
 
@@ -61,8 +61,8 @@ def for_clients(error: PolyencoderError) -> str:
 def invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str | None]:
     """The problem of a body that pydantic rejects with these errors, in one sentence, and the field."""
     # For a union, the deepest error belongs to the best-fitting type.
-    first = max(errors, key=lambda error: len(_place(error, body)))
-    where = ".".join(_place(first, body))
+    first = max(errors, key=lambda error: len(_find_place(error, body)))
+    where = ".".join(_find_place(first, body))
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return str(cause), ".".join(filter(None, (where, cause.argument))) or None
@@ -72,7 +72,7 @@ def invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, s
     return (f"{where}: {message}", where) if where else (message, None)
 
 
-def _place(error: Mapping[str, Any], body: Any) -> list[str]:
+def _find_place(error: Mapping[str, Any], body: Any) -> list[str]:
     """The position of a value that pydantic rejects, `documents`, `0`, without the types that it tried."""
     location = error["loc"]
     parts: list[str] = []

@@ -39,7 +39,7 @@ class RequestLimits:
         self._metrics.under_way.inc()
         try:
             with contextlib.suppress(_Disconnected):
-                body = await self._body(scope, receive)
+                body = await self._read_body(scope, receive)
                 if isinstance(body, Response):
                     await self._refuse(body, scope, receive, send)
                 else:
@@ -48,7 +48,7 @@ class RequestLimits:
             self._under_way -= 1
             self._metrics.under_way.dec()
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | Response:
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes | Response:
         """Reads the body; returns an error answer if it is too large or too slow."""
         limits = self._limits
         too_many = problem(413, f"the body has more than {limits.values:,} values: send less per request")
@@ -86,20 +86,20 @@ class RequestLimits:
             await send(message)
 
         answering = asyncio.ensure_future(self._app(scope, receive_body, send_answer))
-        leaving = asyncio.ensure_future(_disconnected(receive))
+        leaving = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
             await asyncio.wait({answering, leaving}, timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
                 await answering
             elif not leaving.done() and not began:
-                await _cancelled(answering)
+                await _cancel(answering)
                 post = scope["method"] == "POST"
                 dropped = "the work was dropped" if post else "the change may still be made: send it again"
                 late = f"there was no answer within {self._limits.seconds:g} seconds; {dropped}"
                 await self._refuse(problem(504, late), scope, receive, send)
         finally:
-            await _cancelled(answering)
-            await _cancelled(leaving)
+            await _cancel(answering)
+            await _cancel(leaving)
 
     async def _refuse(self, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends an answer; gives up after some seconds if the client does not read it."""
@@ -126,12 +126,12 @@ class _Disconnected(Exception):
     """The client has closed the connection."""
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _cancelled(task: asyncio.Future[None]) -> None:
+async def _cancel(task: asyncio.Future[None]) -> None:
     if not task.done():
         task.cancel()
         await asyncio.wait({task})

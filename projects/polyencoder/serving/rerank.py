@@ -92,7 +92,7 @@ async def rerank_v2(request: RerankRequest, service: Serving) -> RerankResponse:
     return await _rerank(request, service, version="2", documents=False)
 
 
-def _kind(body: Any) -> str:
+def _tell_kind(body: Any) -> str:
     is_texts = isinstance(body, TextsRequest) or (isinstance(body, dict) and "texts" in body)
     return "TextsRequest" if is_texts else "RerankRequest"  # names of no field, as errors have them in their places
 
@@ -101,7 +101,7 @@ def _kind(body: Any) -> str:
 async def rerank_either(
     request: Annotated[
         Annotated[RerankRequest, Tag("RerankRequest")] | Annotated[TextsRequest, Tag("TextsRequest")],
-        Discriminator(_kind),
+        Discriminator(_tell_kind),
     ],
     service: Serving,
 ) -> RerankResponse | list[Rank]:
@@ -109,8 +109,8 @@ async def rerank_either(
     if isinstance(request, RerankRequest):
         return await rerank(request, service)
     engine = service.engine
-    texts = engine.texts(request.texts, name="texts")
-    scores, *_ = await score(engine, engine.turns([request.query]), texts, name="texts", split=True)
+    texts = engine.check_texts(request.texts, name="texts")
+    scores, *_ = await score(engine, engine.check_turns([request.query]), texts, name="texts", split=True)
     return [
         Rank(
             index=i,
@@ -155,8 +155,8 @@ async def rank(
     Raises:
         InputError: a text exceeds the limits.
     """
-    documents = engine.texts(documents)
-    scores, tokens, split = await score(engine, engine.turns(turns), documents, name="documents", split=True)
+    documents = engine.check_texts(documents)
+    scores, tokens, split = await score(engine, engine.check_turns(turns), documents, name="documents", split=True)
     return ranked(documents, scores, engine.ranker.calibration, top_n=top_n), tokens, split
 
 
@@ -173,26 +173,26 @@ async def score(
     """
     texts = list(dict.fromkeys(documents))
     text = engine.ranker.text
-    with engine.measured_tokenizing():
-        context_ids = await engine.tokenized(lambda: text.context_ids(turns))
+    with engine.measure_tokenizing():
+        context_ids = await engine.tokenize(lambda: text.context_ids(turns))
         passages = [[ids] for ids in await engine.candidate_ids(texts)]
         length = 0
         for number, (ids,) in enumerate(passages):
             if split and len(ids) >= text.config.label_truncate and not text.config.candidate_rows:
-                passages[number] = await engine.tokenized(partial(_passage_ids, text, texts[number]))
+                passages[number] = await engine.tokenize(partial(_read_passages, text, texts[number]))
             if (length := length + sum(map(len, passages[number]))) > engine.limits.tokens:
-                break  # `engine.tokens` refuses the request below
+                break  # `engine.count_tokens` refuses the request below
     candidates = [ids for rows in passages for ids in rows]
     if engine.ranker.model.reads_pairs:
         items = [pair(context_ids, ids) for ids in candidates]
     else:
         items = [*map(candidate, candidates), context(context_ids)]
     places = [place for place, rows in enumerate(passages) for _ in rows] if len(texts) == len(documents) else []
-    tokens = engine.tokens(items, name=name, places=places)
+    tokens = engine.count_tokens(items, name=name, places=places)
     first = np.cumsum([0, *(len(rows) for rows in passages[:-1])])
 
     def finish(jobs: Sequence[Job]) -> list[Array]:
-        return [np.maximum.reduceat(_scores(engine, job.results), first) for job in jobs]
+        return [np.maximum.reduceat(_collect_scores(engine, job.results), first) for job in jobs]
 
     of_text = dict(zip(texts, await engine.run(Job(items, finish)), strict=True))
     is_split = {text: len(rows) > 1 for text, rows in zip(texts, passages, strict=True)}
@@ -200,12 +200,12 @@ async def score(
     return scores, tokens, sum(is_split[text] for text in documents)
 
 
-def _passage_ids(text: TextEncoder, document: str) -> list[list[int]]:
+def _read_passages(text: TextEncoder, document: str) -> list[list[int]]:
     """The token ids of a document's passages."""
     return text.candidate_ids(split_text(document, text, tokens=text.candidate_room), remember=False)
 
 
-def _scores(engine: Engine, results: Sequence[Any]) -> Array:
+def _collect_scores(engine: Engine, results: Sequence[Any]) -> Array:
     if engine.ranker.model.reads_pairs:
         return np.array(results, dtype=np.float32)
     *vectors, encoded = results

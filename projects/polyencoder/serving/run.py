@@ -47,22 +47,22 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # idle connections are open files, too
     if config.port:
-        bound(config).close()  # a port that is taken is an error before the model is loaded
+        bind(config).close()  # a port that is taken is an error before the model is loaded
     with TemporaryFolder() as folder:
         service = Service.load(config)
         app = create_app(service)
-        with bound(config) as listener:
+        with bind(config) as listener:
             host = f"[{config.host}]" if ":" in config.host else config.host
             listening(f"http://{host}:{listener.getsockname()[1]}")
             if config.workers == 1:
-                told = uvicorn_config(config, partial(in_its_loop, app))
-                uvicorn.Server(told).run(sockets=[listener])
+                options = uvicorn_config(config, partial(delay_signals, app))
+                uvicorn.Server(options).run(sockets=[listener])
                 return
             service.close()  # loaded only to report errors early; each worker loads its own
             del app, service
             os.environ[SHARED] = folder
-            told = uvicorn_config(config, partial(_worker, config))
-            Multiprocess(told, sockets=[listener]).run()
+            options = uvicorn_config(config, partial(_worker, config))
+            Multiprocess(options, sockets=[listener]).run()
 
 
 def _serve_stdio(config: ServerConfig) -> None:
@@ -78,7 +78,7 @@ def _serve_stdio(config: ServerConfig) -> None:
 
 
 def uvicorn_config(config: ServerConfig, create: Callable[[], ASGIApp]) -> uvicorn.Config:
-    """uvicorn's configuration for the application that a function creates."""
+    """Returns uvicorn's configuration for the application that a function creates."""
     return uvicorn.Config(
         create,
         factory=True,
@@ -93,24 +93,19 @@ def uvicorn_config(config: ServerConfig, create: Callable[[], ASGIApp]) -> uvico
     )
 
 
-def in_its_loop(app: ASGIApp) -> ASGIApp:
-    """Prepares the event loop of a server for the signal that ends it; returns the application."""
-    _read_before_the_end()
-    return app
-
-
-def _read_before_the_end() -> None:
-    """Lets SIGINT and SIGTERM end the server in this event loop only when it has read what came before.
+def delay_signals(app: ASGIApp) -> ASGIApp:
+    """Lets SIGINT and SIGTERM end the server in this event loop only when it has read what came before; returns `app`.
 
     uvicorn closes its socket at once, and the system resets the connections that were not accepted and the requests
     that were not read: on a busy machine those of the last second.
     """
     if threading.current_thread() is not threading.main_thread():  # where uvicorn has no handlers either
-        return
+        return app
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         if callable(end := signal.getsignal(number)):  # the loop's own handlers would leave none when it closes
             signal.signal(number, partial(_end_later, loop, end))
+    return app
 
 
 def _end_later(
@@ -129,8 +124,6 @@ def _end_later(
 
 
 def _worker(config: ServerConfig) -> ASGIApp:
-    _read_before_the_end()
-
     def end_with_parent() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
             parent.join()
@@ -140,8 +133,8 @@ def _worker(config: ServerConfig) -> ASGIApp:
     return create_app(Service.load(config))
 
 
-def bound(config: ServerConfig) -> socket.socket:
-    """A socket that listens on the address. ConfigError if that fails."""
+def bind(config: ServerConfig) -> socket.socket:
+    """Returns a socket that listens on the address. ConfigError if that fails."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # Explicit, as asyncio turns off Nagle's algorithm (40 ms an answer) only for sockets with this protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -25,7 +25,7 @@ from polyencoder.serving.messages import (
     Messages,
     answer_fields,
     fields_of,
-    turns_of,
+    read_turns,
 )
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Service, Serving
@@ -133,16 +133,16 @@ async def find_hits(
     engine, index = service.engine, service.index
     if options.top_k is not None and options.top_k > engine.limits.top_k:
         raise InputError(f"top_k is {options.top_k}; it must be at most {engine.limits.top_k}", argument="top_k")
-    turns = engine.turns(turns, name=name)
+    turns = engine.check_turns(turns, name=name)
     if answers is not None and not options.asked and not options.words_only:
         options = replace(options, **vars(answers))
     if options.asked and index is not None and not service.search_calibrated:
         raise not_calibrated(options.asked[0])
     remote = index is not None and index.remote
-    if index is not None and not remote and await engine.tokenized(index.__len__) == 0:
+    if index is not None and not remote and await engine.tokenize(index.__len__) == 0:
         return [], 0, {}, None
 
-    def tokenized() -> list[int]:
+    def read() -> list[int]:
         if not remote:  # once, on a thread that may block
             service.searcher(options, keep_turns=keep_turns)  # raises the errors of this request
         return engine.ranker.text.context_ids(turns)
@@ -155,8 +155,8 @@ async def find_hits(
         results = engine.forward.find(searcher, encoded, [job.payload for job in jobs])
         return list(zip(results, searcher.improbable, strict=True))
 
-    with engine.measured_tokenizing():
-        item = context(await engine.tokenized(tokenized))
+    with engine.measure_tokenizing():
+        item = context(await engine.tokenize(read))
     tokenize_seconds = time.perf_counter() - start
     job = Job([item], find, group_key=repr((options, keep_turns)), payload=turns, blocking_io=remote)
     hits, best_left_out = await engine.run(job)
@@ -172,7 +172,7 @@ class ChatRequest(SearchParameters):
 
     @field_validator("messages")
     @classmethod
-    def _the_user_is_last(cls, messages: list[Message]) -> list[Message]:
+    def _check_last(cls, messages: list[Message]) -> list[Message]:
         if not messages or messages[-1].role != "user":
             raise ValueError("the last message must be the user's")
         return messages
@@ -188,7 +188,7 @@ class ChatResponse(SearchResponse):
 @router.post("/v1/chat", tags=["chat"], response_model_exclude_none=True)
 async def chat(request: ChatRequest, service: Serving) -> ChatResponse:
     """Returns the best reply that does not repeat an earlier turn."""
-    turns = turns_of(request.messages, system=service.config.system)
+    turns = read_turns(request.messages, system=service.config.system)
     hits, fields = await search_fields(
         service, turns, request, answers=service.chat_answers, kind="chat", name="messages"
     )

@@ -69,9 +69,9 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
         raise not_calibrated(answers.asked[0])
     engine.check_count(request.options, name="options")  # before what takes long for a million
     threshold = answers.threshold(calibration, of=engine.ranker)
-    options = await engine.tokenized(lambda: read_options(request.options))
-    texts = engine.texts([one.text for one in options], name="options")
-    turns = engine.turns(request.turns(system=service.config.system))
+    options = await engine.tokenize(lambda: read_options(request.options))
+    texts = engine.check_texts([one.text for one in options], name="options")
+    turns = engine.check_turns(request.turns(system=service.config.system))
     scores, tokens, _ = await score(engine, turns, texts, name="options")
     result = selection(options, scores, calibration, top_k=request.top_k, threshold=threshold, keep=request.keep)
     return SelectResponse(

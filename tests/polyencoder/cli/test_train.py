@@ -11,7 +11,7 @@ import pytest
 
 from polyencoder import Ranker
 from polyencoder.cli.main import flags_of
-from polyencoder.cli.train import _next
+from polyencoder.cli.train import _suggest_next
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.settings.fields import leaves
 from polyencoder.settings.pretrain import PretrainingSettings
@@ -284,4 +284,4 @@ def test_a_response_alone_among_its_candidates_is_no_exam(run, arguments, pairs)
     ],
 )
 def test_the_next_command_suits_the_model_and_its_path(architecture, expected):
-    assert _next(shlex.quote("my model"), architecture).startswith(expected)
+    assert _suggest_next(shlex.quote("my model"), architecture).startswith(expected)

@@ -23,7 +23,7 @@ from polyencoder.ranker import Ranker
 from polyencoder.serving.app import create_app
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.forward import Forward
-from polyencoder.serving.run import bound, uvicorn_config
+from polyencoder.serving.run import bind, uvicorn_config
 from polyencoder.serving.service import Service
 from polyencoder.text import TextEncoder
 
@@ -40,7 +40,7 @@ SECONDS = 60  # that a test waits for an answer, however busy the machine is
 @contextlib.contextmanager
 def running(service: Service) -> Iterator[str]:
     """The URL of a server that runs in a thread as long as the block does."""
-    listener = bound(service.config)
+    listener = bind(service.config)
     server = uvicorn.Server(uvicorn_config(service.config, partial(create_app, service)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -96,7 +96,7 @@ def test_pages_of_other_sites_that_are_allowed_are_told_so(serve):
 def test_allowed_pages_can_read_the_answer_to_a_bug_and_when_to_come_again(serve, monkeypatch):
     shop = {"Origin": "https://shop.example"}
     client = serve("bi", records=None, allow_origins=(shop["Origin"],))
-    monkeypatch.setattr(client.service.engine, "texts", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(client.service.engine, "check_texts", lambda *_, **__: 1 / 0)
     broken = client.post("/v1/embeddings", json={"input": "a"}, headers=shop)
     assert (broken.status_code, broken.headers["Access-Control-Allow-Origin"]) == (500, shop["Origin"])
     assert broken.headers["Access-Control-Expose-Headers"] == "Retry-After"

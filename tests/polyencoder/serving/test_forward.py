@@ -276,7 +276,7 @@ def test_candidates_are_encoded_once(folder, backend, monkeypatch):
 
 def test_threads_are_shared_by_the_workers(folder, monkeypatch):
     asked = []
-    monkeypatch.setattr(forward_module, "_torch_threads", lambda: None)
+    monkeypatch.setattr(forward_module, "_count_torch_threads", lambda: None)
     monkeypatch.setattr(forward_module.os, "sched_getaffinity", lambda _: range(6), raising=False)
     usual = Ranker.from_pretrained
     monkeypatch.setattr(Ranker, "from_pretrained", lambda *a, threads, **k: asked.append(threads) or usual(*a, **k))

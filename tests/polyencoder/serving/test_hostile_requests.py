@@ -34,9 +34,9 @@ def longest(monkeypatch):
         finally:
             taken[name] = max(taken[name], time.thread_time() - start)
 
-    run, tokenized = asyncio.events.Handle._run, Engine.tokenized
+    run, tokenize = asyncio.events.Handle._run, Engine.tokenize
     monkeypatch.setattr(asyncio.events.Handle, "_run", lambda self: timed("loop", lambda: run(self)))
-    monkeypatch.setattr(Engine, "tokenized", lambda self, call: tokenized(self, lambda: timed("tokenizer", call)))
+    monkeypatch.setattr(Engine, "tokenize", lambda self, call: tokenize(self, lambda: timed("tokenizer", call)))
     gc.freeze()  # or a step may pay for a collection of what all tests before have left
     yield taken
     gc.unfreeze()

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from polyencoder.errors import InputError
-from polyencoder.serving.messages import Asked, Body, KnownFields, Message, Usage, answer_fields, turns_of
+from polyencoder.serving.messages import Asked, Body, KnownFields, Message, Usage, answer_fields, read_turns
 
 
 class Request(KnownFields, Body):
@@ -34,8 +34,8 @@ def test_messages_become_turns_and_those_of_the_system_if_asked_a_persona():
         Message(role="system", content="i ski ."),
         Message(role="assistant", content="hello ."),
     ]
-    assert turns_of(messages, system="leave-out") == ["hi\nthere", "hello ."]
-    assert turns_of(messages, system="persona") == ["your persona: i ski .", "hi\nthere", "hello ."]
+    assert read_turns(messages, system="leave-out") == ["hi\nthere", "hello ."]
+    assert read_turns(messages, system="persona") == ["your persona: i ski .", "hi\nthere", "hello ."]
 
 
 def test_calls_of_tools_and_their_answers_are_no_turns():
@@ -63,7 +63,7 @@ def test_calls_of_tools_and_their_answers_are_no_turns():
 )
 def test_messages_that_ask_nothing(messages, message):
     with pytest.raises(InputError, match=message) as error:
-        turns_of([Message(role=role, content=content) for role, content in messages], name="asked", system="persona")
+        read_turns([Message(role=role, content=content) for role, content in messages], name="asked", system="persona")
     assert error.value.argument == "asked"
 
 

@@ -20,7 +20,7 @@ import pytest
 from polyencoder.cli.main import main
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.run import bound
+from polyencoder.serving.run import bind
 from polyencoder.storage.files import write_text
 from tests.commands import command_fails, run_command
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, started
@@ -37,7 +37,7 @@ def test_answers_are_not_held_back_by_nagles_algorithm():
             of.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             writer.close()
 
-        with bound(ServerConfig(model="model", port=0)) as listener:
+        with bind(ServerConfig(model="model", port=0)) as listener:
             async with await asyncio.start_server(answer, sock=listener):
                 reader, writer = await asyncio.open_connection(*listener.getsockname())
                 await reader.read()
@@ -154,10 +154,10 @@ def test_a_port_that_is_taken_is_an_error(place):
 
 def test_a_port_belongs_to_one_server_before_it_is_announced():
     """Two that start at the same moment: the port is not taken when only the first of them answers."""
-    with bound(ServerConfig(model="model", port=0)) as first:
+    with bind(ServerConfig(model="model", port=0)) as first:
         config = ServerConfig(model="model", port=first.getsockname()[1])
         with pytest.raises(ConfigError, match="cannot listen"):
-            bound(config).close()
+            bind(config).close()
         socket.create_connection(first.getsockname()).close()
 
 
@@ -191,7 +191,7 @@ import sys, signal
 from functools import partial
 import uvicorn
 from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.run import bound, in_its_loop, uvicorn_config
+from polyencoder.serving.run import bind, delay_signals, uvicorn_config
 
 async def app(scope, receive, send):
     assert scope["type"] == "http"
@@ -209,8 +209,8 @@ async def tick(server, counter):
 uvicorn.Server.on_tick = tick
 signal.signal(signal.SIGTERM, lambda number, frame: print("the program's handler", flush=True))
 config = ServerConfig(model="model", port=0)
-with bound(config) as listener:
-    uvicorn.Server(uvicorn_config(config, partial(in_its_loop, app))).run(sockets=[listener])
+with bind(config) as listener:
+    uvicorn.Server(uvicorn_config(config, partial(delay_signals, app))).run(sockets=[listener])
 """
 
 
