@@ -29,7 +29,7 @@ from polyencoder.ranker import Ranker
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.messages import answer_fields
 from polyencoder.serving.rerank import RerankRequest, RerankResponse, Result
-from polyencoder.serving.run import bound
+from polyencoder.serving.run import bind
 from polyencoder.serving.search import SearchRequest, SearchResponse, SearchResult
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def main() -> None:
         encoder = sentence_transformer(ranker, Path(folder))
     encoder.encode(["a text that is not the first", "another"], show_progress_bar=False)
     app = create_app(encoder, texts, vectors)
-    with bound(ServerConfig(model=flags.model, port=0)) as listener:
+    with bind(ServerConfig(model=flags.model, port=0)) as listener:
         print(f"serving on http://127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listener])
 
