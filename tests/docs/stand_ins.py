@@ -157,6 +157,24 @@ def _table(path: Path) -> None:
     write_csv(path, ["question", "answer", "options"], rows)
 
 
+def _questions(path: Path) -> None:
+    """Pairs to train on and to calibrate with: most questions have the words of their answer, some could be any's."""
+    frames = [
+        "my {} is here",
+        "my {} is here ?",
+        "is my {} here ?",
+        "here is my {} .",
+        "is here my {} ?",
+        "my {} here ?",
+    ]
+    frames += ["where is it ?"]
+    write_csv(
+        path,
+        ["question", "answer"],
+        [[frame.format(thing), f"my {thing} is here ."] for thing in _THINGS for frame in frames],
+    )
+
+
 def _threads(path: Path) -> None:
     records = ({"context": context[-1], "response": label} for context, label, _ in islice(_turns("test"), 100))
     write(path, records)
@@ -228,6 +246,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     **{f"my_{split}.jsonl": partial(_dialogues, split) for split in ("train", "valid", "test")},
     "beir": _beir,
     "pairs.csv": _table,
+    "faq.csv": _questions,
     "replies.txt": _replies,
     "replies.jsonl": _replies,
     "more.jsonl": _more_replies,

@@ -1,4 +1,4 @@
-"""Every command and every piece of Python in README and docs/ does what the reader is told, on small data."""
+"""Every command and piece of Python in README, docs/ and the skill does what the reader is told, on small data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.docs.stand_ins import MODELS, VARIABLES, make_files, models_in
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SKILL = ROOT / "skills" / "polyencoder" / "SKILL.md"
+DOCUMENTS = [ROOT / "README.md", SKILL, *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPETS = [snippet for document in DOCUMENTS for snippet in read_snippets(document)]
 BLOCKS = [list(group) for _, group in groupby((s for s in SNIPPETS if not s.not_run), key=lambda s: s.document)]
 # Their blocks take three seconds or more, and of what they do others have something.
@@ -68,7 +69,8 @@ def _copy(path: Path, to: Path) -> None:
 
 def name_of(document: Path) -> str:
     """Its path in docs/."""
-    return document.name if document.name == "README.md" else document.relative_to(ROOT / "docs").as_posix()
+    docs = ROOT / "docs"
+    return document.relative_to(docs).as_posix() if document.is_relative_to(docs) else document.name
 
 
 def run_of(snippets: list[Snippet]) -> Any:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from cyclopts.ext.mkdocs import process_cyclopts_directives
 from fastapi import FastAPI
 from markdown.extensions.toc import slugify
@@ -62,7 +63,7 @@ def test_the_page_of_the_server_names_each_route():
     assert [path for path in add_routes(FastAPI()).openapi()["paths"] if path.partition("/{")[0] not in page] == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt"])
 def test_links_beside_the_site_lead_somewhere(name):
     """mkdocs checks the links of docs/ alone."""
     for target in re.findall(r"\]\(([^):\s]+)\)", (ROOT / name).read_text(encoding="utf-8")):
@@ -71,6 +72,22 @@ def test_links_beside_the_site_lead_somewhere(name):
         assert page.exists(), target
         headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
         assert not anchor or anchor in {slugify(heading, "-") for heading in headings}, target
+
+
+def test_llms_txt_has_a_title_a_summary_and_each_page():
+    """The form of llmstxt.org."""
+    text = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    assert re.match(r"# .+\n\n> .+\n", text)
+    pages = [page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in sorted(pages) if f"]({page})" not in text] == []
+
+
+def test_the_skill_says_what_it_is_for():
+    _, head, _ = (ROOT / "skills/polyencoder/SKILL.md").read_text(encoding="utf-8").split("---\n", 2)
+    facts = yaml.safe_load(head)
+    assert facts.keys() == {"name", "description"}
+    assert facts["name"] == "polyencoder"
+    assert len(facts["description"]) < 1024
 
 
 def test_links_to_source_files_lead_somewhere():

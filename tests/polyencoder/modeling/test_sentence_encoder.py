@@ -28,15 +28,16 @@ TEXTS = ["hello", "i love snow", "Hello World order 66", "no . " * 30 + "every w
 
 @pytest.fixture
 def transformer(tmp_path):
-    """(family, **kwargs of Transformer) -> the module, of random weights."""
+    """(family, pieces=, **kwargs of Transformer) -> the module, of random weights; `pieces` pads with another id."""
 
-    def make(family: str = "bert", **options) -> Transformer:
+    def make(family: str = "bert", *, pieces: bool = False, **options) -> Transformer:
         configure, kind = FAMILIES[family]
         config = configure()
+        pad = config.pad_token_id or 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "encoder")
-        tokenizer_of(kind, pad=config.pad_token_id or 0).save_pretrained(tmp_path / "encoder")
+        tokenizer_of("pieces" if pieces else kind, pad=1 if pieces else pad).save_pretrained(tmp_path / "encoder")
         if config.pad_token_id == 1:  # as in their files: the first of 64 positions is the third
             options.setdefault("max_seq_length", 62)
         return Transformer(str(tmp_path / "encoder"), **options)
@@ -66,6 +67,7 @@ FOLDERS = {
     "max, dot product": (lambda t: [t(), Pooling(16, "max")], {"similarity_fn_name": "dot"}),
     "weighted mean": (lambda t: [t(), Pooling(16, "weightedmean"), Normalize()], {}),
     "last token": (lambda t: [t("roberta"), Pooling(16, "lasttoken"), Normalize()], {}),
+    "paraphrase-multilingual-MiniLM": (lambda t: [t(pieces=True), Pooling(16)], {}),  # a BERT with XLM-R's tokenizer
     "dense": (lambda t: [t(), Pooling(16), Dense(16, 6), Normalize()], {}),
     "two dense": (
         lambda t: [t(), Pooling(16), Dense(16, 24), Dense(24, 6, bias=False, activation_function=nn.GELU())],
@@ -128,7 +130,7 @@ def assert_same_vectors(ranker: Ranker, oracle: SentenceTransformer) -> None:
 
 
 @pytest.mark.slow
-@mostly_long("name", FOLDERS, quick=9)
+@mostly_long("name", FOLDERS, quick=10)
 def test_vectors(save, tmp_path, name):
     oracle, folder = save(name)
     ranker = Ranker.load(folder, device="cpu")
