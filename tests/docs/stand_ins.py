@@ -158,21 +158,11 @@ def _table(path: Path) -> None:
 
 
 def _questions(path: Path) -> None:
-    """Pairs to train on and to calibrate with: most questions have the words of their answer, some could be any's."""
-    frames = [
-        "my {} is here",
-        "my {} is here ?",
-        "is my {} here ?",
-        "here is my {} .",
-        "is here my {} ?",
-        "my {} here ?",
-    ]
-    frames += ["where is it ?"]
-    write_csv(
-        path,
-        ["question", "answer"],
-        [[frame.format(thing), f"my {thing} is here ."] for thing in _THINGS for frame in frames],
-    )
+    """Pairs to train on and to calibrate with: an encoder of random weights finds an answer of as many tokens."""
+    frames = ["the {} is here .", "a {} is here .", "your {} is here .", "my {} is here ?", "my {} is here !"]
+    frames += ["my {} is there .", "where is it ?"]  # the last one has no right answer
+    rows = [[frame.format(thing), f"my {thing} is here ."] for thing in _THINGS for frame in frames]
+    write_csv(path, ["question", "answer"], rows)
 
 
 def _threads(path: Path) -> None:
