@@ -79,7 +79,7 @@ def run_of(snippets: list[Snippet]) -> Any:
     return pytest.param(snippets, id=name, marks=[pytest.mark.long] if name in LONG else [])
 
 
-@pytest.mark.parametrize("snippets", map(run_of, BLOCKS))
+@pytest.mark.parametrize("snippets", [*map(run_of, BLOCKS)])
 def test_the_snippets_of_a_document_run_in_order(snippets, tmp_path, request, put):
     folder = tmp_path / "project"
     folder.mkdir()
