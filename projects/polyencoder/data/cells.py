@@ -12,7 +12,8 @@ from typing import Any
 from polyencoder.checks import checked_candidate
 from polyencoder.errors import InputError
 
-_NUMPY_LIST = re.compile(r"""(['"])\s+['"]""")
+_TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_NUMPY_LIST = re.compile(rf"\[\s*{_TEXT}\s+{_TEXT}")
 
 
 def parse_list(value: Any, *, where: str, numbers: bool = False) -> Any:
@@ -22,7 +23,7 @@ def parse_list(value: Any, *, where: str, numbers: bool = False) -> Any:
     try:
         items = json.loads(text)
     except (ValueError, RecursionError):
-        if _NUMPY_LIST.search(text):
+        if _NUMPY_LIST.match(text):
             raise InputError(
                 f"{where}: {text:.60} is a list as NumPy prints it, without commas: write the column with json.dumps"
             ) from None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from polyencoder.data.cells import earlier_columns, is_empty, parse_list, read_response, read_texts, with_earlier
 from polyencoder.errors import InputError
 
 
+@example(turns=[" "])
+@example(turns=["it ' ' s", '" "'])
 @given(turns=st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1))
 def test_a_list_of_texts_is_read_as_json_and_python_write_it(turns):
     assert parse_list(json.dumps(turns), where="") == turns
@@ -23,9 +26,12 @@ def test_what_is_no_list_of_texts_stays(value):
     assert parse_list(value, where="") == value
 
 
-def test_a_list_as_numpy_prints_it_is_an_error():
+@pytest.mark.parametrize(
+    "texts", [["hello", "there"], ["it's", "a 'b'", "a \"c\" 'd'"], [f"turn {n} ," for n in range(99)]]
+)
+def test_a_list_as_numpy_prints_it_is_an_error(texts):
     with pytest.raises(InputError, match=r"a\.csv, line 2.*NumPy"):
-        parse_list("['hello' 'there']", where="a.csv, line 2")
+        parse_list(str(np.array(texts, dtype=object)), where="a.csv, line 2")
 
 
 def test_turns_in_columns_are_joined_oldest_first():
