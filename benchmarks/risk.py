@@ -3,9 +3,9 @@
     python -m benchmarks.risk --datapath ../shared/data --dialogue MODEL --tools MODEL --tool-data DATA --json
 
 Each question is encoded once. For each of `--resamples` splits `--examples` questions calibrate the ranker, as
-`polyencoder calibrate --risk` does, and all others are answered; a fifth of them has no right answer. A promise has
-held if at most its share of these answers is wrong. Beside it: the lowest score above which 90 % of the answers to the
-same calibration questions are right.
+`polyencoder calibrate --risk` does, and all others are answered; a fifth of them has no right answer. Of all splits
+`promised` have a promise, and `broken` one that more wrong answers break, at most 5 % by its confidence. Beside it: the
+lowest score above which 90 % of the answers to the same calibration questions are right.
 
 - banking77: MiniLM, untrained. An intent's score is that of its most similar training question. Questions without an
   answer are first turns of DailyDialog.
@@ -49,31 +49,28 @@ PRECISION = 0.9
 UNANSWERABLE = 0.2
 SUPPORT = Path(__file__).parents[1] / "examples" / "support"
 TOOLS = Path(__file__).parents[1] / "examples" / "tools.py"
-CASES = ("banking77", "shop", "dialogue", "tools")
 
 
-class Asked(NamedTuple):
+class Questions(NamedTuple):
     """Questions whose answers are known, and the same questions as they are asked."""
 
-    known: Observations
+    answerable: Observations
     outside: Observations | None = None
-    """Questions of another kind, which no candidate answers; None for `known` without their right candidates."""
+    """Questions of another kind, which no candidate answers; None for the same ones without their right candidates."""
 
-    def asked(self, rng: np.random.Generator, *, unanswerable: float) -> Observations:
-        """The questions, by chance so many of them without a right answer."""
-        answerable = torch.as_tensor(rng.random(len(self.known)) >= unanswerable)
+    def mixed(self, rng: np.random.Generator, *, unanswerable: float) -> Observations:
+        """The questions; by chance so many of them have no right answer."""
+        answerable, keep = self.answerable, torch.as_tensor(rng.random(len(self.answerable)) >= unanswerable)
         if self.outside is None:
-            return self.known.where(answerable)
-        rows = torch.as_tensor(rng.integers(len(self.outside), size=len(self.known)))
-        others = self.outside.select(rows)
-        keep = answerable.unsqueeze(1)
-        return Observations(
-            torch.where(keep, self.known.scores, others.scores), self.known.right & keep, self.known.among
-        )
+            return answerable.where(keep)
+        others = self.outside.select(torch.as_tensor(rng.integers(len(self.outside), size=len(keep))))
+        keep = keep.unsqueeze(1)
+        scores = torch.where(keep, answerable.scores, others.scores)
+        return Observations(scores, answerable.right & keep, answerable.among)
 
 
-class Kept(NamedTuple):
-    """How a threshold does on new questions."""
+class Outcome(NamedTuple):
+    """The answers that a threshold lets through, on new questions."""
 
     wrong: float
     """The share of the answers; 0 if there are none."""
@@ -81,9 +78,9 @@ class Kept(NamedTuple):
     """The share of the questions."""
 
     @classmethod
-    def of(cls, answers: Answers, threshold: float) -> Kept:
-        given = answers.probabilities >= threshold
-        return cls(float((given & ~answers.right).sum() / max(1, given.sum())), float(given.mean()))
+    def of(cls, answers: Answers, threshold: float) -> Outcome:
+        passes = answers.probabilities >= threshold
+        return cls(float((passes & ~answers.right).sum() / max(1, passes.sum())), float(passes.mean()))
 
 
 def split(n: int, examples: int, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,7 +92,7 @@ def split(n: int, examples: int, rng: np.random.Generator) -> tuple[torch.Tensor
 def promised(
     calibrating: Observations, new: Observations, *, risks: Sequence[float], unanswerable: float, confidence: float,
     seed: int,
-) -> dict[float, Kept | None]:  # fmt: skip
+) -> dict[float, Outcome | None]:  # fmt: skip
     """How what a calibration promises for each risk does on new questions; None where it promises nothing."""
     calibration, _ = promising(
         calibrating, risks, confidence=confidence, unanswerable=unanswerable, fingerprint="", seed=seed
@@ -103,49 +100,49 @@ def promised(
     scores = new.scores[:, : new.depth].numpy()
     first = calibration.probabilities(scores, among=new.among.numpy())[:, 0]
     answers = Answers(first, new.right[:, 0].numpy())
-    made = {one.risk: Kept.of(answers, one.threshold) for one in calibration.promises}
-    return {risk: made.get(risk) for risk in risks}
+    outcomes = {promise.risk: Outcome.of(answers, promise.threshold) for promise in calibration.promises}
+    return {risk: outcomes.get(risk) for risk in risks}
 
 
-def by_score(calibrating: Observations, new: Observations, *, precision: float) -> Kept | None:
+def by_score(calibrating: Observations, new: Observations, *, precision: float) -> Outcome | None:
     """The lowest score above which enough answers to the calibration's questions are right, on new questions."""
     scores, right = calibrating.scores[:, 0].numpy(), calibrating.right[:, 0].numpy()
     order = np.argsort(-scores, kind="stable")
     enough = np.flatnonzero(np.cumsum(right[order]) >= precision * np.arange(1, len(order) + 1))
     if not enough.size:
         return None
-    return Kept.of(Answers(new.scores[:, 0].numpy(), new.right[:, 0].numpy()), scores[order[enough[-1]]])
+    return Outcome.of(Answers(new.scores[:, 0].numpy(), new.right[:, 0].numpy()), scores[order[enough[-1]]])
 
 
-def measure(case: str, questions: Asked, *, examples: int, resamples: int) -> list[dict[str, Any]]:
+def measure(case: str, questions: Questions, *, examples: int, resamples: int) -> list[dict[str, Any]]:
     """A row for each risk, and one for the threshold of a score."""
     risks = [risk for risk in DRAWN if examples >= 2 * fewest_answers(risk, confidence=CONFIDENCE)]
-    of_risk: dict[float, list[Kept | None]] = {risk: [] for risk in risks}
-    of_score: list[Kept | None] = []
+    of_risk: dict[float, list[Outcome | None]] = {risk: [] for risk in risks}
+    of_score: list[Outcome | None] = []
     for seed in range(resamples):
         rng = np.random.default_rng(seed)
-        sample, others = split(len(questions.known), examples, rng)
-        calibrating = questions.known.select(sample)
-        new = questions.asked(rng, unanswerable=UNANSWERABLE).select(others)
-        made = promised(calibrating, new, risks=risks, unanswerable=UNANSWERABLE, confidence=CONFIDENCE, seed=seed)
-        for risk, kept in made.items():
-            of_risk[risk].append(kept)
-        coin = torch.as_tensor(rng.random(examples) >= UNANSWERABLE)
-        of_score.append(by_score(calibrating.where(coin), new, precision=PRECISION))
-    facts = {"case": case, "right": questions.known.right[:, 0].double().mean().item(), "examples": examples}
-    rows = [{**facts, "threshold": "promise", **_summed(kept, risk=risk)} for risk, kept in of_risk.items()]
+        sample, others = split(len(questions.answerable), examples, rng)
+        calibrating = questions.answerable.select(sample)
+        new = questions.mixed(rng, unanswerable=UNANSWERABLE).select(others)
+        outcomes = promised(calibrating, new, risks=risks, unanswerable=UNANSWERABLE, confidence=CONFIDENCE, seed=seed)
+        for risk, outcome in outcomes.items():
+            of_risk[risk].append(outcome)
+        keep = torch.as_tensor(rng.random(examples) >= UNANSWERABLE)
+        of_score.append(by_score(calibrating.where(keep), new, precision=PRECISION))
+    facts = {"case": case, "right": questions.answerable.right[:, 0].double().mean().item(), "examples": examples}
+    rows = [{**facts, "threshold": "promise", **_summed(outcomes, risk=risk)} for risk, outcomes in of_risk.items()]
     return [*rows, {**facts, "threshold": "score", **_summed(of_score, risk=round(1 - PRECISION, 4))}]
 
 
-def _summed(kept: Sequence[Kept | None], *, risk: float) -> dict[str, Any]:
-    """How often there is a threshold, how often none is broken, and the means of what it does; no answers without."""
-    made = [one for one in kept if one is not None]
+def _summed(outcomes: Sequence[Outcome | None], *, risk: float) -> dict[str, Any]:
+    """The shares of all splits that have a threshold, and that break it; the mean share of wrong and of all answers."""
+    made = [outcome for outcome in outcomes if outcome is not None]
     return {
         "risk": risk,
-        "made": len(made) / len(kept),
-        "held": sum(one is None or one.wrong <= risk for one in kept) / len(kept),
-        "wrong": statistics.mean(one.wrong for one in made) if made else None,
-        "answered": sum(one.answered for one in made) / len(kept),
+        "promised": len(made) / len(outcomes),
+        "broken": sum(outcome.wrong > risk for outcome in made) / len(outcomes),
+        "wrong": statistics.mean(outcome.wrong for outcome in made) if made else None,
+        "answered": sum(outcome.answered for outcome in made) / len(outcomes),
     }
 
 
@@ -153,8 +150,9 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draws the share of questions that get an answer for each risk."""
     figure = new_figure(4.6, 3.2)
     axes = figure.subplots()
-    for case, own in itertools.groupby((row for row in rows if row["threshold"] == "promise"), key=lambda r: r["case"]):
-        points = [(100 * row["risk"], 100 * row["answered"]) for row in own]
+    promises = [row for row in rows if row["threshold"] == "promise"]
+    for case, of_case in itertools.groupby(promises, key=lambda row: row["case"]):
+        points = [(100 * row["risk"], 100 * row["answered"]) for row in of_case]
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=case)
     axes.set(xlabel="promised risk (%)", ylabel="questions answered (%)", xlim=(0, None), ylim=(0, 100))
     axes.grid(alpha=0.3)
@@ -168,7 +166,7 @@ def _outside(scores: torch.Tensor) -> Observations:
     return Observations(best, torch.zeros_like(best, dtype=torch.bool), torch.full((len(best),), best.shape[1]))
 
 
-def banking77(ranker: Ranker, datapath: Path, limit: int) -> Asked:
+def banking77(ranker: Ranker, datapath: Path, limit: int) -> Questions:
     train, test = ([row for _, row in records(datapath / "banking77" / f"{name}.csv")] for name in ("train", "test"))
     random.Random(0).shuffle(test)
     train.sort(key=lambda row: row["category"])
@@ -180,18 +178,20 @@ def banking77(ranker: Ranker, datapath: Path, limit: int) -> Asked:
         return torch.from_numpy(np.maximum.reduceat(similar, [*starts.values()], axis=1)).double()
 
     examples = [Example([row["text"]], row["category"], [*starts]) for row in test[:limit]]
-    known = observations_of(examples, enumerate(scores([example.turns[0] for example in examples])))
-    return Asked(known, _outside(scores(_first_turns(datapath, len(test)))))
+    answerable = observations_of(examples, enumerate(scores([example.turns[0] for example in examples])))
+    return Questions(answerable, _outside(scores(_first_turns(datapath, len(test)))))
 
 
-def shop(ranker: Ranker, datapath: Path, limit: int) -> Asked:
+def shop(ranker: Ranker, datapath: Path, limit: int) -> Questions:
     replies = [row["text"] for _, row in records(SUPPORT / "replies.jsonl")]
     rows = [row for name in ("train", "valid") for _, row in records(SUPPORT / f"{name}.jsonl")][:limit]
-    known = observe(ranker, [Example(row["context"], row["response"], replies) for row in rows])
-    return Asked(known, _outside(torch.from_numpy(ranker.score(_first_turns(datapath, 1000), replies)).double()))
+    answerable = observe(ranker, [Example(row["context"], row["response"], replies) for row in rows])
+    return Questions(
+        answerable, _outside(torch.from_numpy(ranker.score(_first_turns(datapath, 1000), replies)).double())
+    )
 
 
-def dialogue(ranker: Ranker, datapath: Path, limit: int) -> Asked:
+def dialogue(ranker: Ranker, datapath: Path, limit: int) -> Questions:
     rows = [
         {"context": turns[:turn], "response": turns[turn]}
         for split, turns in _dialogues(datapath)
@@ -199,12 +199,12 @@ def dialogue(ranker: Ranker, datapath: Path, limit: int) -> Asked:
         for turn in range(1, len(turns))
     ]
     random.Random(0).shuffle(rows)
-    return Asked(observe(ranker, read_examples(rows[:limit])[0]))
+    return Questions(observe(ranker, read_examples(rows[:limit])[0]))
 
 
-def tools(ranker: Ranker, data: Path, limit: int) -> Asked:
+def tools(ranker: Ranker, data: Path, limit: int) -> Questions:
     rows = runpy.run_path(str(TOOLS))["examples_of"](data, "test")[:limit]
-    return Asked(observe(ranker, read_examples(rows)[0]))
+    return Questions(observe(ranker, read_examples(rows)[0]))
 
 
 def _first_turns(datapath: Path, n: int) -> list[str]:
@@ -217,13 +217,18 @@ def _dialogues(datapath: Path) -> Iterator[tuple[str, list[str]]]:
         yield row["split"], row["turns"]
 
 
+READERS: dict[str, Callable[[Ranker, Path, int], Questions]] = {
+    function.__name__: function for function in (banking77, shop, dialogue, tools)
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--datapath", type=Path, required=True, help="the folder with banking77 and dailydialog in it")
     parser.add_argument("--dialogue", metavar="MODEL", help="a ranker of replies (default: MiniLM)")
     parser.add_argument("--tools", metavar="MODEL", help="a ranker of tools (default: MiniLM)")
     parser.add_argument("--tool-data", type=Path, help="the folder that examples/tools.py reads, for the case tools")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--cases", nargs="+", choices=[*READERS], default=[*READERS])
     parser.add_argument("--examples", type=int, default=1000, help="of a calibration")
     parser.add_argument("--questions", type=int, default=4000, help="of each case, at most")
     parser.add_argument("--resamples", type=int, default=200)
@@ -231,19 +236,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
     resamples, limit = (5, 300) if flags.quick else (flags.resamples, flags.questions)
-    untrained = minilm_folder()
-    made: dict[str, Callable[[], Asked]] = {
-        "banking77": lambda: banking77(Ranker.load(untrained), flags.datapath, limit),
-        "shop": lambda: shop(Ranker.load(untrained), flags.datapath, limit),
-        "dialogue": lambda: dialogue(Ranker.load(flags.dialogue or untrained), flags.datapath, limit),
-        "tools": lambda: tools(Ranker.load(flags.tools or untrained), flags.tool_data, limit),
-    }
     if "tools" in flags.cases and flags.tool_data is None:
-        raise SystemExit("the case tools needs --tool-data, the folder that examples/tools.py reads")
+        parser.error("the case tools needs --tool-data, the folder that examples/tools.py reads")
+    data = {"tools": flags.tool_data}
+    models = {case: Ranker.load(getattr(flags, case, None) or minilm_folder()) for case in flags.cases}
     rows = []
-    for case in flags.cases:
-        questions = made[case]()
-        rows += measure(case, questions, examples=min(flags.examples, len(questions.known) // 2), resamples=resamples)
+    for case, ranker in models.items():
+        questions = READERS[case](ranker, data.get(case, flags.datapath), limit)
+        examples = min(flags.examples, len(questions.answerable) // 2)
+        rows += measure(case, questions, examples=examples, resamples=resamples)
     if flags.picture:
         draw(rows, flags.picture)
     shown = [row for row in rows if row["risk"] in RISKS]
@@ -253,9 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "settings": {"confidence": CONFIDENCE, "unanswerable": UNANSWERABLE, "resamples": resamples},
         "rows": rows if flags.json else shown,
         "summary": {
-            f"least_held_of_a_{kind}": min(
-                (row["held"] for row in shown if row["made"] and row["threshold"] == kind), default=None
-            )
+            f"broken_by_{kind}": max(row["broken"] for row in shown if row["threshold"] == kind)
             for kind in ("promise", "score")
         },
     }

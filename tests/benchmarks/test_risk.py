@@ -29,8 +29,8 @@ def made_up(n: int) -> Observations:
 
 def test_what_a_threshold_does():
     answers = Answers(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False]))
-    assert risk.Kept.of(answers, 0.7) == (1 / 3, 0.75)
-    assert risk.Kept.of(answers, 0.95) == (0, 0)
+    assert risk.Outcome.of(answers, 0.7) == (1 / 3, 0.75)
+    assert risk.Outcome.of(answers, 0.95) == (0, 0)
 
 
 def test_the_lowest_score_with_enough_right_answers():
@@ -43,7 +43,7 @@ def test_the_lowest_score_with_enough_right_answers():
 
 def test_questions_of_another_kind_take_the_place_of_some():
     known, outside = made_up(400), observed([[-1.0, -2.0]], [[False, False]])
-    asked = risk.Asked(known, outside).asked(np.random.default_rng(0), unanswerable=0.25)
+    asked = risk.Questions(known, outside).mixed(np.random.default_rng(0), unanswerable=0.25)
     others = asked.scores[:, 0] == -1
     assert 0.15 < others.double().mean() < 0.35
     assert not asked.right[others].any()
@@ -51,13 +51,13 @@ def test_questions_of_another_kind_take_the_place_of_some():
 
 
 def test_promises_are_counted():
-    *promises, score = risk.measure("made up", risk.Asked(made_up(600)), examples=300, resamples=8)
+    *promises, score = risk.measure("made up", risk.Questions(made_up(600)), examples=300, resamples=8)
     assert [row["risk"] for row in promises] == [one for one in risk.DRAWN if one >= 0.02]  # 300 prove no 1 %
     answered = [row["answered"] for row in promises]
     assert answered == sorted(answered)
-    assert promises[-1]["made"] == promises[-1]["held"] == 1
+    assert (promises[-1]["promised"], promises[-1]["broken"]) == (1, 0)
     assert promises[-1]["wrong"] <= promises[-1]["risk"]
-    assert (score["threshold"], score["risk"], score["made"]) == ("score", 0.1, 1)
+    assert (score["threshold"], score["risk"], score["promised"]) == ("score", 0.1, 1)
 
 
 @pytest.mark.slow
@@ -78,11 +78,12 @@ def test_every_case(tmp_path, capsys):
     data = ["--datapath", str(tmp_path), "--tool-data", str(tmp_path / "tools")]
     risk.main([*data, "--quick", "--json", "--picture", str(tmp_path / "risk.svg")])
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert {row["case"] for row in rows if row["threshold"] == "score"} == {*risk.CASES}
-    assert all(0 <= row["held"] <= 1 for row in rows)
+    assert {row["case"] for row in rows if row["threshold"] == "score"} == {*risk.READERS}
+    assert all(0 <= row["broken"] <= row["promised"] <= 1 for row in rows)
     assert "<!-- shop -->" in (tmp_path / "risk.svg").read_text()  # the others have too few examples
 
 
-def test_tools_without_their_files(tmp_path):
-    with pytest.raises(SystemExit, match="--tool-data"):
+def test_tools_without_their_files(tmp_path, capsys):
+    with pytest.raises(SystemExit):
         risk.main(["--datapath", str(tmp_path), "--cases", "tools"])
+    assert "--tool-data" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.stats import binom
 
-from benchmarks.risk import Kept, promised, split
+from benchmarks.risk import Outcome, promised, split
 from polyencoder.calibration.fitting import Observations
 from polyencoder.calibration.probability import DEPTH
 from polyencoder.calibration.risk import Answers, prove
@@ -59,14 +59,14 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
                 pool.select(sample), asked.select(others),
                 risks=[risk], unanswerable=UNANSWERABLE, confidence=CONFIDENCE, seed=number,
             )  # fmt: skip
-            kept, kind = made[risk], "index"
+            outcome, kind = made[risk], "index"
         else:
             promise = prove(made_up(300, rng), made_up(300, rng), risk=risk, confidence=CONFIDENCE)
-            kept, kind = promise and Kept.of(made_up(20_000, rng), promise.threshold), "made up"
-        if kept is None:
+            outcome, kind = promise and Outcome.of(made_up(20_000, rng), promise.threshold), "made up"
+        if outcome is None:
             counts.count(f"{kind}: none promised")
         else:
-            counts.count(f"{kind}: held" if kept.wrong <= risk else f"{kind}: broken")
+            counts.count(f"{kind}: held" if outcome.wrong <= risk else f"{kind}: broken")
     for kind in ("index", "made up"):
         broken = counts.of.get(f"{kind}: broken", 0)
         made = broken + counts.of.get(f"{kind}: held", 0)
