@@ -94,7 +94,9 @@ def main(
             architecture=architecture,
             batch_size=64,
             learning_rate=1e-4,
+            share_encoders=True,  # generalises better to new tools than an encoder for each side
             text_truncate=128,
+            label_truncate=128,  # descriptions of tools and parameters are longer than replies
             epochs=1,
             precision=precision,
             max_updates=max_updates,
