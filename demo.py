@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     data = ["--train", str(DATA / "train.jsonl"), "--valid", str(DATA / "valid.jsonl")]
     say("1. Train a poly-encoder on 160 questions; 80 others choose the best of its models")
-    run("train", "--backbone", args.backbone or installed_encoder(), *data, "--out", bot,
+    run("train", "--architecture", "poly", "--backbone", args.backbone or installed_encoder(), *data, "--out", bot,
         "--max-updates", str(args.updates), "--batch-size", "32", "--learning-rate", "1e-4")  # fmt: skip
     say("2. Index the replies")
     run("index", "--model", bot, "--candidates", str(DATA / "replies.jsonl"), "--out", replies)

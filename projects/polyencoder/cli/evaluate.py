@@ -53,6 +53,7 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     from polyencoder.evaluation import evaluate as evaluated
     from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
     from polyencoder.evaluation.names import format_line, main_measures, parse_hits_at
+    from polyencoder.evaluation.significance import FEW, standard_error
     from polyencoder.evaluation.tfidf import evaluate_tfidf
 
     negatives, baseline = settings.negatives, settings.baseline
@@ -88,7 +89,12 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
         more = {"without_earlier_turns": left_out, "tfidf": tfidf}
         say(json.dumps(of_it | {name: value for name, value in more.items() if value}))
         return
-    say(f"{len(examples):,} examples: {format_line(main_measures(report), form='.4g')}")
+    measures = main_measures(report)
+    few = ""
+    if len(examples) < FEW:
+        first = next(iter(measures))
+        few = f" (standard error of {first} {standard_error(measures[first], len(examples)):.2g})"
+    say(f"{len(examples):,} examples: {format_line(measures, form='.4g')}{few}")
     if tfidf:
         say(f"TF-IDF, of the last turn: {format_line(main_measures(tfidf), form='.4g')}")
     if left_out:

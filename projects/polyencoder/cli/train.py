@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ def train(settings: TrainSettings) -> None:
 
 def _format_summary(report: RunReport, *, of: Architecture) -> str:
     from polyencoder.evaluation.names import main_measures
+    from polyencoder.evaluation.significance import FEW, standard_error
 
     rows = {"TF-IDF": report.tfidf, "before training": report.before, "trained": report.trained}
     rows = {who: metrics for who, metrics in rows.items() if metrics}
@@ -44,16 +46,19 @@ def _format_summary(report: RunReport, *, of: Architecture) -> str:
     lines = [f"{who:16} {first} {_get_first(metrics, first):.3f}" for who, metrics in rows.items()]
     if report.as_bi_encoder:
         lines[-2] += ", of a bi-encoder of the backbone: the new model's other layers are random"
-    gain = _get_first(report.trained, first) - _get_first(report.before, first)
+    after, before = _get_first(report.trained, first), _get_first(report.before, first)
+    few = ""
+    if report.examples < FEW:
+        error = math.hypot(*(standard_error(share, report.examples) for share in (after, before)))
+        few = f" (standard error {error:.3f}: {report.examples} examples are few)"
     ended = f"; ended early: {report.stopped}" if report.stopped else ""
     which = f"the model after {report.best} of {report.updates} updates" if report.best else "the model before training"
-    return "\n".join(
-        [
-            *lines,
-            f"training gained {gain:+.3f} in {report.updates} updates, {report.seconds:.0f} s{ended}; kept: {which}",
-            f"{report.out}: written. Next: {_suggest_next(shlex.quote(str(report.out)), of)}",
-        ]
-    )
+    lines += [
+        f"training gained {after - before:+.3f}{few} in {report.updates} updates, {report.seconds:.0f} s{ended}; "
+        f"kept: {which}",
+        f"{report.out}: written. Next: {_suggest_next(shlex.quote(str(report.out)), of)}",
+    ]
+    return "\n".join(lines)
 
 
 def _suggest_next(model: str, architecture: Architecture) -> str:

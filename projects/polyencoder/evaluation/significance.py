@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 SAMPLES = 10_000
+FEW = 200
+"""A share of fewer examples has a standard error of up to 3.5 points: it is shown beside it."""
 _AT_ONCE = 1 << 22  # numbers drawn together
 
 Array = np.ndarray[Any, Any]
+
+
+def standard_error(share: float, count: int) -> float:
+    """The standard error of a share that was measured on `count` examples; above 0 also where all are right.
+
+    Two right and two wrong examples are added (Agresti and Coull, "Approximate is Better than 'Exact'", 1998).
+    """
+    share = (share * count + 2) / (count + 4)
+    return math.sqrt(share * (1 - share) / (count + 4))
 
 
 def bootstrap_intervals(values: Array, *, samples: int = SAMPLES, seed: int = 0) -> Array:

@@ -85,7 +85,7 @@ def ranker_options(pretrained: Pretrained) -> dict[str, Any]:
 
     All of it is trained, its embeddings too, as with the paper's own weights (Humeau et al., Section 5.3).
     Contexts and candidates are as long as its sequences, where they would be longer; and where pre-training compared
-    vectors, it is a bi-encoder that scores as that did.
+    vectors, the ranker scores as that did.
     """
     longest, model = pretrained.longest, pretrained.model
     lengths = {"text_truncate": TextConfig.text_truncate, "label_truncate": TextConfig.label_truncate}
@@ -93,7 +93,6 @@ def ranker_options(pretrained: Pretrained) -> dict[str, Any]:
     options["fine_tuned"] = "all"
     if model.next_utterance is not None:
         return options
-    options["architecture"] = "bi"
     if model.reduction != "first":
         options["reduction"] = model.reduction
     if model.normalize:

@@ -35,7 +35,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "fast": {"architecture": "bi", "text_truncate": 64, "label_truncate": 32, "batch_size": 64, "epochs": 1.0},
         "balanced": {
-            "architecture": "poly",
+            "architecture": "bi",
             "text_truncate": 128,
             "label_truncate": 48,
             "batch_size": 64,
@@ -107,8 +107,8 @@ class ModelSettings(Settings):
     ranker whose encoder a new one starts from: folder or hub id."""
     init: Annotated[str | None, Parlai("init_model", theirs=True)] = None
     """A trained ranker to train further instead: folder, model file or hub id."""
-    architecture: Annotated[Architecture, Parlai("model", theirs=True)] = "poly"
-    """The kind of ranker (default: poly, or as --init)."""
+    architecture: Annotated[Architecture, Parlai("model", theirs=True)] = "bi"
+    """The kind of ranker (default: bi, or as --init)."""
     n_codes: Annotated[Count | None, _POLY, _NEW, Parlai("poly_n_codes")] = None
     """m, the number of context vectors of a poly-encoder (default: 64). One that starts from another poly-encoder keeps
     its context vectors, their number and attention, where no flag says otherwise; with another kind of them
@@ -252,7 +252,7 @@ class TrainSettings(Settings):
             from polyencoder.checkpoint import stored_architecture
 
             architecture = stored_architecture(init)
-        architecture = architecture or preset.get("architecture", "poly")
+        architecture = architecture or preset.get("architecture", ModelSettings.architecture)
         spec = family(architecture)
         usual = {"architecture": architecture, **spec.preset(fine_tuning=bool(init))}
         if not spec.can.has_vectors:

@@ -74,6 +74,8 @@ class RunReport:
     """Empty if the training responses have no words."""
     trained: dict[str, float]
     """The best evaluation of the run."""
+    examples: int
+    """Of each evaluation."""
     out: Path
     updates: int
     seconds: float
@@ -196,6 +198,7 @@ def _train(
         baselines.stands_in,
         baselines.tfidf,
         best.trained,
+        len(data.valid),
         Path(settings.data.out),
         progress.updates,
         progress.seconds,

@@ -97,13 +97,7 @@ KINDS = ["today", "great", "fine", "high", "two"]
 @pytest.fixture
 def run():
     def run(*arguments):
-        """Numbers of codes are a poly-encoder's."""
-        words = with_files_once([*arguments])
-        kind = words[words.index("--architecture") + 1] if "--architecture" in words else "--config" not in words
-        if kind not in ("poly", True) and 4 in words:
-            place = words.index("--n-codes")
-            del words[place : place + 2]
-        return run_command(*words).output
+        return run_command(*with_files_once([*arguments])).output
 
     return run
 
@@ -131,8 +125,6 @@ def arguments(pairs, backbone_folder):
             24,
             "--label-truncate",
             16,
-            "--n-codes",
-            4,
             "--reduction",
             "mean",
             "--fine-tuned",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from scipy import stats
 
-from polyencoder.evaluation.significance import bootstrap_intervals, randomisation_test
+from polyencoder.evaluation.significance import bootstrap_intervals, randomisation_test, standard_error
 
 RNG = np.random.default_rng(5)
 VALUES = np.stack([RNG.random(60), RNG.integers(0, 2, 60).astype(float)], axis=1)
@@ -20,6 +21,14 @@ def test_intervals_of_each_measure_are_scipys():
         theirs = stats.bootstrap(sample, np.mean, n_resamples=20_000, method="percentile", random_state=1)
         np.testing.assert_allclose((low, high), theirs.confidence_interval, rtol=1e-12)
         assert low < VALUES[:, column].mean() < high
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.0, 3), (1.0, 3), (0.5, 10), (0.9, 100)])
+def test_standard_error_of_a_share(share, count):
+    """Four standard errors are about as wide as Clopper and Pearson's interval of 95 %."""
+    error = standard_error(share, count)
+    low, high = stats.binomtest(round(share * count), count).proportion_ci(method="exact", confidence_level=0.95)
+    assert 0.8 * (high - low) < 4 * error < 1.1 * (high - low)
 
 
 def test_intervals_of_few_and_of_equal_values():

@@ -22,7 +22,7 @@ def test_what_is_given_takes_precedence(tmp_path):
     (tmp_path / "run.yaml").write_text("preset: balanced\nepochs: 5\n")
     settings = TrainSettings(config=str(tmp_path / "run.yaml"), batch_size=16, **GIVEN)
     assert (settings.training.epochs, settings.training.batch_size) == (5.0, 16)
-    assert settings.preset_values == {"architecture": "poly", "text_truncate": 128, "label_truncate": 48}
+    assert settings.preset_values == {"architecture": "bi", "text_truncate": 128, "label_truncate": 48}
     assert TrainSettings(preset="balanced", max_updates=9, **GIVEN).training.epochs is None
 
 

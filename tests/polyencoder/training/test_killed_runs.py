@@ -64,7 +64,7 @@ def make_settings(tmp_path, backbone_folder, vocabulary):
         if settings.get("architecture") == "convert":
             start = {"vocabulary": str(vocabulary), **CONVERT}
         else:
-            start = around | ({"n_codes": 4} if "architecture" not in settings else {})
+            start = around | ({"architecture": "poly", "n_codes": 4} if "architecture" not in settings else {})
         return TrainSettings(out=str(tmp_path / out), **{**common, "patience": None, **start, **settings})
 
     return make

@@ -42,8 +42,8 @@ def test_what_is_not_given_has_its_default(given):
         ({}, []),
         ({"architecture": "bi", "n_codes": 16}, ["n_codes"]),
         ({"architecture": "bi", "context_vectors": "n_last"}, ["context_vectors"]),
-        ({"context_vectors": "n_last", "codes_attention": "sqrt"}, ["codes_attention"]),
-        ({"codes_attention": "multihead", "codes_attention_heads": 2}, []),
+        ({"architecture": "poly", "context_vectors": "n_last", "codes_attention": "sqrt"}, ["codes_attention"]),
+        ({"architecture": "poly", "codes_attention": "multihead", "codes_attention_heads": 2}, []),
         (
             {"reduction": "mean", "reduction_outputs": 3, "optimizer": "sgd", "betas": "0,0"},
             ["reduction_outputs", "betas"],
@@ -51,7 +51,7 @@ def test_what_is_not_given_has_its_default(given):
         ({"architecture": "cross", "n_codes": 16, "grad_cache": 4}, ["n_codes", "grad_cache"]),
         ({"architecture": "cross", "pair_tokens": 99, "share_encoders": True}, ["share_encoders"]),
         ({"pair_tokens": 99, "distillation_weight": 0.1}, ["pair_tokens", "distillation_weight"]),
-        ({"teacher": "t", "distillation_weight": 0.1, "n_codes": 16, "grad_cache": 4}, []),
+        ({"architecture": "poly", "teacher": "t", "distillation_weight": 0.1, "n_codes": 16, "grad_cache": 4}, []),
         ({"hard_negative_ranks": "5-10"}, ["hard_negative_ranks"]),
         ({"hard_negatives": 1, "hard_negative_ranks": "5-10"}, []),
         ({"schedule": "plateau", "final_learning_rate": 1e-6}, ["final_learning_rate"]),
@@ -133,10 +133,10 @@ def test_numbers_and_paths_become_what_their_fields_are():
 
 
 def test_the_architecture_of_init_is_the_default(make_ranker, tmp_path):
-    make_ranker("bi").save_pretrained(tmp_path / "bi")
-    assert TrainSettings(train="a", out="b", init=str(tmp_path / "bi")).model.architecture == "bi"
-    assert TrainSettings(train="a", out="b", init=str(tmp_path / "none")).model.architecture == "poly"
-    assert TrainSettings(train="a", out="b", backbone=str(tmp_path / "bi")).model.architecture == "poly"
+    make_ranker("poly").save_pretrained(tmp_path / "poly")
+    assert TrainSettings(train="a", out="b", init=str(tmp_path / "poly")).model.architecture == "poly"
+    assert TrainSettings(train="a", out="b", init=str(tmp_path / "none")).model.architecture == "bi"
+    assert TrainSettings(train="a", out="b", backbone=str(tmp_path / "poly")).model.architecture == "bi"
 
 
 def test_what_was_given():
