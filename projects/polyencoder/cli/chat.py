@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import field
 from typing import Annotated
 
@@ -70,11 +71,8 @@ def chat(*, settings: ChatSettings) -> None:
 
 
 def _read_lines() -> Iterator[str]:
-    while True:
-        if sys.stdin.isatty():
-            sys.stdout.write("> ")
-            sys.stdout.flush()
-        if not (line := sys.stdin.readline()):
-            return
-        if line.strip():
-            yield line.strip()
+    prompt = "> " if sys.stdin.isatty() else ""
+    with suppress(EOFError):
+        while True:
+            if line := input(prompt).strip():
+                yield line

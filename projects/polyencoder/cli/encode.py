@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import field
 from itertools import chain, islice
 from pathlib import Path
@@ -28,8 +28,6 @@ from polyencoder.storage.files import atomic_write, check_writable, reporting_wr
 from polyencoder.validation import Count
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from polyencoder.ranker import Ranker
 
 ROWS_AT_ONCE = 65_536
@@ -81,21 +79,20 @@ def encode(texts: list[str], /, *, settings: EncodeSettings) -> None:
     if not read:
         raise InputError(f"{', '.join(texts)}: no text in it")
     ranker = load_encoder(settings.encoder)
+    options = {name: getattr(settings, name) for name in ("kind", "normalize", "batch_size", "progress")}
     with reporting_write_errors(out):
         if candidates is not None and out.suffix == ".parquet":
             with atomic_write(out, overwrite=settings.overwrite) as temporary:
-                total, dim = _write_parquet(temporary, chain(read, candidates), ranker, settings=settings)
+                total, dim = _write_parquet(temporary, chain(read, candidates), ranker, **options)
         else:
             dialogues: list[Dialogue] = [one.text if isinstance(one, Candidate) else one.turns for one in read]
-            vectors = _encode(ranker, dialogues, settings=settings)
+            vectors = ranker.encode(dialogues, **options)
             write_array(out, vectors, overwrite=settings.overwrite)
             total, dim = vectors.shape
     say(f"{out}: {total:,} vectors of {dim:,} numbers")
 
 
-def _write_parquet(
-    out: Path, candidates: Iterator[Candidate], ranker: Ranker, *, settings: EncodeSettings
-) -> tuple[int, int]:
+def _write_parquet(out: Path, candidates: Iterator[Candidate], ranker: Ranker, **options: Any) -> tuple[int, int]:
     """Writes candidates and their vectors, and the model's fingerprints into the schema; returns the shape."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
@@ -104,11 +101,11 @@ def _write_parquet(
 
     total, dim, text = 0, ranker.model.dim, pyarrow.string()
     columns = {"id": text, "text": text, "vector": pyarrow.list_(pyarrow.float32(), dim), "metadata": text}
-    stated = {} if settings.normalize else {FINGERPRINTS: json.dumps(Fingerprints.of(ranker))}
+    stated = {} if options["normalize"] else {FINGERPRINTS: json.dumps(Fingerprints.of(ranker))}
     with ParquetWriter(out, pyarrow.schema([*columns.items()], metadata=stated)) as file:
         while block := [_check(candidate) for candidate in islice(candidates, ROWS_AT_ONCE)]:
             texts, ids, metadata = zip(*block, strict=True)
-            vectors = _encode(ranker, texts, settings=settings)
+            vectors = ranker.encode(texts, **options)
             column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), dim)
             arrays = [pyarrow.array(ids, text), pyarrow.array(texts, text), column, pyarrow.array(metadata, text)]
             file.write_table(pyarrow.table(arrays, schema=file.schema))
@@ -121,13 +118,3 @@ def _check(candidate: Candidate) -> tuple[str, str, str | None]:
         return checked(candidate)
     except ValueError as error:
         raise InputError(f"{candidate.where}: not a candidate that an index can hold: {error}") from None
-
-
-def _encode(ranker: Ranker, texts: Sequence[Dialogue], *, settings: EncodeSettings) -> np.ndarray[Any, Any]:
-    return ranker.encode(
-        texts,
-        kind=settings.kind,
-        normalize=settings.normalize,
-        batch_size=settings.batch_size,
-        progress=settings.progress,
-    )

@@ -10,6 +10,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from polyencoder.errors import InputError
@@ -36,14 +37,14 @@ def create_app(service: Service) -> ASGIApp:
 
     mcp = None
     if service.config.mcp == "http":
-        from polyencoder.serving.mcp import McpEndpoint  # of an extra
+        from polyencoder.serving.mcp import mcp_manager  # of an extra
 
-        mcp = McpEndpoint(service)
+        mcp = mcp_manager(service)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await _warm(service)
-        async with nullcontext() if mcp is None else mcp.running():
+        async with nullcontext() if mcp is None else mcp.run():
             yield
         await anyio.to_thread.run_sync(service.close)
 
@@ -56,7 +57,8 @@ def create_app(service: Service) -> ASGIApp:
     file = service.config.feedback
     app.state.feedback = None if file is None else feedback.Feedback(Path(file))
     if mcp is not None:
-        app.router.routes.append(mcp.route)
+        # only POST: without sessions a server has nothing to say of its own, and an open GET would delay its end
+        app.router.routes.append(Route("/mcp", endpoint=mcp.asgi_app, methods=["POST"]))
     handle_problems(app)
     app.add_middleware(RequestLimits, limits=service.config.limits, metrics=service.metrics)
     app.add_middleware(Access, config=service.config)

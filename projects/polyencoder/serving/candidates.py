@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, Json, WithJsonSchema
 
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate, as_id
@@ -69,16 +68,15 @@ async def put(request: PutRequest, service: Serving) -> Changed:
 async def delete(
     service: Serving,
     request: DeleteRequest | None = None,
-    filter: Annotated[str | None, Query(description="In place of ids: a filter of metadata, in JSON.")] = None,
+    filter: Annotated[Json[Any] | None, Query(description="In place of ids: a filter of metadata, in JSON.")] = None,
 ) -> Changed:
     """Removes the candidates of these ids, if they exist, or those that pass a filter: all or none; on disk before the
     answer."""
     if (request is None) == (filter is None):
         raise InputError("give ids in the body, or a filter in the address", argument="ids")
     if filter is not None:
-        wanted = _parse(filter)
-        service.engine.check_filter(wanted)
-        return Changed(candidates=await service.writer.change(lambda index: index.remove_where(wanted)))
+        service.engine.check_filter(filter)
+        return Changed(candidates=await service.writer.change(lambda index: index.remove_where(filter)))
     assert request is not None
     ids, limit = request.ids, service.config.limits.documents
     if not 1 <= len(ids) <= limit:
@@ -90,10 +88,3 @@ async def delete(
 async def delete_one(id_: Annotated[str, Path(alias="id", min_length=1)], service: Serving) -> Changed:
     """Removes one candidate, if it exists."""
     return await delete(service, DeleteRequest(ids=[id_]))
-
-
-def _parse(filter: str) -> Any:
-    try:
-        return json.loads(filter)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"filter is {filter!r:.60}, which is not JSON: {error}", argument="filter") from None

@@ -10,7 +10,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import anyio.to_thread
 import numpy as np
@@ -113,11 +113,9 @@ async def embeddings(request: EmbeddingsRequest, service: Serving) -> Response:
     texts = [request.input] if isinstance(request.input, str) else request.input
     _check_dim(service.engine, request.dimensions, name="dimensions")
     is_query = request.input_type in ("query", "search_query")
-    embedded = await embed(service.engine, texts, is_query=is_query, normalize=request.normalize)
-    usage = Usage.of(embedded.tokens)
-    head = EmbeddingsResponse(data=[], model=service.name, usage=usage, meta=embedded.warnings)
-    kind = request.encoding_format
-    body = await anyio.to_thread.run_sync(partial(_format_json, head, embedded.vectors, kind=kind))
+    rows, tokens, warnings = await embed(service.engine, texts, is_query=is_query, normalize=request.normalize)
+    head = EmbeddingsResponse(data=[], model=service.name, usage=Usage.of(tokens), meta=warnings)
+    body = await anyio.to_thread.run_sync(partial(_format_json, head, rows, kind=request.encoding_format))
     return Response(body, media_type="application/json")
 
 
@@ -168,21 +166,13 @@ def _check_dim(engine: Engine, dim: int | None, *, name: str) -> None:
         raise InputError(f"{name} is {dim}, and the model's vectors have {model.dim}: leave it out", argument=name)
 
 
-class Embedded(NamedTuple):
-    """The vectors of a request's texts."""
-
-    vectors: Array
-    """float32 [texts, dim]"""
-    tokens: int
-    """The number of tokens."""
-    warnings: dict[str, list[str]]
-    """`warnings` for an answer's `meta`, if texts were cut; else empty."""
-
-
 async def embed(
     engine: Engine, texts: Sequence[str], *, is_query: bool, normalize: bool = True, name: str = "input"
-) -> Embedded:
+) -> tuple[Array, int, dict[str, list[str]]]:
     """Encodes texts as contexts, or as candidates. `name` is the request's field, for errors.
+
+    Returns:
+        float32 [texts, dim]; the number of tokens; and `warnings` for an answer's `meta`, empty if no text was cut.
 
     Raises:
         InputError: the model has no single vector for a context, or a text exceeds the limits.
@@ -209,4 +199,4 @@ async def embed(
     vectors = await engine.run(job)
     warnings = {} if is_query else await engine.cut_warnings(texts, ids)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else 1
-    return Embedded(vectors / lengths, tokens, warnings)
+    return vectors / lengths, tokens, warnings

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import anyio
@@ -15,8 +14,6 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
 from pydantic import BaseModel, ValidationError
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from polyencoder.errors import PolyencoderError
 from polyencoder.packages import version_of
@@ -79,29 +76,12 @@ def failed(message: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)
 
 
-class McpEndpoint:
-    """MCP's streamable HTTP at `/mcp`, without sessions, so that any worker answers any request."""
-
-    def __init__(self, service: Service) -> None:
-        self._manager = StreamableHTTPSessionManager(
-            mcp_server(service),
-            json_response=True,
-            stateless=True,
-            max_request_body_size=service.config.limits.bytes,
-        )
-
-    @property
-    def route(self) -> Route:
-        """Only POST: without sessions a server has nothing to say of its own, and an open GET would delay its end."""
-        return Route("/mcp", endpoint=self, methods=["POST"])
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        async with self._manager.run():
-            yield
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._manager.asgi_app(scope, receive, send)
+def mcp_manager(service: Service) -> StreamableHTTPSessionManager:
+    """MCP's streamable HTTP, without sessions, so that any worker answers any request."""
+    limit = service.config.limits.bytes
+    return StreamableHTTPSessionManager(
+        mcp_server(service), json_response=True, stateless=True, max_request_body_size=limit
+    )
 
 
 def serve_stdio(service: Service) -> None:

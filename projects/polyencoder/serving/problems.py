@@ -94,11 +94,11 @@ def handle_problems(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         first: Mapping[str, Any] = error.errors()[0]
         source, *location = first["loc"]
-        if first["type"] == "json_invalid":
-            return problem(422, f"the body is not JSON: {first['ctx']['error']} at character {location[0] + 1}")
-        if source != "body":  # a parameter of the path
+        if source != "body":  # a parameter of the address
             where = ".".join(map(str, location))
             return problem(422, f"{where}: {first['msg']}", param=where)
+        if first["type"] == "json_invalid":
+            return problem(422, f"the body is not JSON: {first['ctx']['error']} at character {location[0] + 1}")
         message, param = invalid_body([{**one, "loc": one["loc"][1:]} for one in error.errors()], error.body)
         if param is None and not request.headers.get("content-type", "").startswith("application/json"):
             message = "the body must be JSON, and Content-Type application/json"
