@@ -30,6 +30,7 @@ class Selected:
     name: str | None
     """A tool's name; None for a text."""
     score: float
+    """The model's score, without a unit."""
     probability: float | None
     """The probability that it is the right one; None if the model is not calibrated."""
     risk: float | None = None

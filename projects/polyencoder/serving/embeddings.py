@@ -10,7 +10,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import anyio.to_thread
 import numpy as np
@@ -21,7 +21,7 @@ from polyencoder.errors import InputError
 from polyencoder.search.contexts import Array
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import CANDIDATE, CONTEXT, candidate, context
-from polyencoder.serving.messages import Body, KnownFields, Usage
+from polyencoder.serving.messages import Body, KnownFields, Texts, Usage
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving
 
@@ -33,7 +33,7 @@ class EmbeddingsRequest(KnownFields, Body):
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
     user: str | None = Field(None, description="Ignored.")
-    input: str | Annotated[list[str], Field(fail_fast=True)] = Field(description="One text or several.")
+    input: str | Texts = Field(description="One text or several.")
     input_type: Literal["query", "document", "search_query", "search_document"] = Field(
         "document", description="Whether a text is a context or a candidate; the last two are Cohere's names."
     )
@@ -75,7 +75,7 @@ class CohereEmbedRequest(KnownFields, Body):
     """Texts to encode. Images are refused, as unknown fields are."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
-    texts: Annotated[list[str], Field(fail_fast=True)] = Field(description="One text or several.")
+    texts: Texts = Field(description="One text or several.")
     input_type: Literal["search_document", "search_query", "classification", "clustering"] = Field(
         "search_document", description="Texts of `search_query` are contexts, all others candidates."
     )
@@ -100,7 +100,7 @@ class CohereEmbedResponse(BaseModel):
 class EmbedRequest(KnownFields, Body):
     """Texts to encode, in the form of text-embeddings-inference."""
 
-    inputs: str | Annotated[list[str], Field(fail_fast=True)] = Field(description="One text or several.")
+    inputs: str | Texts = Field(description="One text or several.")
     normalize: bool = Field(True, description="Vectors of length 1; else those whose products are the model's scores.")
     truncate: bool | None = Field(None, description="Ignored: long texts are cut.")
     truncation_direction: str | None = Field(None, description="Ignored.")

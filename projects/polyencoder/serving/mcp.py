@@ -31,7 +31,8 @@ class _Operation(NamedTuple):
 
     def tool(self, name: str) -> Tool:
         taken = self.request.model_json_schema()
-        taken["properties"].pop("model", None)  # which is ignored
+        fields = taken["properties"].items()
+        taken["properties"] = {key: field for key, field in fields if "Ignored" not in field.get("description", "")}
         output = self.response.model_json_schema()
         return Tool(name=name, description=inspect.getdoc(self.run), input_schema=taken, output_schema=output)
 

@@ -33,6 +33,10 @@ Count = Annotated[int, Field(ge=1), BeforeValidator(_refuse_boolean)]
 """A whole number from 1 up."""
 
 
+Texts = Annotated[list[str], Field(fail_fast=True)]
+"""Texts; the first one that is wrong is the error."""
+
+
 MAX_MESSAGES = 1000
 """The most messages of a dialogue, and parts of a message."""
 

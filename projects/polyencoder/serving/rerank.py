@@ -14,7 +14,7 @@ from polyencoder.calibration.probability import ranked
 from polyencoder.search.contexts import Array
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import candidate, context, pair
-from polyencoder.serving.messages import Answer, Asked, Body, Count, KnownFields, answer_fields
+from polyencoder.serving.messages import Answer, Asked, Body, Count, KnownFields, Texts, answer_fields
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving
 from polyencoder.text import TextEncoder
@@ -40,6 +40,9 @@ class RerankRequest(KnownFields, Asked):
     )
     top_n: Count | None = Field(None, description="Only the best n (all).")
     return_documents: bool = Field(False, description="Whether results contain their documents.")
+    max_tokens_per_doc: int | None = Field(None, description="Ignored: all of a long document is read, in passages.")
+    max_chunks_per_doc: int | None = Field(None, description="Ignored: as many passages are read as there are.")
+    priority: int | None = Field(None, description="Ignored.")
 
 
 class Result(BaseModel):
@@ -65,7 +68,7 @@ class TextsRequest(KnownFields, Body):
     """A text and the texts to rank, in the form of text-embeddings-inference."""
 
     query: str = Field(description="The context, a text.")
-    texts: Annotated[list[str], Field(fail_fast=True)] = Field(description="What is ranked.")
+    texts: Texts = Field(description="What is ranked.")
     raw_scores: bool = Field(False, description="The model's scores in place of numbers from 0 to 1.")
     return_text: bool = Field(False, description="Whether results contain their texts.")
     truncate: bool | None = Field(None, description="Ignored: long texts are split.")

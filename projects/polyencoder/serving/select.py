@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import ConfigDict, Field, create_model
 
 from polyencoder.calibration import AnswerOptions
-from polyencoder.selector import selection
+from polyencoder.selector import Selected, selection
 from polyencoder.serving.config import not_calibrated
 from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, answer_fields, fields_of
 from polyencoder.serving.rerank import score
@@ -39,15 +39,11 @@ class SelectRequest(KnownFields, Asked, _answers):
     )
 
 
-class SelectedOption(BaseModel):
-    """An option that was chosen."""
+_selected: Any = create_model("SelectedFields", **fields_of(Selected))
 
-    option: Given = Field(description="As it was sent.")
-    index: int = Field(description="Its place in the request, from 0.")
-    name: str | None = Field(None, description="Of a tool.")
-    score: float = Field(description="The model's score, without a unit.")
-    probability: float | None = Field(None, description="Of a calibrated model.")
-    risk: float | None = Field(None, description="Of the best option: the promised share of wrong ones among such.")
+
+class SelectedOption(_selected):  # the fields of `Selected`, made above
+    """An option that was chosen."""
 
 
 class SelectResponse(Answer):

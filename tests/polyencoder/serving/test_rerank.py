@@ -48,11 +48,13 @@ def test_coheres_clients_of_both_versions_get_the_rankers_order(serve):
     client = serve("bi", records=None)
     ranker, url = client.service.engine.ranker, str(client.base_url).rstrip("/")
     first = cohere.Client(api_key="none", base_url=url)
-    answer = first.rerank(query=QUERY, documents=DOCUMENTS, model="any", top_n=3, return_documents=True)
+    answer = first.rerank(
+        query=QUERY, documents=DOCUMENTS, model="any", top_n=3, return_documents=True, max_chunks_per_doc=10
+    )
     assert_same([(one.index, one.relevance_score) for one in answer.results], expected(ranker)[:3])
     assert [one.document.text for one in answer.results] == [DOCUMENTS[one.index] for one in answer.results]
     second = cohere.ClientV2(api_key="none", base_url=url)
-    answer = second.rerank(query=QUERY, documents=DOCUMENTS, model="any")
+    answer = second.rerank(query=QUERY, documents=DOCUMENTS, model="any", max_tokens_per_doc=4096, priority=1)
     assert_same([(one.index, one.relevance_score) for one in answer.results], expected(ranker))
 
 
