@@ -78,7 +78,8 @@ def fields_of(cls: type, *, without: Sequence[str] = ()) -> dict[str, Any]:
     hints = get_type_hints(cls)
     words = docstrings(cls)
     if dataclasses.is_dataclass(cls):
-        defaults = {one.name: one.default for one in dataclasses.fields(cls)}
+        fields = dataclasses.fields(cls)
+        defaults = {one.name: ... if one.default is dataclasses.MISSING else one.default for one in fields}
     else:
         defaults = dict.fromkeys(cls._fields, ...) | cls._field_defaults  # type: ignore[attr-defined]
     return {
