@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from polyencoder.checks import parse_number, unencodable
@@ -101,6 +101,15 @@ def examples_of(
     rest = {name: value for name, value in record.items() if name not in read and not _NEGATIVE.fullmatch(name)}
     named = ({getattr(columns, part): value for part, value in pair.items()} for pair in pairs)
     return [(example, rest | pair) for example, pair in zip(examples, named, strict=True)]
+
+
+def candidates_of(record: Record, *, where: str) -> list[str]:
+    """The different candidates of a record, right or wrong; none if it has no layout. Errors as in `examples_of`."""
+    if not any(record.keys() >= {*layout.needs} for layout in LAYOUTS):
+        return []
+    examples = (example for example, _ in examples_of(record, Columns(), where=where, add_response=True))
+    parts = ((example.label, *(example.labels or ()), *(example.candidates or ())) for example in examples)
+    return list(dict.fromkeys(chain.from_iterable(parts)))
 
 
 def _with_usual_names(record: Record, columns: Columns, *, where: str) -> Record:

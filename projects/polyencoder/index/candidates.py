@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from polyencoder.data.layouts import candidates_of
 from polyencoder.data.readers import BadExamples, OnBad, expand, format_of, parse_delimiter, raise_it, records
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate, as_id, canonical
@@ -50,7 +51,8 @@ def candidates_from(
     JSON lines, CSV, TSV and Parquet have a field `text` and optionally `id`, or those that `columns` names; all other
     fields are metadata, and so are the fields of a `metadata` object, as for `Ranker.index`. In a table, empty cells
     are no fields, and `metadata` may be a JSON object. A record with `_id` in place of `id` is one of BEIR's
-    `corpus.jsonl`: its `title` is the beginning of the text. Any other file has a text per line; empty lines are
+    `corpus.jsonl`: its `title` is the beginning of the text. A record for training (`data.layouts`) has responses, and
+    candidates or negatives, each of which is one. Any other file has a text per line; empty lines are
     skipped. The names may be globs and comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst`
     files are decompressed.
 
@@ -65,6 +67,9 @@ def candidates_from(
             if format == "txt" and not record["text"].strip():
                 continue
             try:
+                if columns.text == "text" not in record and (texts := candidates_of(record, where=where)):
+                    yield from [candidate_of({"text": text}, where=where, split=split) for text in texts]
+                    continue
                 _check_columns(record, columns, where=where)
                 if format in TABLES:
                     record = row_of_table(record, text=columns.text)

@@ -186,6 +186,39 @@ def test_columns_of_other_names(tmp_path):
         assert raised.value.argument == part
 
 
+@pytest.mark.parametrize(
+    ("record", "texts"),
+    [
+        ({"context": "c", "response": "a", "candidates": ["b", "a"]}, ["a", "b"]),
+        ({"context": "c", "response": "a", "negatives": ["b", "c"]}, ["a", "b", "c"]),
+        ({"context": "c", "candidates": ["b", "a"], "labels": [0, 2]}, ["a", "b"]),
+        ({"query": "q", "pos": ["a", "b"], "neg": ["c"]}, ["a", "b", "c"]),
+        ({"anchor": "q", "positive": "a", "negative": ["b", "a"]}, ["a", "b"]),
+        (
+            {"query": "q", "positive_passages": [{"title": "T", "text": "a"}], "negative_passages": [{"text": "b"}]},
+            ["T a", "b"],
+        ),
+        ({"question": "q", "positive_ctxs": [{"title": "", "text": "a"}], "hard_negative_ctxs": []}, ["a"]),
+        ({"turns": ["hi", "a", "b", "a"]}, ["a", "b"]),
+        ({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"}]}, ["a"]),
+        ({"question": "q", "answer": "a"}, ["a"]),
+        ({"question": "q", "answer": "a", "text": "b"}, ["b"]),
+    ],
+)
+def test_records_for_training(tmp_path, record, texts):
+    (tmp_path / "c.jsonl").write_text(json.dumps(record))
+    candidates = list(candidates_from(tmp_path / "c.jsonl"))
+    assert [candidate.text for candidate in candidates] == texts
+    assert all(candidate.where.endswith("c.jsonl, line 1") and candidate.id is None for candidate in candidates)
+
+
+def test_a_record_for_training_that_cannot_be_used(tmp_path):
+    (tmp_path / "c.jsonl").write_text('{"query": "q", "pos": ["a", 5]}\n{"query": "q", "pos": ["b"]}\n')
+    with pytest.raises(InputError, match=r"c\.jsonl, line 1: the responses"):
+        list(candidates_from(tmp_path / "c.jsonl"))
+    assert [one.text for one in candidates_from(tmp_path / "c.jsonl", bad=BadExamples(skip=True))] == ["b"]
+
+
 def test_bytes_that_are_no_text(tmp_path):
     (tmp_path / "c.txt").write_bytes(b"fine\n\xff\xfe\n")
     with pytest.raises(InputError, match="c.txt, line 2"):
