@@ -139,7 +139,7 @@ def _faiss_rows(searcher: FaissSearch, contexts: Contexts, truth: Array, *, repe
 
 def _certified(contexts: Contexts, vectors: Vectors) -> dict[str, Any]:
     searcher = FaissSearch(build_faiss(vectors, kind="ivf-flat", nlist=1), vectors)
-    exactness = searcher.search(contexts, top_k=TOP_K, exactness="certified", list_length=LONGEST_LIST).found
+    exactness = searcher.search(contexts, top_k=TOP_K, exactness="certified", list_length=LONGEST_LIST).exactness
     return {
         "kind": "certified",
         "contexts": len(exactness),

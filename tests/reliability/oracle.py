@@ -86,7 +86,7 @@ class Searched:
         filter_ = [None, None, {"half": True}, {"n": [1, 4]}, {"n": 3, "half": False}][rng.integers(5)]
         allowed = {id_: record for id_, record in self.records.items() if passes(record.metadata, filter_)}
         options: dict[str, Any] = {"exactness": how}
-        if how == "certified" and self.by_attention[attention].approximates and rng.random() < 0.8:
+        if how == "certified" and self.by_attention[attention].meta.faiss and rng.random() < 0.8:
             options["list_length"] = int(rng.choice([5, 20, 80]))
         if how == "group":
             options = {"exactness": "certified", "group_by": "n"}

@@ -20,7 +20,7 @@ from polyencoder.index.entries import Candidate, How, Record, as_id, checked_rec
 from polyencoder.index.filters import Filter, check_fields, parse_filter
 from polyencoder.index.grouping import enough_hits, limited
 from polyencoder.index.hits import DEPTH, TOP_K, Hit, diverse_hits, fused, pool_size
-from polyencoder.index.meta import Fingerprints
+from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.values import Kind
@@ -49,10 +49,13 @@ class Index(ABC):
     def address(self) -> str:
         """The address for error messages, without a password."""
 
+    meta: Maker
+    """Its newest description."""
+
     @property
-    @abstractmethod
     def fingerprints(self) -> Fingerprints:
         """The fingerprints of the model that made it."""
+        return self.meta.fingerprints
 
     _model: IndexModel
     """The model that it was opened for."""
@@ -62,14 +65,9 @@ class Index(ABC):
         self._model.check_ranker(ranker, self.fingerprints, where=self.address)
 
     @property
-    @abstractmethod
     def split(self) -> Split | None:
         """How it splits texts into passages; None: not at all. Its searches group passages by their document."""
-
-    @property
-    def approximates(self) -> bool:
-        """Whether its searches by vectors may miss a candidate."""
-        return True
+        return self.meta.split
 
     @property
     def has_words(self) -> bool:
@@ -119,15 +117,17 @@ class Index(ABC):
             return self._found(encoded, turns, options)
 
         def search(places: Sequence[int], k: int) -> list[list[Hit]]:
-            some = [turns[place] for place in places] if turns else []
-            return self._found(encoded.select(places), some, replace(options, top_k=k))
+            part_texts = [turns[place] for place in places] if turns else []
+            return self._found(encoded.select(places), part_texts, replace(options, top_k=k))
 
-        k, said = options.top_k or TOP_K, [()] * encoded.batch_size  # turns are candidates like others here
-        most = pool_size(k) if options.diversity else k
-        found = [limited(hits, options) for hits in enough_hits(search, options, said=said, hits=most, groups=k)[0]]
+        k, spoken = options.top_k or TOP_K, [()] * encoded.batch_size  # turns are candidates like others here
+        pool = pool_size(k) if options.diversity else k
+        results = [
+            limited(hits, options) for hits in enough_hits(search, options, spoken=spoken, hits=pool, groups=k)[0]
+        ]
         if options.diversity:
-            found = diverse_hits(found, self.vectors_of, k=k, most=most, diversity=options.diversity)
-        return [hits[:k] for hits in found]
+            results = diverse_hits(results, self.vectors_of, k=k, depth=pool, diversity=options.diversity)
+        return [hits[:k] for hits in results]
 
     def _turns(self, texts: Sequence[Dialogue] | None, options: SearchOptions, *, contexts: int) -> list[list[str]]:
         """The turns of each context, for a search that reads words; nothing for others."""
@@ -195,8 +195,8 @@ class Index(ABC):
 
     def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
         """Removes candidates, each once. InputError for an unknown id, unless `missing_ok`."""
-        given = checked_iterable("ids", ids, of="ids")
-        different = dict.fromkeys(checked_text(f"id {place}", as_id(id_)) for place, id_ in enumerate(given))
+        items = checked_iterable("ids", ids, of="ids")
+        different = dict.fromkeys(checked_text(f"id {place}", as_id(id_)) for place, id_ in enumerate(items))
         if self.split is None:
             return self._remove(different, missing_ok=missing_ok)
         with self.changing():

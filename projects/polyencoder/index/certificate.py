@@ -67,7 +67,7 @@ class ShortlistResult(NamedTuple):
     """[k], fp32 or float64; fewer only if a scan finds fewer."""
     rows: Array
     """int64 [k]."""
-    found: Exactness
+    exactness: Exactness
 
 
 def search_shortlists(

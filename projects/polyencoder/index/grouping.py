@@ -23,7 +23,7 @@ def enough_hits(
     search: Callable[[Sequence[int], int], list[list[Hit]]],
     options: SearchOptions,
     *,
-    said: Sequence[Collection[str]],
+    spoken: Sequence[Collection[str]],
     hits: int,
     groups: int,
     texts: int = 0,
@@ -39,22 +39,22 @@ def enough_hits(
     Args:
         search: from the places of contexts, and a number of hits, to the hits of each, with neither groups nor
             diversity.
-        said: the turns of each context, as `same` makes them.
+        spoken: the turns of each context, as `same` makes them.
 
     Returns:
         The hits of each context, and the number of better candidates that were left out as turns.
     """
-    best: list[list[Hit]] = [[] for _ in said]
-    count = max(hits, texts) + max(map(len, said), default=0)
+    best: list[list[Hit]] = [[] for _ in spoken]
+    count = max(hits, texts) + max(map(len, spoken), default=0)
     limit = None if options.group_by is None else max(count, MOST_CONSIDERED)
-    places: Sequence[int] = range(len(said))
-    left_out, at_once = 0, len(said)
+    places: Sequence[int] = range(len(spoken))
+    left_out, at_once = 0, len(spoken)
     while places:
         short = []
         for start in range(0, len(places), at_once):
             part = places[start : start + at_once]
             for row, hits_of_row in zip(part, search(part, count), strict=True):
-                turns = said[row]
+                turns = spoken[row]
                 eligible = [hit for hit in hits_of_row if same(hit.text) not in turns] if turns else hits_of_row
                 grouped = limited(eligible, options)
                 whole = len(hits_of_row) < count or (limit is not None and count >= limit)

@@ -70,15 +70,15 @@ def reranked_hits(hits: Sequence[Hit], scores: Mapping[str, float], *, first: in
 
 
 def diverse_hits(
-    hits: Sequence[list[Hit]], vectors_of: Callable[[Iterable[str]], Vectors], *, k: int, most: int, diversity: float
+    hits: Sequence[list[Hit]], vectors_of: Callable[[Iterable[str]], Vectors], *, k: int, depth: int, diversity: float
 ) -> list[list[Hit]]:
     """Moves k hits of each context to the front, by maximal marginal relevance; the others follow.
 
-    They are chosen from the first `most` hits, or, after re-ranking, from those of them that were re-ranked. A hit
+    They are chosen from the first `depth` hits, or, after re-ranking, from those of them that were re-ranked. A hit
     keeps its scores and its probability; `Hit.considered` of the chosen says from how many.
     """
     pools = [
-        [hit for hit in ranked[:most] if (hit.rerank_score is None) == (ranked[0].rerank_score is None)]
+        [hit for hit in ranked[:depth] if (hit.rerank_score is None) == (ranked[0].rerank_score is None)]
         for ranked in hits
     ]
     vectors = vectors_of(hit.id for pool in pools for hit in pool)

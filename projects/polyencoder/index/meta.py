@@ -52,12 +52,12 @@ class Fingerprints(NamedTuple):
 
     def check_model(self, ranker: TextRanker | Fingerprints | None, *, where: object, maker: str = "") -> None:
         """Raises CheckpointError unless they are this ranker's; None: any. `maker` names the model whose they are."""
-        if ranker is None or (given := Fingerprints.of(ranker)).fits(self):
+        if ranker is None or (fingerprints := Fingerprints.of(ranker)).fits(self):
             return
         remedy = "make an index of this one, by `Ranker.index` or `polyencoder index`"
-        (ours, own, _), (theirs, others, _) = (one.model.partition("-int8") for one in (given, self))
-        if ours == theirs and given.model != self.model:  # of int8 graphs and their model
-            if own == others:
+        (ours, our_kind, _), (theirs, others, _) = (one.model.partition("-int8") for one in (fingerprints, self))
+        if ours == theirs and fingerprints.model != self.model:  # of int8 graphs and their model
+            if our_kind == others:
                 raise CheckpointError(
                     f"made by int8 graphs that another version of polyencoder exported, whose vectors differ: {remedy}",
                     where=where,
@@ -67,13 +67,13 @@ class Fingerprints(NamedTuple):
                 f"{where}: made by {graphs}, and its vectors have another precision: load the model with the "
                 f"backend that made it, or {remedy}"
             )
-        tokenizers = {given.tokenizer, self.tokenizer}
+        tokenizers = {fingerprints.tokenizer, self.tokenizer}
         other = "tokenizer" if len(tokenizers) > 1 else "weights or reduction"
         if "" in tokenizers:  # one is not known
             other = "weights, reduction or tokenizer"
         raise CheckpointError(
             f"{where}: made by another model{maker} (fingerprint {self.model}); this one has another "
-            f"{other} (fingerprint {given.model}): load that model, or {remedy}",
+            f"{other} (fingerprint {fingerprints.model}): load that model, or {remedy}",
             public="the index was made by another model than this server's",
         )
 

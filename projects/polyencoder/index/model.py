@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
 from weakref import WeakSet
 
-from polyencoder.checks import check_choice
-from polyencoder.config import Attention
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError
 from polyencoder.index.meta import Fingerprints, Maker
@@ -20,30 +17,17 @@ class IndexModel:
 
     Args:
         ranker: the model, or its fingerprints; None for any.
-        attention: its `poly_attention`; a ranker knows its own. None for that of the index's maker.
-        known: fingerprints that are known to be of this model.
+        opened_with: fingerprints that are this model's.
 
     Attributes:
         ranker: encodes added texts; None if only fingerprints are known, if any.
-
-    Raises:
-        ConfigError: the attention is unknown.
     """
 
-    def __init__(
-        self,
-        ranker: TextRanker | Fingerprints | None,
-        *,
-        attention: str | None = None,
-        known: Fingerprints | None = None,
-    ) -> None:
+    def __init__(self, ranker: TextRanker | Fingerprints | None, *, opened_with: Fingerprints | None = None) -> None:
         self._model = ranker
-        self._known = known
+        self._known = opened_with
         self.ranker = None if ranker is None or isinstance(ranker, Fingerprints) else ranker
         self._verified = WeakSet([] if self.ranker is None else [self.ranker.model])  # the index checks the latter
-        self._attention = attention if self.ranker is None else self.ranker.model.config.poly_attention
-        if self._attention is not None:
-            check_choice("attention", self._attention, get_args(Attention))
 
     def check_ranker(self, ranker: TextRanker, fingerprints: Fingerprints, *, where: object) -> None:
         """Raises CheckpointError unless they are this ranker's. Reads the weights of each model once."""
@@ -66,8 +50,8 @@ class IndexModel:
 
     def attention(self, maker: Maker, contexts: Contexts) -> str:
         """The `poly_attention` of a search; without a model, that of the index's maker, if the contexts need any."""
-        if self._attention is not None:
-            return self._attention
+        if self.ranker is not None:
+            return self.ranker.model.config.poly_attention
         if contexts.keys is not None:
             return "multihead"
         return maker.attention if contexts.vectors.shape[1] > 1 else "basic"

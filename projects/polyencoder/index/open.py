@@ -44,12 +44,7 @@ def _engine(where: object) -> str | None:
     return "postgres" if is_postgres(where) else None
 
 
-def open_index(
-    where: Place,
-    ranker: TextRanker | Fingerprints | None = None,
-    *,
-    attention: str | None = None,
-) -> Index:
+def open_index(where: Place, ranker: TextRanker | Fingerprints | None = None) -> Index:
     """Opens the index at `where` (a folder, `milvus:...` or `postgres://...`) for the model that made it.
 
     Examples:
@@ -59,8 +54,6 @@ def open_index(
         where: see `FolderIndex.open`, `MilvusIndex.create` and `PostgresIndex.make`.
         ranker: the model; its fingerprints are enough if no texts are added; None, for any model, if searches are by
             vectors.
-        attention: a poly-encoder's `poly_attention`; a ranker knows its own. None for that of the model that made the
-            index, or "basic" where the index does not say it.
 
     Raises:
         CheckpointError: there is no index, it is damaged, or another model made it.
@@ -68,9 +61,8 @@ def open_index(
     """
     check_place("the index", where, addresses=_ADDRESSES)
     if (engine := _engine(where)) is None:
-        return FolderIndex.open(where, ranker, attention=attention)
-    of_engine = MilvusIndex if engine == "milvus" else PostgresIndex
-    return of_engine.open(str(where), ranker, attention=attention)
+        return FolderIndex.open(where, ranker)
+    return (MilvusIndex if engine == "milvus" else PostgresIndex).open(str(where), ranker)
 
 
 def described(where: str | os.PathLike[str]) -> list[str]:

@@ -8,10 +8,9 @@ from typing import Annotated, get_args
 
 from polyencoder.calibration.answering import AnswerOptions
 from polyencoder.checks import check_choice, checked_count, checked_text
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError
 from polyencoder.index.filters import Exactness, Filter, parse_filter
 from polyencoder.index.hits import TOP_K, checked_diversity
-from polyencoder.index.shortlists import TOLERANCE
 from polyencoder.settings.metadata import Flag, Parlai
 
 _MOST = (1 << 31) - 1  # of whole numbers that engines take
@@ -39,9 +38,6 @@ class SearchOptions(AnswerOptions):
     candidates pass the filter). A search for certificates reads all lists."""
     list_length: Annotated[int | None, Parlai("index_list_length")] = None
     """Candidates proposed by each code, or group of codes (default: 4 k, at least 256, in a database 64)."""
-    tolerance: Annotated[float | None, Flag(parse=False)] = None
-    """Maximum distance of codes in a group, as a share of their length, in searches without certificates; see
-    `index.faiss.search`. 0 makes no groups, None is 0.4."""
     diversity: float | None = None
     """Leave out results that resemble better ones: 0 (by scores alone) to 1, such as 0.3. The results are chosen from
     the first max(4 top_k, 50), or from those that are reranked, by maximal marginal relevance; scores and probabilities
@@ -63,10 +59,6 @@ class SearchOptions(AnswerOptions):
                 checked_count(name, count, max_value=_MOST)
         if self.exactness is not None:
             check_choice("exactness", self.exactness, get_args(Exactness))
-        if self.tolerance is not None and not (isinstance(self.tolerance, (int, float)) and self.tolerance >= 0):
-            raise InputError(
-                f"tolerance is {self.tolerance!r:.60}; it must be at least 0, a number", argument="tolerance"
-            )
         parse_filter(self.filter)
         AnswerOptions.__post_init__(self)
         checked_diversity(self.diversity)
@@ -80,20 +72,15 @@ class SearchOptions(AnswerOptions):
                 )
         if self.words_only:
             of_vectors = {"hybrid": self.hybrid, "exactness": self.exactness, "diversity": self.diversity}
-            if given := [name for name, value in of_vectors.items() if value] + self.of_lists + self.asked:
+            if unused := [name for name, value in of_vectors.items() if value] + self.of_lists + self.asked:
                 raise ConfigError(
-                    f"{given[0]} is for searches by vectors, and words_only is one by words alone", argument=given[0]
+                    f"{unused[0]} is for searches by vectors, and words_only is one by words alone", argument=unused[0]
                 )
 
     @property
     def of_lists(self) -> list[str]:
         """The names of the options that are given and only lists have."""
-        return [name for name in ("list_length", "effort", "tolerance") if getattr(self, name) is not None]
-
-    @property
-    def group_tolerance(self) -> float | None:
-        """The `tolerance` of `shortlists`, which makes no groups for certificates."""
-        return None if self.exactness == "certified" else TOLERANCE if self.tolerance is None else self.tolerance
+        return [name for name in ("list_length", "effort") if getattr(self, name) is not None]
 
     def k(self, available: int) -> int:
         """The number of results of a search in `available` candidates."""

@@ -43,10 +43,6 @@ class Rows(Protocol):
         """The number of their different texts; of rows where an engine cannot count texts."""
         ...
 
-    def ids(self, filter: Filter) -> list[str]:
-        """The ids of the rows that pass the filter."""
-        ...
-
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
         """See `Index.has_field`."""
         ...
@@ -104,7 +100,7 @@ def search_rows(
     entries = rows.rows({key for ranking in keys for key in ranking}, ("id", "text", "metadata"))
     return [
         [
-            Hit(entry["id"], entry["text"], score, entry["metadata"] or None, answer.found)
+            Hit(entry["id"], entry["text"], score, entry["metadata"] or None, answer.exactness)
             for key, score in zip(ranking, answer.scores.tolist(), strict=True)
             if (entry := entries.get(key)) is not None  # perhaps just removed by another process
         ]
@@ -148,7 +144,7 @@ class _RowSearch(ShortlistSearch):
             outside = [min(near.values()) if bounded and len(near) == length else np.inf for near in lists]
             return Lists([self._numbers_of(near) for near in lists], np.array(outside, dtype=np.float64))
 
-        proposals = [*shortlists(codes, nearest, tolerance=self._options.group_tolerance, max_norm=finite)]
+        proposals = [*shortlists(codes, nearest, grouped=self._options.exactness != "certified", max_norm=finite)]
         keys = {self.keys[number] for numbers, _ in proposals for number in numbers}
         vectors = self._rows.rows(keys, ("vector",))
         for numbers, bound in proposals:

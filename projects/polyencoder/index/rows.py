@@ -17,7 +17,6 @@ from polyencoder.encoding.protocol import TextRanker
 from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
-from polyencoder.index.documents import Split
 from polyencoder.index.entries import Candidate, How, canonical, checked, taken
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
@@ -64,28 +63,21 @@ class RowIndex(Index):
     takes_effort = False
     """Whether its searches have an effort."""
 
-    def __init__(
-        self,
-        database: Any,
-        meta: Maker,
-        ranker: TextRanker | Fingerprints | None,
-        *,
-        attention: str | None = None,
-    ) -> None:
+    def __init__(self, database: Any, meta: Maker, ranker: TextRanker | Fingerprints | None) -> None:
         """Opens an index that this model, if any, has made: `meta` was checked. It closes the `database`."""
         self.meta = meta
         self._database = database
-        self._model = IndexModel(ranker, attention=attention, known=meta.fingerprints)
+        self._model = IndexModel(ranker, opened_with=meta.fingerprints)
         self._ranker = self._model.ranker
         self._lock = threading.RLock()
 
     @classmethod
-    def open(cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str | None = None) -> Self:
+    def open(cls, where: str, ranker: TextRanker | Fingerprints | None = None) -> Self:
         """Opens an index for the model that made it, as `polyencoder.index.open.open_index`."""
         with ExitStack() as failed:
             database, meta = cls._opened(where, failed)
             meta.check_model(ranker, where=database.where)
-            index = cls(database, meta, ranker, attention=attention)
+            index = cls(database, meta, ranker)
             failed.pop_all()
         return index
 
@@ -109,14 +101,6 @@ class RowIndex(Index):
     @abstractmethod
     def _kind_summary(self) -> str:
         """The line about how it is searched."""
-
-    @property
-    def split(self) -> Split | None:
-        return self.meta.split
-
-    @property
-    def fingerprints(self) -> Fingerprints:
-        return self.meta.fingerprints
 
     @property
     def remote(self) -> bool:
@@ -172,23 +156,23 @@ class RowIndex(Index):
     def _enter(self, records: Iterable[Candidate], how: How) -> int:
         """See `Index.add`, `update` and `put`. Of some thousand records, equal texts are encoded once."""
 
-        def step(some: list[Candidate]) -> int:
-            new = [(record, self._entry(record)) for record in some]
-            there = self._there(entry.id for _, entry in new)
-            given = {entry.id for record, entry in new if record.vector is not None}
-            stored = self._stored_of(there[id_] for id_ in given & there.keys())
-            rows = list(to_write(new, there, stored, dim=self.meta.dim, how=how, where=self.address))
+        def step(batch: list[Candidate]) -> int:
+            new = [(record, self._entry(record)) for record in batch]
+            existing = self._there(entry.id for _, entry in new)
+            precomputed = {entry.id for record, entry in new if record.vector is not None}
+            stored = self._stored_of(existing[id_] for id_ in precomputed & existing.keys())
+            rows = list(to_write(new, existing, stored, dim=self.meta.dim, how=how, where=self.address))
             self._write({key_of(row.entry.id): row for row in rows})
             return len(rows)
 
         return self._in_steps(records, step)
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
-        def step(some: list[str]) -> int:
-            there = self._there(some)
-            gone = [key_of(id_) for id_ in there]
-            for id_ in some:
-                if there.pop(id_, None) is None and not missing_ok:
+        def step(batch: list[str]) -> int:
+            existing = self._there(batch)
+            gone = [key_of(id_) for id_ in existing]
+            for id_ in batch:
+                if existing.pop(id_, None) is None and not missing_ok:
                     raise missing(id_, where=self.address)
             self._delete(gone)
             return len(gone)
@@ -262,7 +246,7 @@ def norm_of(vector: Array) -> float:
 
 def to_write(
     new: Iterable[tuple[Candidate, Entry]],
-    there: MutableMapping[str, Row],
+    existing: MutableMapping[str, Row],
     stored: Mapping[str, Array],
     *,
     dim: int,
@@ -283,16 +267,16 @@ def to_write(
     for record, entry in new:
         vector = None if record.vector is None else checked_vector(record, dim=dim).vector
         row = Row(entry, vector)
-        if (old := there.get(entry.id)) is None:
+        if (old := existing.get(entry.id)) is None:
             if how == "update":
                 raise missing(entry.id, where=f"{record.where}: {where}" if record.where else where)
         else:
-            known = stored.get(key_of(entry.id)) if old.is_stored else old.vector
+            stored_vector = stored.get(key_of(entry.id)) if old.is_stored else old.vector
             if old.entry.text != entry.text:
                 other = "text"
             elif canonical(old.entry.metadata) != canonical(entry.metadata):
                 other = "metadata"
-            elif vector is not None and (known is None or not same_vector(known, vector)):
+            elif vector is not None and (stored_vector is None or not same_vector(stored_vector, vector)):
                 other = "values in its vector"
             else:
                 continue
@@ -300,7 +284,7 @@ def to_write(
                 raise InputError(taken(record, entry.id, old.entry.text, other=other))
             if vector is None and other != "text":
                 row = old._replace(entry=entry)
-        there[entry.id] = row
+        existing[entry.id] = row
         yield row
 
 

@@ -107,10 +107,10 @@ class Searcher:
         improbable: list[Hit | None] = []
         at_once = _AT_ONCE if self._ranker.model.token_dim is None else _WITH_TOKENS
         for first in range(0, max(len(turns), 1), at_once):
-            some = turns[first : first + at_once]
+            batch = turns[first : first + at_once]
             with self._timed("encode"):
-                encoded = self._ranker.encode_contexts(some)
-            hits += self.find(encoded, some)
+                encoded = self._ranker.encode_contexts(batch)
+            hits += self.find(encoded, batch)
             improbable += self.improbable
         self.improbable = improbable
         return hits
@@ -121,7 +121,7 @@ class Searcher:
         if top_k == 0:  # the index is empty
             self.improbable = [None] * len(contexts)
             return [[] for _ in contexts]
-        most = pool_size(top_k) if diversity else top_k
+        pool = pool_size(top_k) if diversity else top_k
         if self.calibration is not None:
             texts = max(texts, FUSED if self.options.hybrid else DEPTH)
         if self.reranker is not None:
@@ -129,24 +129,24 @@ class Searcher:
         plain = replace(self.options, diversity=None, group_by=None, group_size=None)
 
         def search(places: Sequence[int], k: int) -> list[list[Hit]]:
-            some = encoded if len(places) == len(contexts) else encoded.select(places)
-            return self.index.search(some, plain, texts=[contexts[place] for place in places], top_k=k)
+            part = encoded if len(places) == len(contexts) else encoded.select(places)
+            return self.index.search(part, plain, texts=[contexts[place] for place in places], top_k=k)
 
         with self._timed("search"):
-            said = [set[str]() if self._keep_turns else lines_of(context) for context in contexts]
-            enough = {"hits": most, "groups": top_k, "texts": texts, "group_texts": self._texts}
-            hits, left_out = enough_hits(search, self.options, said=said, **enough)
+            spoken = [set[str]() if self._keep_turns else lines_of(context) for context in contexts]
+            enough = {"hits": pool, "groups": top_k, "texts": texts, "group_texts": self._texts}
+            hits, left_out = enough_hits(search, self.options, spoken=spoken, **enough)
         self.left_out += left_out
         if self.reranker is not None:
             with self._timed("rerank"):
-                own = self.reranker is self._ranker
+                same_model = self.reranker is self._ranker
                 hits = rerank(
                     self.reranker,
                     contexts,
                     hits,
                     k=self._rerank_k,
-                    encoded=encoded if own and encoded.tokens is not None else None,
-                    index=self.index if own else None,
+                    encoded=encoded if same_model and encoded.tokens is not None else None,
+                    index=self.index if same_model else None,
                 )
         self.improbable = [None] * len(hits)
         if self.calibration is not None:
@@ -154,27 +154,27 @@ class Searcher:
             hits = [self._probable(place, found, self.calibration, among=among) for place, found in enumerate(hits)]
         hits = [limited(found, self.options) for found in hits]
         if diversity:
-            hits = diverse_hits(hits, self.index.vectors_of, k=top_k, most=most, diversity=diversity)
+            hits = diverse_hits(hits, self.index.vectors_of, k=top_k, depth=pool, diversity=diversity)
         self.contexts += len(hits)
         return [found[: max(top_k, first_texts(found, self._texts))] for found in hits]
 
-    def _probable(self, place: int, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
+    def _probable(self, row: int, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
         """Adds probabilities to the `DEPTH` best hits, and drops those that are too improbable, or have none."""
         scores = [hit.score if self.reranker is None else hit.rerank_score for hit in hits]
         read = [score for score in scores if score is not None]  # the first ones
         # by score, which is not the order of a hybrid search
-        best = sorted(range(len(read)), key=lambda place: -read[place])
+        best = sorted(range(len(read)), key=lambda i: -read[i])
         texts = [hits[place].text for place in best]
         ranked = calibration.of_search(texts, [read[place] for place in best], among=among)
         values = [value for _, value in sorted(zip(best, ranked, strict=True), key=operator.itemgetter(0))]
-        known = [hit._replace(probability=value) for hit, value in zip(hits, values, strict=False)]
+        rated = [hit._replace(probability=value) for hit, value in zip(hits, values, strict=False)]
         if best and (value := values[best[0]]) is not None:
             risk = promised(calibration.promises_for(self.index.address), value)
-            known[best[0]] = known[best[0]]._replace(risk=risk)
+            rated[best[0]] = rated[best[0]]._replace(risk=risk)
         if self._least is None:
-            return known + hits[len(read) :]
-        likely = [hit for hit in known if hit.probability is not None and hit.probability >= self._least]
-        self.improbable[place] = None if likely or not best else known[best[0]]
+            return rated + hits[len(read) :]
+        likely = [hit for hit in rated if hit.probability is not None and hit.probability >= self._least]
+        self.improbable[row] = None if likely or not best else rated[best[0]]
         return likely
 
     @contextmanager

@@ -30,7 +30,7 @@ class Lists(NamedTuple):
 
 
 def shortlists(
-    codes: Sequence[Array], nearest: Callable[[Array], Lists], *, tolerance: float | None, max_norm: float
+    codes: Sequence[Array], nearest: Callable[[Array], Lists], *, grouped: bool, max_norm: float
 ) -> Iterator[tuple[Array, float]]:
     """For the codes of each context, float32 [n, dim]: the candidates of their lists, ascending, and a bound.
 
@@ -39,10 +39,10 @@ def shortlists(
     Args:
         codes: of at least one context.
         nearest: from queries, float32 [n, dim], to their lists.
-        tolerance: of the groups of codes that share a query, as in `group_means`; None for a query per code.
+        grouped: similar codes share a query; else each has its own.
         max_norm: the length of the longest vector, for the rounding error.
     """
-    queries = [part if tolerance is None or not len(part) else group_means(part, tolerance=tolerance) for part in codes]
+    queries = [group_means(part) if grouped and len(part) else part for part in codes]
     asked = np.concatenate(queries)
     lists = nearest(asked) if len(asked) else Lists([], np.empty(0))
     # The maximum rounding difference of two fp32 inner products, the engine's and ours: dim x 2^-24 x |c| |y| for each.

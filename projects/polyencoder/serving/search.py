@@ -35,7 +35,7 @@ router = APIRouter()
 _options: Any = create_model(
     "SearchFields",
     __base__=(KnownFields, Body),
-    **fields_of(SearchOptions, without=("tolerance", "dtype")),  # of scans and of codes, for experiments
+    **fields_of(SearchOptions),
 )
 _hit: Any = create_model("HitFields", **fields_of(Hit))
 

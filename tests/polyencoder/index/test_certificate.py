@@ -75,7 +75,7 @@ def test_what_is_certified_is_the_best(seed, batch, n, codes, stretch, length, l
     assert all(some == 1 or some * codes * named <= engine.most_named for some, named in engine.asked)
     expected, order = sorted_scores(contexts, vectors)
     for answer, scores, rows in zip(answers, expected, order, strict=True):
-        assert answer.found in ("certified", "exact")
+        assert answer.exactness in ("certified", "exact")
         np.testing.assert_array_equal(answer.rows, rows[:k])
         np.testing.assert_allclose(answer.scores, scores[:k], rtol=1e-9, atol=1e-12)
 
@@ -89,14 +89,14 @@ def test_lists_are_doubled_for_who_waits_alone():
     assert engine.asked[0] == (2, 2)
     assert [batch for batch, _ in engine.asked[1:]] == [1] * (len(engine.asked) - 1)
     assert [length for _, length in engine.asked] == [2 << i for i in range(len(engine.asked))]
-    assert answers[0].found == "certified"
+    assert answers[0].exactness == "certified"
 
 
 def test_what_is_never_proven_is_scanned():
     contexts, vectors = drawn(0, batch=2, n=50, codes=8, stretch=0.01)
     engine = Engine(contexts, vectors)
     answers = engine.search(k=1, exactness="certified", length=2, longest=4)
-    assert [answer.found for answer in answers] == ["exact"] * 2
+    assert [answer.exactness for answer in answers] == ["exact"] * 2
     assert [length for _, length in engine.asked] == [2, 4]
 
 
@@ -104,7 +104,7 @@ def test_what_is_never_proven_is_scanned():
 def test_where_no_list_helps_none_is_asked_for(exactness):
     engine = Engine(*drawn(0, batch=2, n=50, codes=3), exact=exactness == "exact")
     answers = engine.search(k=3, exactness=exactness, length=2, longest=64)
-    assert [answer.found for answer in answers] == ["exact"] * 2
+    assert [answer.exactness for answer in answers] == ["exact"] * 2
     assert engine.asked == []
 
 
@@ -117,13 +117,13 @@ def test_a_score_that_reaches_the_bound_is_proven(exactness):
         for i, (rows, vectors, _) in enumerate(Engine.propose(engine, *asked))
     )
     answers = engine.search(k=1, exactness=exactness, length=1, longest=1)
-    assert [answer.found for answer in answers] == ["certified"] * 3
+    assert [answer.exactness for answer in answers] == ["certified"] * 3
 
 
 def test_lists_that_prove_nothing_are_approximate():
     engine = Engine(*drawn(0, batch=2, n=50, codes=3), exact=False)
     answers = engine.search(k=3, exactness="approximate", length=2, longest=64)
-    assert [answer.found for answer in answers] == ["approximate"] * 2
+    assert [answer.exactness for answer in answers] == ["approximate"] * 2
     assert [len(answer.rows) for answer in answers] == [3, 3]
 
 

@@ -141,7 +141,7 @@ def test_as_many_are_looked_at_as_the_limit_allows(monkeypatch):
         groups = [range(k) if place == 1 else [1] * k for place in places]
         return [[Hit(str(n), "t", 0.0, {"x": x}, "exact") for n, x in enumerate(own)] for own in groups]
 
-    hits, _ = enough_hits(search, SearchOptions(group_by="x"), said=[()] * 3, hits=10, groups=10)
+    hits, _ = enough_hits(search, SearchOptions(group_by="x"), spoken=[()] * 3, hits=10, groups=10)
     assert [len(own) for own in hits] == [10] * 3
     assert asked == [([0, 1, 2], 10), ([0, 2], 40), ([0, 2], 100)]
 

@@ -85,10 +85,10 @@ def test_a_ranking_is_diverse_too(ranker, make_ranker):
 
 def test_hits_that_were_removed_meanwhile_resemble_nothing(ranker, index):
     hits = ranker.search("hello", index, top_k=6)
-    (found,) = diverse_hits([hits], lambda ids: {}, k=2, most=4, diversity=0.5)
+    (found,) = diverse_hits([hits], lambda ids: {}, k=2, depth=4, diversity=0.5)
     assert without(found) == hits
     assert [hit.considered for hit in found] == [4, 4, None, None, None, None]
-    assert diverse_hits([[]], lambda ids: {}, k=2, most=4, diversity=0.5) == [[]]
+    assert diverse_hits([[]], lambda ids: {}, k=2, depth=4, diversity=0.5) == [[]]
 
 
 QUERY = "where is order 4711 ?"

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index import Candidate
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import MilvusCollection
@@ -131,15 +131,11 @@ def test_without_a_model_the_attention_is_that_of_the_maker(build, where, make_r
     for who in (None, Fingerprints.of(ranker), ranker):
         with open_index(where, who) as index:
             assert scores(index, contexts) == pytest.approx(dict(zip(TEXTS, expected, strict=True)), rel=1e-4)
-    with open_index(where, attention="sqrt") as index:  # what is given takes precedence
-        other = score(contexts, vectors, attention="sqrt")[0].tolist()
-        assert scores(index, contexts) == pytest.approx(dict(zip(TEXTS, other, strict=True)), rel=1e-4)
+    with open_index(where) as index:
         single = contexts.vectors[:, 0]
         assert scores(index, single) == pytest.approx(
             dict(zip(TEXTS, (vectors @ single[0]).tolist(), strict=True)), rel=1e-4, abs=1e-5
         )
-    with pytest.raises(ConfigError, match="attention is 'none'; it must be one of basic, sqrt, multihead"):
-        open_index(where, attention="none")
 
 
 def test_multihead_attention_without_a_model(tmp_path, make_ranker):

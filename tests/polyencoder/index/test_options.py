@@ -57,9 +57,6 @@ def test_an_option_is_of_one_search_alone(many, ranker):
         ({"list_length": -1}, InputError, r"list_length is -1 \(int\); it must be at least 1"),
         ({"effort": "4"}, InputError, r"effort is '4' \(str\); it must be at least 1, a whole number"),
         ({"list_length": 2.5}, InputError, r"list_length is 2.5 \(float\); it must be at least 1, a whole number"),
-        ({"tolerance": -0.1}, InputError, "tolerance is -0.1; it must be at least 0"),
-        ({"tolerance": "0.1"}, InputError, "tolerance is '0.1'; it must be at least 0"),
-        ({"tolerance": float("nan")}, InputError, "tolerance is nan; it must be at least 0"),
         ({"exactness": "sure"}, ConfigError, "exactness is 'sure'"),
         ({"filter": "lang=en"}, InputError, "filter is 'lang=en'; it must be a dict"),
         ({"topk": 3}, TypeError, "topk"),
@@ -72,7 +69,7 @@ def test_what_is_no_option(many, ranker, options, error, message):
         many.search(ranker.encode_contexts([CONTEXT]), **options)
 
 
-@pytest.mark.parametrize("name", ["effort", "list_length", "tolerance"])
+@pytest.mark.parametrize("name", ["effort", "list_length"])
 def test_without_lists_nothing_is_told_about_them(many, ranker, name):
     with pytest.raises(ConfigError, match=f"{name} given, but it has no FAISS index"):
         ranker.search(CONTEXT, many, **{name: 1})

@@ -37,7 +37,7 @@ class Results(NamedTuple):
     """[batch, k]"""
     rows: Array
     """int64 [batch, k]."""
-    found: list[Exactness]
+    exactness: list[Exactness]
     """[batch]"""
 
 
@@ -202,9 +202,8 @@ class _Shortlists(ShortlistSearch):
         self.exact_lists = searcher.meta.has_exact_lists
         self._searcher, self._vectors, self._covered = searcher, searcher.vectors, searcher.meta.rows
         self._allowed = allowed
-        self._tolerance = options.group_tolerance
-        all_lists = options.exactness == "certified"
-        self._parameters = _parameters(searcher, options.effort, allowed=allowed, all_lists=all_lists)
+        self._all_lists = options.exactness == "certified"
+        self._parameters = _parameters(searcher, options.effort, allowed=allowed, all_lists=self._all_lists)
         self._proves = self.exact_lists and self._parameters.nprobe >= searcher.most_effort
 
     def scan(self, contexts: Contexts) -> TopK:
@@ -222,7 +221,7 @@ class _Shortlists(ShortlistSearch):
             return Lists([own[own >= 0] for own in rows], outside)
 
         max_norm = self._searcher.meta.max_norm
-        lists = shortlists(contexts.codes(), nearest, tolerance=self._tolerance, max_norm=max_norm)
+        lists = shortlists(contexts.codes(), nearest, grouped=not self._all_lists, max_norm=max_norm)
         for row, (rows, bound) in zip(places, lists, strict=True):
             candidates = np.concatenate([rows, self._newer[row]]) if len(rows) else rows
             yield Shortlist(candidates, self._vectors.take(candidates), bound)

@@ -286,9 +286,9 @@ def _check_same(begun: IndexMeta, plan: IndexMeta, *, ranker: TextRanker | Finge
             "folder, or remove it"
         )
     for name in ("dtype", "shard_size"):
-        if (there := getattr(begun, name)) != (here := getattr(plan, name)):
+        if (stored := getattr(begun, name)) != (here := getattr(plan, name)):
             raise InputError(
-                f"{folder}: has an index with {name} {there}, not {here}; give another folder, or remove it"
+                f"{folder}: has an index with {name} {stored}, not {here}; give another folder, or remove it"
             )
     if begun.candidates is None:
         raise InputError(f"{folder}: has an index that was changed after it was built; add to it, or remove it")
@@ -307,7 +307,7 @@ def _finish(folder: Path, plan: IndexMeta) -> None:
         connection.execute("COMMIT")
         if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:  # the log would not be renamed with it
             raise sqlite3.OperationalError(f"{UNFINISHED} is in use by another program")
-    _remove_all(folder, kept={UNFINISHED, *(file.name for file in files)})
+    _remove_all(folder, keep={UNFINISHED, *(file.name for file in files)})
     fsync(folder)
     os.replace(folder / UNFINISHED, folder / DATABASE)
     fsync(folder)
@@ -315,9 +315,9 @@ def _finish(folder: Path, plan: IndexMeta) -> None:
         (folder / META).write_text(plan.to_json(), encoding="utf-8")
 
 
-def _remove_all(folder: Path, *, kept: Iterable[str] = ()) -> None:
+def _remove_all(folder: Path, *, keep: Iterable[str] = ()) -> None:
     for path in check_only_ours(folder):
-        if path.name not in {LOCK, *kept}:
+        if path.name not in {LOCK, *keep}:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 

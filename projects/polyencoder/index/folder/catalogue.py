@@ -118,9 +118,9 @@ class Catalogue:
         return rows
 
     def entries_of(
-        self, rows: Iterable[int], *, most: int | None = None, filter: Filter | None = None
+        self, rows: Iterable[int], *, limit: int | None = None, filter: Filter | None = None
     ) -> dict[int, list[tuple[str, dict[str, Any] | None]]]:
-        """The id and metadata of these rows' entries that pass the filter, in insertion order, up to `most` per row."""
+        """The id and metadata of these rows' entries that pass the filter, as inserted, at most `limit` per row."""
         entries: dict[int, list[tuple[str, dict[str, Any] | None]]] = {row: [] for row in rows}
         condition = "TRUE"
         if filter:
@@ -130,7 +130,7 @@ class Catalogue:
             f"SELECT wanted, id, metadata FROM {_WANTED} CROSS JOIN entries ON number IN "
             f"(SELECT number FROM entries WHERE row = wanted AND {condition} ORDER BY number LIMIT ?) ORDER BY number"
         )
-        for row, id_, data in self._ask(query, (json.dumps([*entries]), -1 if most is None else most)):
+        for row, id_, data in self._ask(query, (json.dumps([*entries]), -1 if limit is None else limit)):
             try:
                 metadata = None if data is None else json.loads(data)
             except (ValueError, TypeError, RecursionError):
@@ -144,26 +144,26 @@ class Catalogue:
         self,
         scores: Sequence[Sequence[float]],
         rows: Sequence[Sequence[int]],
-        found: Sequence[Found],
+        how_found: Sequence[Found],
         *,
-        most: int | None,
+        limit: int | None,
         filter: Filter | None,
         by_words: Sequence[Mapping[int, float]] = (),
     ) -> list[list[Hit]]:
-        """The first `most` entries of the rows of each context, best first; entries of a row are adjacent.
+        """The first `limit` entries of the rows of each context, best first; entries of a row are adjacent.
 
         `by_words`: of a search by words, the scores of each context's rows.
         """
         wanted = {row for some in rows for row in some}
-        texts, entries = self.text_of(wanted), self.entries_of(wanted, most=most, filter=filter)
+        texts, entries = self.text_of(wanted), self.entries_of(wanted, limit=limit, filter=filter)
         return [
             [
                 Hit(id_, texts[row], score, metadata, how, word_score=own_words.get(row))
                 for row, score in zip(own_rows, own_scores, strict=True)
                 for id_, metadata in entries[row]
-            ][:most]
+            ][:limit]
             for own_scores, own_rows, how, own_words in zip(
-                scores, rows, found, by_words or [{}] * len(rows), strict=True
+                scores, rows, how_found, by_words or [{}] * len(rows), strict=True
             )
         ]
 
@@ -191,17 +191,17 @@ class Catalogue:
     def _rows(self, query: str, values: Sequence[Any] = ()) -> Array:
         """The rows that a query finds, ascending: int64 [n]."""
         try:
-            found = np.fromiter(self._ask(query, values), dtype=np.dtype((np.int64, (1,))))[:, 0]
+            rows = np.fromiter(self._ask(query, values), dtype=np.dtype((np.int64, (1,))))[:, 0]
         except (TypeError, ValueError, OverflowError):
             raise self._damaged("a row is not a number") from None
-        if len(found) and not 0 <= found[0] <= found[-1] < self.rows:
+        if len(rows) and not 0 <= rows[0] <= rows[-1] < self.rows:
             raise self._damaged("it has rows without a text")
-        return found
+        return rows
 
     def _each(self, query: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """The result of a query for each value, by its key; SQLite cuts texts of a JSON list at NUL."""
-        found = ((key, self._ask(query, (value,)).fetchone()) for key, value in values.items())
-        return {key: row[0] for key, row in found if row is not None}
+        results = ((key, self._ask(query, (value,)).fetchone()) for key, value in values.items())
+        return {key: row[0] for key, row in results if row is not None}
 
     def _damaged(self, what: str) -> CheckpointError:
         return damaged(self._folder, what)
@@ -236,8 +236,8 @@ class Catalogue:
             id_.encode()
         except (TypeError, ValueError) as error:
             raise InputError(f"{where}not a candidate that an index can hold: {error}") from None
-        known = ask("SELECT metadata, text FROM entries JOIN texts USING (row) WHERE id = ?", (id_,))
-        if (entry := known.fetchone()) is not None:
+        cursor = ask("SELECT metadata, text FROM entries JOIN texts USING (row) WHERE id = ?", (id_,))
+        if (entry := cursor.fetchone()) is not None:
             old_metadata, old_text = entry
             if (old_text, old_metadata) == (text, metadata):
                 return 0
@@ -263,8 +263,8 @@ class Catalogue:
 
     def remove(self, id_: str, *, missing_ok: bool = False) -> int:
         """Removes an entry; returns the change of their number. InputError for an unknown id, unless `missing_ok`."""
-        known = self._ask("SELECT row, number, metadata FROM entries WHERE id = ?", (id_,))
-        if (entry := known.fetchone()) is None:
+        cursor = self._ask("SELECT row, number, metadata FROM entries WHERE id = ?", (id_,))
+        if (entry := cursor.fetchone()) is None:
             if missing_ok:
                 return 0
             raise InputError(f"no candidate has the id {id_!r}", where=self._folder)
@@ -301,8 +301,8 @@ class Catalogue:
         self._ask(INDEXES)
         entries = self._ask("SELECT metadata, number FROM entries WHERE metadata IS NOT NULL")
         fields = chain.from_iterable(starmap(self._fields, entries))
-        while some := sorted(islice(fields, _SORTED)):
-            self._add_fields(some)
+        while batch := sorted(islice(fields, _SORTED)):
+            self._add_fields(batch)
 
     def _add_fields(self, fields: Iterable[tuple[str, str, int]]) -> None:
         self._connection.executemany("INSERT INTO fields VALUES (?, ?, ?)", fields)
@@ -316,8 +316,8 @@ class Catalogue:
 
     def check(self) -> str | None:
         """Checks all contents: returns a description of the damage, or None."""
-        if (found := self._one("PRAGMA integrity_check(1)")) != "ok":
-            return " ".join(str(found).split())
+        if (result := self._one("PRAGMA integrity_check(1)")) != "ok":
+            return " ".join(str(result).split())
         for row, digest, text in self._ask("SELECT row, digest, text FROM texts"):
             if not isinstance(text, str) or digest != digest_of(text):
                 return f"text {row} was altered"
@@ -344,9 +344,9 @@ class Catalogue:
 
     def _one(self, query: str, values: Sequence[Any] = ()) -> Any:
         """The first value of the first row. Raises sqlite3.DatabaseError if there is none."""
-        if (found := self._ask(query, values).fetchone()) is None:
+        if (row := self._ask(query, values).fetchone()) is None:
             raise sqlite3.DatabaseError("it has no description")
-        return found[0]
+        return row[0]
 
 
 def _passes(group: Group, data: Any) -> bool:

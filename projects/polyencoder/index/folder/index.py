@@ -21,7 +21,6 @@ from polyencoder.checks import checked_count
 from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
-from polyencoder.index.documents import Split
 from polyencoder.index.entries import Candidate, How
 from polyencoder.index.faiss.file import Tuned
 from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample
@@ -55,9 +54,9 @@ class FolderIndex(Index):
 
     rolls_back = True
 
-    def __init__(self, folder: Path, ranker: TextRanker | Fingerprints | None, *, attention: str | None = None) -> None:
+    def __init__(self, folder: Path, ranker: TextRanker | Fingerprints | None) -> None:
         self.folder = folder.absolute()  # independent of later changes of directory
-        self._model = IndexModel(ranker, attention=attention)
+        self._model = IndexModel(ranker)
         self._ranker = self._model.ranker
         self._database = Database(self.folder)
         self._state: State | None = None
@@ -69,18 +68,12 @@ class FolderIndex(Index):
             failed.pop_all()
 
     @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        ranker: TextRanker | Fingerprints | None = None,
-        *,
-        attention: str | None = None,
-    ) -> FolderIndex:
+    def open(cls, path: str | os.PathLike[str], ranker: TextRanker | Fingerprints | None = None) -> FolderIndex:
         """Opens an index for the model that made it, as `polyencoder.index.open.open_index`.
 
         Reads neither texts nor vectors. A model's fingerprints are computed.
         """
-        return cls(Path(path), ranker, attention=attention)
+        return cls(Path(path), ranker)
 
     def close(self) -> None:
         self._database.close()
@@ -91,20 +84,12 @@ class FolderIndex(Index):
         return str(self.folder)
 
     @property
-    def split(self) -> Split | None:
-        return self.meta.split
-
-    @property
-    def fingerprints(self) -> Fingerprints:
-        return self.meta.fingerprints
-
-    @property
     def state(self) -> State:
         """The newest state. CheckpointError if it is damaged, or was replaced by an index of another model."""
         return self._read(lambda state, _: state)
 
     @property
-    def meta(self) -> IndexMeta:
+    def meta(self) -> IndexMeta:  # type: ignore[override]
         """The description of the newest state."""
         return self.state.meta
 
@@ -130,10 +115,6 @@ class FolderIndex(Index):
             return state.meta.rows if allowed is None else int(allowed.sum())
 
         return self._read(count)
-
-    @property
-    def approximates(self) -> bool:
-        return self.meta.faiss is not None
 
     @property
     def has_words(self) -> bool:
@@ -301,17 +282,17 @@ class FolderIndex(Index):
         recall, top_k = checked_recall(recall), checked_count("top_k", top_k)
         if self._ranker is None:
             raise InputError(f"{self.folder}: was opened without its model, which encodes contexts; give a Ranker")
-        said = None if contexts is None else checked_contexts(contexts)
+        turns = None if contexts is None else checked_contexts(contexts)
         with self._step() as change:
-            if said is None:
+            if turns is None:
                 source = "the index's own texts"
                 _log.warning(
                     "recall is measured with %s as contexts: contexts from production would be more reliable",
                     source,
                 )
-            texts = change.some_texts(SAMPLE) if said is None else sample(said, SAMPLE)
-            some = (texts[i : i + _AT_ONCE] for i in range(0, len(texts), _AT_ONCE))
-            parts = [replace(Contexts.of(self._ranker.encode_contexts(each)), tokens=None) for each in some]
+            texts = change.some_texts(SAMPLE) if turns is None else sample(turns, SAMPLE)
+            batches = (texts[i : i + _AT_ONCE] for i in range(0, len(texts), _AT_ONCE))
+            parts = [replace(Contexts.of(self._ranker.encode_contexts(each)), tokens=None) for each in batches]
             attention = self._ranker.model.config.poly_attention
             with explained(self.folder):
                 tuned = change.tune_faiss(parts, recall=recall, top_k=top_k, attention=attention, source=source)

@@ -54,8 +54,8 @@ def check_tables(connection: sqlite3.Connection, folder: Path) -> None:
         "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') "
         "OR (sql LIKE '%VIRTUAL TABLE%' AND (name, sql) IS NOT ('words', ?))"
     )
-    if (found := ask(others, (TABLE,)).fetchone()) is not None:
-        raise damaged(folder, "its database has the {} {!r:.60}, which is not part of an index".format(*found))
+    if (foreign := ask(others, (TABLE,)).fetchone()) is not None:
+        raise damaged(folder, "its database has the {} {!r:.60}, which is not part of an index".format(*foreign))
     for name, columns in _tables(words=words.exist).items():
         if _columns(ask, name) != columns:
             other = "other versions of polyencoder make other tables"

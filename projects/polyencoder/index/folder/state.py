@@ -63,9 +63,9 @@ class State:
                 f"and its files have the vectors of {len(self.vectors):,}; build it again"
             )
         self._faiss: FaissSearch | None = None
-        known = None if before is None else before._faiss
-        if known is not None and meta.faiss is not None and known.meta.file == meta.faiss.file:
-            self._faiss = FaissSearch(meta.faiss, self.vectors, index=known.index)
+        loaded = None if before is None else before._faiss
+        if loaded is not None and meta.faiss is not None and loaded.meta.file == meta.faiss.file:
+            self._faiss = FaissSearch(meta.faiss, self.vectors, index=loaded.index)
         self._allowed: dict[str, Array | None] = {}
 
     @property
@@ -84,13 +84,13 @@ class State:
     def allowed(self, catalogue: Catalogue, filter: Filter | None = None) -> Array | None:
         """Caches `Catalogue.allowed`, since a state does not change."""
         key = repr(parse_filter(filter))
-        if key in (known := self._allowed):
-            return known[key]
-        found = catalogue.allowed(filter)
-        if len(known) >= _FILTERS:
-            known = self._allowed = {}  # a new one, as other threads may read this one
-        known[key] = found
-        return found
+        if key in (cached := self._allowed):
+            return cached[key]
+        allowed = catalogue.allowed(filter)
+        if len(cached) >= _FILTERS:
+            cached = self._allowed = {}  # a new one, as other threads may read this one
+        cached[key] = allowed
+        return allowed
 
     def by_vectors(
         self,
@@ -105,11 +105,11 @@ class State:
         wanted = replace(options, top_k=max(1, options.k(self.meta.entries)))
         allowed = self.allowed(catalogue, wanted.filter)
         if wanted.exactness == "exact" or self.meta.faiss is None:
-            found = scan_vectors(contexts, self.vectors, wanted, allowed=allowed, attention=attention)
+            top = scan_vectors(contexts, self.vectors, wanted, allowed=allowed, attention=attention)
         else:
-            found = self.faiss.search(contexts, wanted, allowed=allowed, attention=attention)
-        results = found.scores.tolist(), found.rows.tolist(), found.found
-        return catalogue.hits(*results, most=wanted.top_k, filter=wanted.filter)
+            top = self.faiss.search(contexts, wanted, allowed=allowed, attention=attention)
+        results = top.scores.tolist(), top.rows.tolist(), top.exactness
+        return catalogue.hits(*results, limit=wanted.top_k, filter=wanted.filter)
 
     def by_words(
         self,
@@ -126,10 +126,12 @@ class State:
             raise CheckpointError(f"{self.folder}: has no words any more; open it again")
         allowed = self.allowed(catalogue, options.filter) if options.filter else None  # words: of living rows
         k = max(1, options.k(self.meta.entries))
-        found = [dict(catalogue.words.find(query_words(some), k=k, allowed=allowed)) for some in turns]
+        word_scores = [dict(catalogue.words.find(query_words(some), k=k, allowed=allowed)) for some in turns]
         scores: list[list[float]] = []
-        for place, rows in enumerate(found):
+        for number, rows in enumerate(word_scores):
             vectors = self.vectors.take(np.array([*rows], dtype=np.int64))
-            scores.append(score(contexts.select([place]), vectors, attention=attention)[0].tolist() if rows else [])
-        how: list[Found] = ["words"] * len(found)
-        return catalogue.hits(scores, [[*rows] for rows in found], how, most=k, filter=options.filter, by_words=found)
+            scores.append(score(contexts.select([number]), vectors, attention=attention)[0].tolist() if rows else [])
+        how: list[Found] = ["words"] * len(word_scores)
+        return catalogue.hits(
+            scores, [[*rows] for rows in word_scores], how, limit=k, filter=options.filter, by_words=word_scores
+        )

@@ -107,10 +107,10 @@ class MilvusCollection:
         with self._explained():
             if not self._client.has_collection(self.name, timeout=self._timeout):
                 return None
-            found = self._client.describe_collection(self.name, timeout=self._timeout)
-        if (text := found["properties"].get(_PROPERTY)) is None:
+            details = self._client.describe_collection(self.name, timeout=self._timeout)
+        if (text := details["properties"].get(_PROPERTY)) is None:
             raise CheckpointError(f"{self.where}: the collection {self.name} exists, but was not made by polyencoder")
-        return Description(found["collection_id"], str(text), found["properties"].get(_KIND))
+        return Description(details["collection_id"], str(text), details["properties"].get(_KIND))
 
     def create(self, *, dim: int, kind: IndexKind, description: str) -> None:
         """Creates the collection."""
@@ -155,6 +155,7 @@ class MilvusCollection:
         return self.count(filter)
 
     def ids(self, filter: Filter) -> list[str]:
+        """The ids of the rows that pass the filter."""
         return [row["id"] for page in self._pages(filter, "id") for row in page]
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
@@ -248,12 +249,12 @@ class MilvusCollection:
             }
             for entry, vector in rows
         )
-        for some in in_batches(written, _ROWS_A_REQUEST):
-            self._persist(self._client.upsert, data=some)
+        for batch in in_batches(written, _ROWS_A_REQUEST):
+            self._persist(self._client.upsert, data=batch)
 
     def delete(self, keys: Iterable[str]) -> None:
-        for some in in_batches(keys, _ROWS_A_REQUEST):
-            self._persist(self._client.delete, filter=_any_key(some))
+        for batch in in_batches(keys, _ROWS_A_REQUEST):
+            self._persist(self._client.delete, filter=_any_key(batch))
 
     def flush(self) -> None:
         """Ends a change: Milvus Lite searches flushed data ten times faster; a server's deletions become visible."""
@@ -291,8 +292,8 @@ class MilvusCollection:
     def _kind(self, error: Exception) -> type[PolyencoderError]:
         """The class of our error: whether the server does not answer, or refuses."""
         refused = isinstance(error, self._milvus.MilvusException) and error.code not in self._lost
-        for one in (error, error.__cause__):  # pymilvus has one code for all connections that fail
-            refused = refused or (isinstance(one, self._grpc.RpcError) and one.code().name in _REFUSALS)
+        for cause in (error, error.__cause__):  # pymilvus has one code for all connections that fail
+            refused = refused or (isinstance(cause, self._grpc.RpcError) and cause.code().name in _REFUSALS)
         return PolyencoderError if refused or isinstance(error, ValueError) else NoAnswerError
 
     def _reason(self, error: BaseException) -> str:

@@ -77,10 +77,10 @@ class MilvusIndex(RowIndex):
         maker = Maker.of(ranker, model_name=model_name, dim=dim, split=split)
         with ExitStack() as failed:
             collection = failed.enter_context(closing(MilvusCollection(where)))
-            if (there := collection.description()) is None:
+            if (existing := collection.description()) is None:
                 collection.create(dim=maker.dim, kind=kind or "auto", description=maker.to_json())
             else:
-                maker = Maker.parsed(there.text, collection.where)
+                maker = Maker.parsed(existing.text, collection.where)
                 maker.check_model(ranker, where=collection.where)
                 maker.check_split(split, where=collection.where)
             index = cls(collection, maker, ranker)
@@ -163,15 +163,15 @@ class MilvusIndex(RowIndex):
         """Each step is one change, which stays if a later one fails; in a block of `changing` all steps are one."""
         with self._lock, nullcontext() if self._changes is None else self.changing():
             changed = 0
-            for some in in_batches(items, ROWS_AT_ONCE):
+            for batch in in_batches(items, ROWS_AT_ONCE):
                 with self.changing():
-                    changed += step(some)
+                    changed += step(batch)
             return changed
 
     def _there(self, ids: Iterable[str]) -> dict[str, Row]:
-        given, pending = {id_: key_of(id_) for id_ in ids}, self._pending
-        found = super()._there(id_ for id_, key in given.items() if key not in pending)
-        return found | {id_: row for id_, key in given.items() if (row := pending.get(key)) is not None}
+        keys, pending = {id_: key_of(id_) for id_ in ids}, self._pending
+        rows = super()._there(id_ for id_, key in keys.items() if key not in pending)
+        return rows | {id_: row for id_, key in keys.items() if (row := pending.get(key)) is not None}
 
     def _ids(self, filter: Filter) -> list[str]:
         pending, group = self._pending, parse_filter(filter)
@@ -195,9 +195,9 @@ class MilvusIndex(RowIndex):
 
     def _apply(self, changes: Mapping[str, Row | None]) -> None:
         """Writes and deletes rows. Each new text is encoded once."""
-        for some in in_batches(((key, row) for key, row in changes.items() if row), ROWS_AT_ONCE):
-            vectors = self._vectors_of(dict(some))
-            self.collection.write((row.entry, vectors[key]) for key, row in some)
+        for batch in in_batches(((key, row) for key, row in changes.items() if row), ROWS_AT_ONCE):
+            vectors = self._vectors_of(dict(batch))
+            self.collection.write((row.entry, vectors[key]) for key, row in batch)
         if gone := [key for key, row in changes.items() if row is None]:
             self.collection.delete(gone)
         if changes:

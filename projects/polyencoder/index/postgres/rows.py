@@ -30,15 +30,15 @@ def tsvector(text: str) -> bytes:
     """The words of a text and their places as PostgreSQL's tsvector, in its binary format; the first MB of them."""
     places: dict[bytes, list[int]] = {}
     size = 0
-    for place, word in enumerate(words_of(text), start=1):
+    for position, word in enumerate(words_of(text), start=1):
         written_word = word.encode()
         size += len(written_word) + 8
         if len(written_word) <= _LONGEST_WORD and size <= _MOST_BYTES:
-            places.setdefault(written_word, []).append(min(place, _LAST_PLACE))
+            places.setdefault(written_word, []).append(min(position, _LAST_PLACE))
     parts = [struct.pack(">i", len(places))]
-    for written_word, own in places.items():
-        kept = [*dict.fromkeys(own)][:_MOST_PLACES]
-        parts.append(written_word + b"\0" + struct.pack(f">{len(kept) + 1}H", len(kept), *kept))
+    for written_word, positions in places.items():
+        distinct = [*dict.fromkeys(positions)][:_MOST_PLACES]
+        parts.append(written_word + b"\0" + struct.pack(f">{len(distinct) + 1}H", len(distinct), *distinct))
     return b"".join(parts)
 
 

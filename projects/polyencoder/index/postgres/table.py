@@ -66,9 +66,11 @@ def parse_kind(text: str) -> tuple[str, dict[str, int]]:
         if name not in parameters or not value.isdecimal():
             had = ", ".join(f"{name}=NUMBER" for name in parameters) or "no parameters"
             raise ConfigError(f"postgres is {text!r:.60}; {setting!r:.60}: {kind} has {had}", argument="postgres")
-        least, most = _LIMITS[name]
-        if not least <= (number := int(value[:20])) <= most:
-            raise ConfigError(f"postgres: {name} is {number}; it must be from {least} to {most}", argument="postgres")
+        lowest, highest = _LIMITS[name]
+        if not lowest <= (number := int(value[:20])) <= highest:
+            raise ConfigError(
+                f"postgres: {name} is {number}; it must be from {lowest} to {highest}", argument="postgres"
+            )
         parameters[name] = number
     if kind == "hnsw" and parameters["ef_construction"] < 2 * parameters["m"]:
         raise ConfigError("postgres: ef_construction must be at least twice m", argument="postgres")
@@ -117,11 +119,11 @@ class Table:
 
     def read_meta(self) -> bool:
         """Reads the description; False without a table. CheckpointError if another program made it."""
-        ((there, comment),) = self.ask(
+        ((exists, comment),) = self.ask(
             "SELECT to_regclass(%(name)s) IS NOT NULL, obj_description(to_regclass(%(name)s), 'pg_class')",
             {"name": f'"{self._name}"'},
         )
-        if not there:
+        if not exists:
             return False
         if comment is None or not comment.startswith(_OURS):
             what = f"the table {self._name} exists, but was not made by polyencoder; give another #NAME"
@@ -131,9 +133,9 @@ class Table:
 
     def create(self, meta: PostgresMeta) -> None:
         """Creates the table, empty and without a vector index. ConfigError for vectors that pgvector cannot hold."""
-        dim, most = meta.dim, _MOST_DIM if meta.kind == "flat" else _MOST_INDEXED
-        if dim > most:
-            what = f"vectors have {dim:,} numbers; pgvector supports at most {most:,} with {meta.kind}"
+        dim, max_dim = meta.dim, _MOST_DIM if meta.kind == "flat" else _MOST_INDEXED
+        if dim > max_dim:
+            what = f"vectors have {dim:,} numbers; pgvector supports at most {max_dim:,} with {meta.kind}"
             raise ConfigError(f"{self._where}: {what}", argument="postgres")
         self.ask("CREATE EXTENSION IF NOT EXISTS vector")
         ((version,),) = self.ask("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
@@ -159,8 +161,8 @@ class Table:
         columns = ["(norm)", "USING gin (terms)", *(["USING gin (words)"] if self.meta.words else [])]
         if kind != "flat":
             method, settings = ("hnsw", parameters) if kind == "hnsw" else ("ivfflat", {"lists": parameters["nlist"]})
-            given = ", ".join(f"{name} = {value}" for name, value in settings.items())
-            columns.append(f"USING {method} (vector vector_ip_ops) WITH ({given})")
+            options = ", ".join(f"{name} = {value}" for name, value in settings.items())
+            columns.append(f"USING {method} (vector vector_ip_ops) WITH ({options})")
         for column in columns:
             self.ask(f"CREATE INDEX ON {{table}} {column}", limited=False)
         self.ask("ANALYZE {table}", limited=False)
@@ -177,6 +179,7 @@ class Table:
         return int(self.ask(f"SELECT count(DISTINCT text) FROM {{table}} WHERE {where}", values)[0][0])
 
     def ids(self, filter: Filter) -> list[str]:
+        """The ids of the rows that pass the filter."""
         where, values = condition(filter)
         return [id_ for (id_,) in self.ask(f"SELECT id FROM {{table}} WHERE {where}", values)]
 
@@ -215,8 +218,8 @@ CROSS JOIN LATERAL (
             values,
         )
         lists: list[dict[str, float]] = [{} for _ in queries]
-        for place, key, product in rows:
-            lists[place - 1][key] = product
+        for number, key, product in rows:
+            lists[number - 1][key] = product
         return lists
 
     def _plan(self, *, length: int, effort: int | None, exact: bool) -> None:

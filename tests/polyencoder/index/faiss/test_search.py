@@ -71,7 +71,7 @@ def test_under_multi_head_attention_everything_is_scanned(kind, exactness, make_
     with torch.no_grad():
         contexts = Contexts.of(CandidateAttention(8, 2)(ContextEncoding(torch.randn(3, 4, 8))))
     found = searcher.search(contexts, top_k=5, attention="multihead", exactness=exactness)
-    assert found.found == ["exact"] * 3
+    assert found.exactness == ["exact"] * 3
     check_against_scan(found, searcher, contexts, top_k=5, attention="multihead")
     whole = score(contexts, searcher.vectors.take(np.arange(90)), attention="multihead")
     np.testing.assert_allclose(found.scores, -np.sort(-whole)[:, :5], rtol=1e-4, atol=1e-4)
@@ -115,7 +115,7 @@ def test_certified_results_are_the_truth(
     allowed = None if share is None else (torch.rand(n + newer) < share).numpy()
     query = {"top_k": int(torch.randint(1, n, ())), "allowed": allowed, "attention": attention}
     found = searcher.search(context, exactness="certified", list_length=length, **query)
-    assert set(found.found) <= {"certified", "exact"}
+    assert set(found.exactness) <= {"certified", "exact"}
     check_against_scan(found, searcher, context, **query)
 
 
@@ -126,7 +126,7 @@ def test_one_code_is_certified_without_doubling(make_search, exactness, monkeypa
     searcher = make_search(torch.randn(300, 8))
     monkeypatch.setattr(approximate, "search", lambda *_, **__: pytest.fail("scanned"))
     found = searcher.search(contexts_of(torch.randn(4, 1, 8)), top_k=5, exactness=exactness)
-    assert found.found == ["certified"] * 4
+    assert found.exactness == ["certified"] * 4
 
 
 def test_a_certificate_that_never_holds_ends_in_a_scan(make_search, monkeypatch):
@@ -135,7 +135,7 @@ def test_a_certificate_that_never_holds_ends_in_a_scan(make_search, monkeypatch)
     monkeypatch.setattr(approximate, "LONGEST_LIST", 4)
     contexts = contexts_of(0.01 * torch.randn(2, 16, 8))  # so small that scores are means, far below the largest
     found = searcher.search(contexts, top_k=1, exactness="certified", list_length=2)
-    assert found.found == ["exact"] * 2
+    assert found.exactness == ["exact"] * 2
     check_against_scan(found, searcher, contexts, top_k=1)
 
 
@@ -145,7 +145,7 @@ def test_what_cannot_be_certified_is_scanned(make_search, kind):
     searcher = make_search(torch.randn(200, 8), kind=kind, **SMALL[kind])
     contexts = contexts_of(torch.randn(2, 3, 8))
     found = searcher.search(contexts, top_k=7, exactness="certified")
-    assert found.found == ["exact"] * 2
+    assert found.exactness == ["exact"] * 2
     check_against_scan(found, searcher, contexts, top_k=7)
 
 
@@ -171,7 +171,7 @@ def test_full_lists_give_everything(make_search, seed, kind, dtype, attention, s
         return  # its graph may not reach every allowed row
     check_against_scan(found, searcher, contexts, **query)
     proven = searcher.meta.has_exact_lists
-    assert set(found.found) == ({"certified"} if proven else {"approximate"})
+    assert set(found.exactness) == ({"certified"} if proven else {"approximate"})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -194,7 +194,7 @@ def test_lists_of_one_probe_are_called_approximate(make_search, kind):
     searcher = make_search(torch.randn(400, 8), kind=kind, **SMALL[kind])
     contexts = contexts_of(torch.randn(6, 3, 8))
     found = searcher.search(contexts, top_k=5, effort=1)
-    assert found.found == ["approximate"] * 6
+    assert found.exactness == ["approximate"] * 6
     best = search(contexts, searcher.vectors, k=400)
     for scores, rows, all_scores, all_rows in zip(*found[:2], *best, strict=True):
         place = {row: i for i, row in enumerate(all_rows.tolist())}
@@ -213,11 +213,8 @@ def test_codes_that_are_alike_ask_together(make_search, kind, monkeypatch):
     monkeypatch.setattr(searcher.index, "search", lambda q, *a, **k: (asked.append(len(q)), lists(q, *a, **k))[1])
     found = searcher.search(contexts, top_k=5, list_length=200, effort=300)
     assert asked == [2 * 2]
-    assert found.found == ["approximate"] * 2
+    assert found.exactness == ["approximate"] * 2
     check_against_scan(found, searcher, contexts, top_k=5)
-    asked.clear()
-    searcher.search(contexts, top_k=5, list_length=200, effort=300, tolerance=0)
-    assert asked == [2 * 8]
     asked.clear()
     certified = searcher.search(contexts, top_k=5, list_length=200, exactness="certified")
     assert asked == ([2 * 8] if searcher.meta.has_exact_lists else [])
@@ -233,7 +230,7 @@ def test_codes_of_four_bits_are_scanned_fast(make_search):
     contexts, allowed = contexts_of(torch.randn(5, 3, 8)), (torch.rand(400) < 0.5).numpy()
     for query in ({"allowed": allowed}, {}):
         found = searcher.search(contexts, top_k=20, list_length=370, effort=2, **query)
-        assert set(found.found) == {"approximate"}
+        assert set(found.exactness) == {"approximate"}
         check_against_scan(found, searcher, contexts, top_k=20, **query)
     found = searcher.search(contexts, top_k=20, list_length=100, effort=2, allowed=allowed)
     assert allowed[found.rows].all()
@@ -271,7 +268,7 @@ def test_newer_rows_are_found(make_search):
 def test_a_context_without_codes_is_scanned(make_search):
     contexts = contexts_of(torch.randn(2, 2, 8), torch.tensor([[True, False], [False, False]]))
     found = make_search(torch.randn(50, 8)).search(contexts, top_k=2, exactness="certified")
-    assert found.found == ["certified", "exact"]
+    assert found.exactness == ["certified", "exact"]
     assert found.rows[1].tolist() == [0, 1]
 
 
@@ -281,27 +278,27 @@ def test_where_lists_save_nothing_everything_is_scanned(make_search, kind, monke
     torch.manual_seed(0)
     searcher = make_search(torch.randn(90, 8), kind=kind, **SMALL[kind])
     contexts = contexts_of(torch.randn(2, 3, 8))
-    assert set(searcher.search(contexts, top_k=5).found) == {"approximate"}
-    assert set(searcher.search(contexts, top_k=5, list_length=6).found) <= {"approximate", "certified"}
+    assert set(searcher.search(contexts, top_k=5).exactness) == {"approximate"}
+    assert set(searcher.search(contexts, top_k=5, list_length=6).exactness) <= {"approximate", "certified"}
     monkeypatch.setattr(approximate, "LONGEST_LIST", 4 * 64)
-    assert set(searcher.search(contexts, top_k=64, exactness="approximate").found) != {"exact"}
+    assert set(searcher.search(contexts, top_k=64, exactness="approximate").exactness) != {"exact"}
     many = searcher.search(contexts, top_k=65, exactness="approximate")
-    assert set(many.found) == {"exact"}
+    assert set(many.exactness) == {"exact"}
     check_against_scan(many, searcher, contexts, top_k=65)
-    assert set(searcher.search(contexts, top_k=65, list_length=80).found) <= {"approximate", "certified"}
+    assert set(searcher.search(contexts, top_k=65, list_length=80).exactness) <= {"approximate", "certified"}
 
 
 def test_an_empty_batch(make_search):
     found = make_search(torch.randn(50, 8)).search(contexts_of(torch.empty(0, 2, 8)), top_k=2)
     assert found.rows.shape == (0, 2)
-    assert found.found == []
+    assert found.exactness == []
 
 
 def test_few_allowed_rows_are_scanned(make_search, monkeypatch):
     monkeypatch.setattr(approximate, "_SCAN_ROWS", 10)
     searcher = make_search(torch.randn(50, 8), kind="hnsw")
     allowed = np.arange(50) < 10
-    assert searcher.search(contexts_of(torch.randn(1, 2, 8)), top_k=3, allowed=allowed).found == ["exact"]
+    assert searcher.search(contexts_of(torch.randn(1, 2, 8)), top_k=3, allowed=allowed).exactness == ["exact"]
 
 
 def test_bad_searches_are_refused(make_search):
@@ -310,8 +307,6 @@ def test_bad_searches_are_refused(make_search):
         searcher.search(contexts, top_k=1, exactness="sure")
     with pytest.raises(InputError, match=r"list_length is 0 \(int\); it must be at least 1"):
         searcher.search(contexts, top_k=1, list_length=0)
-    with pytest.raises(InputError, match="tolerance is -1; it must be at least 0"):
-        searcher.search(contexts, top_k=1, tolerance=-1)
     with pytest.raises(ConfigError, match="attention is 'dot'; it must be one of basic, sqrt, multihead"):
         searcher.search(contexts, top_k=1, attention="dot")
 

@@ -228,8 +228,8 @@ def test_fields(catalogue):
 
 def test_no_more_ids_than_wanted(make_catalogue):
     catalogue = make_catalogue([Candidate(str(i), "the same", {"n": i}) for i in range(50)])
-    assert [id_ for id_, _ in catalogue.entries_of([0], most=3)[0]] == ["0", "1", "2"]
-    assert [id_ for id_, _ in catalogue.entries_of([0], most=3, filter={"n": [7, 9]})[0]] == ["7", "9"]
+    assert [id_ for id_, _ in catalogue.entries_of([0], limit=3)[0]] == ["0", "1", "2"]
+    assert [id_ for id_, _ in catalogue.entries_of([0], limit=3, filter={"n": [7, 9]})[0]] == ["7", "9"]
 
 
 def test_compacting(catalogue):

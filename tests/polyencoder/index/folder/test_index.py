@@ -97,7 +97,7 @@ def test_texts_of_ids_that_can_be_read_once(index, monkeypatch):
 
 
 def test_fingerprints_are_enough_to_search(folder, ranker, index, contexts):
-    searched = FolderIndex.open(folder, Fingerprints.of(ranker), attention=ranker.model.config.poly_attention)
+    searched = FolderIndex.open(folder, Fingerprints.of(ranker))
     assert searched.search(contexts, top_k=3) == index.search(contexts, top_k=3)
     searched.remove(["0"])
     searched.update([Candidate("1", candidates_text := "do you have any pets ?", None)])  # a text that is there

@@ -84,7 +84,7 @@ class TestOpening:
         assert logging.getLogger("grpc._server").filters == known
 
     def test_fingerprints_are_enough_to_search(self, index, where, ranker, contexts):
-        searched = open_index(where, Fingerprints.of(ranker), attention=ranker.model.config.poly_attention)
+        searched = open_index(where, Fingerprints.of(ranker))
         assert searched.search(contexts, top_k=3) == index.search(contexts, top_k=3)
         with pytest.raises(InputError, match="opened without its model, which encodes new texts"):
             searched.add([Candidate("new", "a text that is new")])

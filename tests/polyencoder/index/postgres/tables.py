@@ -7,6 +7,7 @@ from itertools import count
 import numpy as np
 import torch
 
+from polyencoder.config import Attention
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.postgres.connection import Server
@@ -24,7 +25,7 @@ def stored(
     metadata: list[dict] | None = None,
     *,
     kind: str = "flat",
-    attention: str | None = None,
+    attention: Attention = "basic",
 ) -> PostgresIndex:
     """An index of these vectors, whose ids are "0", "1", ...; without a model."""
     name, parameters = parse_kind(kind)
@@ -37,6 +38,7 @@ def stored(
         model_name="",
         kind=name,
         parameters=parameters,
+        attention=attention,
     )
     server = Server(where)
     with server.changing() as session:
@@ -48,7 +50,7 @@ def stored(
         ]
         table.write(zip(entries, vectors, strict=True))
         table.build()
-    return PostgresIndex(server, meta, None, attention=attention)
+    return PostgresIndex(server, meta, None)
 
 
 def scanned(contexts: ContextEncoding, vectors: np.ndarray, *, k: int, attention: str = "basic") -> list[list[str]]:
