@@ -206,11 +206,14 @@ class Index(ABC):
     def remove_where(self, filter: Filter) -> int:
         """Removes the candidates that pass a filter.
 
-        Raises InputError for an empty filter, which all would pass, and for one that does not fit the candidates.
+        Raises InputError for a filter that all would pass: an empty one, or one of a field that no candidate has; and
+        for one that does not fit the candidates.
         """
-        if not parse_filter(filter).parts:
+        if not (tests := [*parse_filter(filter).tests()]):
             raise InputError("filter is empty: all candidates would be removed", argument="filter")
         check_fields(filter, has_field=self.has_field)
+        if unknown := next((test.key for test in tests if not self.has_field(test.key)), None):
+            raise InputError(f"filter: no candidate of the index has the field {unknown!r:.60}", argument="filter")
         with self.changing():
             return self._remove(self._ids(filter), missing_ok=True)
 

@@ -103,7 +103,7 @@ def _of_use(hits: Sequence[Hit], grouped: Sequence[Hit], *, first: int, count: i
 
     Args:
         hits: best first.
-        kept: those that `limited` keeps.
+        grouped: those that `limited` keeps.
 
     Returns:
         Hits whose `considered` is the number that one goes through to find these.

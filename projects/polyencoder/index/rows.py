@@ -257,7 +257,7 @@ def to_write(
 
     Args:
         new: the candidates with their entries.
-        there: the existing rows by their ids; updated here.
+        existing: the rows by their ids; updated here.
         stored: the stored vectors, float32 [dim], of candidates with a given one, by row key.
         dim: the vectors' dimension.
 

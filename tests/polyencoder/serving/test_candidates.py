@@ -71,7 +71,7 @@ def test_what_is_put_is_found_replaced_and_removed(serve):
 def test_what_passes_a_filter_is_removed(serve):
     client = serve("bi")
     before = found(client)
-    for wrong in ('{"lang": 3}', '{"lagn": "de"}', "lang=de", "{}", '{"lang": {"$like": "d"}}', "["):
+    for wrong in ('{"lang": 3}', '{"lagn": "de"}', '{"lagn": null}', "lang=de", "{}", '{"lang": {"$like": "d"}}', "["):
         answer = client.delete("/v1/candidates", params={"filter": wrong})
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, "filter"), wrong
     assert client.delete("/v1/candidates").json()["error"]["param"] == "ids"

@@ -249,14 +249,14 @@ class Catalogue:
             raise InputError(f"no candidate has the id {id_!r}", where=f"{where}{self._folder}")
         insert = "INSERT OR IGNORE INTO texts SELECT COALESCE(MAX(row) + 1, 0), ?, ? FROM texts"
         if (inserted := ask(insert, (digest, text))).rowcount:
-            row, lacks_words = inserted.lastrowid, True
+            row, lacks_words = int(inserted.lastrowid or 0), True
         else:
             row = self._one("SELECT row FROM texts WHERE digest = ?", (digest,))
             lacks_words = ask("DELETE FROM dead WHERE row = ?", (row,)).rowcount > 0
         if lacks_words and self.words is not None:
             self.words.add(row, text)
         insert = "INSERT INTO entries SELECT COALESCE(MAX(number) + 1, 0), ?, ?, ? FROM entries"
-        number = ask(insert, (id_, row, metadata)).lastrowid
+        number = int(ask(insert, (id_, row, metadata)).lastrowid or 0)
         if index:
             self._add_fields(self._fields(metadata, number))
         return 1 + removed

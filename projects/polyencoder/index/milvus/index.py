@@ -32,15 +32,8 @@ class MilvusIndex(RowIndex):
 
     engine = "Milvus"
 
-    def __init__(
-        self,
-        database: MilvusCollection,
-        meta: Maker,
-        ranker: TextRanker | Fingerprints | None,
-        *,
-        attention: str | None = None,
-    ) -> None:
-        super().__init__(database, meta, ranker, attention=attention)
+    def __init__(self, database: MilvusCollection, meta: Maker, ranker: TextRanker | Fingerprints | None) -> None:
+        super().__init__(database, meta, ranker)
         self.collection = database
         database.load()
         self._description: Description | None = None
