@@ -6,7 +6,6 @@ from dataclasses import field
 
 from polyencoder.calibration import AnswerOptions
 from polyencoder.cli.shared.loading import load
-from polyencoder.errors import UsageError
 from polyencoder.packages import require
 from polyencoder.selector import Selector
 from polyencoder.settings.base import Settings, settings
@@ -19,7 +18,7 @@ class McpProxySettings(Settings):
     """The servers, and the ranker that chooses among their tools."""
 
     model: RankerSettings
-    server: tuple[str, ...] = ()
+    server: tuple[str, ...]
     """The command of an MCP server, which is started: "mcp-server-git --repository ."; repeatable."""
     max_tools: Count = 8
     """The most tools to list beside find_tools."""
@@ -36,8 +35,6 @@ def mcp_proxy(*, settings: McpProxySettings) -> None:
     require("mcp", extra="mcp")
     from polyencoder.serving.mcp_proxy import ToolProxy, run_proxy
 
-    if not settings.server:
-        raise UsageError("mcp-proxy requires --server, the command of an MCP server")
     ranker = load(settings.model)
     settings.answers.threshold(ranker.calibration, of=ranker)  # raises for one without a calibration
     run_proxy(

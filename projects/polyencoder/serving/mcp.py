@@ -68,8 +68,12 @@ def mcp_server(service: Service) -> Server[Any]:
         text = TextContent(type="text", text=json.dumps(content, ensure_ascii=False))
         return CallToolResult(content=[text], structured_content=content)
 
-    version = version_of("parlai-polyencoder") or version_of("polyencoder-runtime") or ""
-    return Server("polyencoder", version=version, on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server("polyencoder", version=library_version(), on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def library_version() -> str:
+    """Returns the version that servers of MCP tell their clients."""
+    return version_of("parlai-polyencoder") or version_of("polyencoder-runtime") or ""
 
 
 def failed(message: str) -> CallToolResult:

@@ -30,8 +30,9 @@ from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, Te
 
 from polyencoder.errors import InputError, PolyencoderError, one_line
 from polyencoder.selector import Selector
-from polyencoder.serving.mcp import failed
+from polyencoder.serving.mcp import failed, library_version
 from polyencoder.serving.mcp_remote import Remote
+from polyencoder.text.dialogue import checked_context
 
 _log = logging.getLogger(__name__)
 
@@ -134,8 +135,7 @@ class ToolProxy:
         """
         if unknown := arguments.keys() - {"query", "top_k"}:
             raise InputError(f"unknown argument {sorted(unknown)[0]!r:.60}; {FIND_TOOLS} takes query and top_k")
-        if not (query := arguments.get("query")):
-            raise InputError("query is empty; give the last messages of the conversation, or what is needed")
+        turns = checked_context("query", arguments.get("query", ""))
         if not self._tools:
             raise InputError("the servers have no tools")
         options = [
@@ -143,7 +143,7 @@ class ToolProxy:
             for name, (tool, _, _) in self._tools.items()
         ]
         chosen = self._selector.select(
-            query,
+            turns,
             options,
             top_k=arguments.get("top_k", 3),
             min_probability=self._least,
@@ -170,6 +170,7 @@ class _Server:
         """Answers one client on standard input and output until it closes them."""
         server: Server[Any] = Server(
             "polyencoder-proxy",
+            version=library_version(),
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_subscriptions_listen=ListenHandler(self._subscribers),

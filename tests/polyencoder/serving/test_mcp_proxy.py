@@ -338,7 +338,7 @@ def test_a_tool_without_a_description(make_ranker, description):
     "arguments", [{}, {"query": []}, {"query": [" "]}, {"query": "a", "top_k": 0}, {"query": "a", "x": 1}]
 )
 def test_bad_queries(make_ranker, arguments):
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"^query|top_k|'x'"):
         connected(make_ranker, named("pets")).find(arguments)
 
 
