@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from polyencoder.cli.shared.output import say
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.hub.resolve import exists
 from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.metadata import Needs, Without
 from polyencoder.storage.files import check_writable_folder, reporting_write_errors
 from polyencoder.storage.names import MODULE_CONFIG
 
@@ -24,11 +25,11 @@ class ImportSettings(Settings):
 
     dictionary: Path | None = None
     """fairseq: the model's dict.txt."""
-    encoder_json: Path | None = None
+    encoder_json: Annotated[Path | None, Needs("vocab_bpe")] = None
     """fairseq with GPT-2's BPE: encoder.json."""
-    vocab_bpe: Path | None = None
+    vocab_bpe: Annotated[Path | None, Needs("encoder_json")] = None
     """fairseq with GPT-2's BPE: vocab.bpe."""
-    codes: Path | None = None
+    codes: Annotated[Path | None, Without("encoder_json")] = None
     """fairseq with fastBPE or subword-nmt: the codes (merges)."""
     overwrite: bool = False
     """Replace a model in FOLDER."""
@@ -87,13 +88,7 @@ def _choose_encoding(settings: ImportSettings) -> Encoding:
     """fairseq's encoding, by the files that were given."""
     from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords
 
-    if settings.encoder_json or settings.vocab_bpe:
-        if not (settings.encoder_json and settings.vocab_bpe):
-            raise ConfigError("GPT-2's BPE needs two files: give --encoder-json and --vocab-bpe")
-        if settings.codes:
-            raise ConfigError(
-                "a dictionary is of one encoding: give either --encoder-json with --vocab-bpe, or --codes"
-            )
+    if settings.encoder_json and settings.vocab_bpe:
         return Gpt2(settings.encoder_json, settings.vocab_bpe)
     return Codes(settings.codes) if settings.codes else PlainWords()
 

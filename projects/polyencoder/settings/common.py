@@ -50,7 +50,7 @@ class RankerOrBackbone(RunningSettings):
 
     model: Annotated[str | None, Parameter(alias="-m")] = None
     """A model folder, a model file of parlai train_model, or a hub id."""
-    backbone: Annotated[str | None, Without("backend"), Without("model_dtype")] = None
+    backbone: Annotated[str | None, Without("model"), Without("backend"), Without("model_dtype")] = None
     """Use a pre-trained encoder instead of a model, without training: folder or hub id."""
 
 

@@ -56,7 +56,7 @@ def test_a_pre_trained_encoder_as_it_is(ranker, tmp_path, sentences, make_hf_tok
     ("arguments", "error", "message"),
     [
         ([], UsageError, "give --model, a ranker, or --backbone"),
-        (["--model", "MODEL", "--backbone", "b"], ConfigError, "give either --model, a ranker, or --backbone"),
+        (["--model", "MODEL", "--backbone", "b"], ConfigError, "backbone is not read with model: give one of them"),
         (["--backbone", "b", "--backend", "onnx"], ConfigError, "backbone is not read with backend: give one of them"),
         (["--model", "MODEL", "--kind", "r_x"], ConfigError, "kind is 'r_x'"),
         (["--model", "MODEL", "--out", "vectors.txt"], ConfigError, "give the file the ending"),

@@ -85,8 +85,8 @@ def fails(run, states, error: type[Exception], match: str, *arguments: object) -
     ("states", "flags", "message"),
     [
         (FAIRSEQ, FAIRSEQ_FLAGS[2:], r"is a checkpoint of fairseq: give --dictionary too"),
-        (FAIRSEQ, FAIRSEQ_FLAGS[:4], "GPT-2's BPE needs two files: give --encoder-json and --vocab-bpe"),
-        (FAIRSEQ, [*FAIRSEQ_FLAGS, "--codes", "c"], "a dictionary is of one encoding: give either --encoder-json"),
+        (FAIRSEQ, FAIRSEQ_FLAGS[:4], "encoder_json is read only with vocab_bpe"),
+        (FAIRSEQ, [*FAIRSEQ_FLAGS, "--codes", "c"], "codes is not read with encoder_json"),
     ],
 )
 def test_flags_that_are_missing_or_of_others(run, calls, tmp_path, states, flags, message):

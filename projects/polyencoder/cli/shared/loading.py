@@ -43,13 +43,11 @@ def load_encoder(settings: RankerOrBackbone) -> Ranker:
     from polyencoder.checkpoint import holds_ranker
     from polyencoder.ranker import Ranker
 
-    model, backbone = settings.model, settings.backbone
-    if model is not None and backbone is None:
-        return load_named(model, settings)
+    backbone = settings.backbone
+    if settings.model is not None:
+        return load_named(settings.model, settings)
     if backbone is None:
         raise UsageError("give --model, a ranker, or --backbone, a pre-trained encoder")
-    if model is not None:
-        raise ConfigError("give either --model, a ranker, or --backbone, a pre-trained encoder")
     if holds_ranker(backbone):
         raise ConfigError(f"--backbone {backbone} is a ranker, not a pre-trained encoder: give it as --model")
     return Ranker.from_backbone(backbone, share_encoders=True, device=settings.device)
