@@ -85,7 +85,7 @@ def encode(texts: list[str], /, *, settings: EncodeSettings) -> None:
             with atomic_write(out, overwrite=settings.overwrite) as temporary:
                 total, dim = _write_parquet(temporary, chain(read, candidates), ranker, **options)
         else:
-            dialogues: list[Dialogue] = [one.text if isinstance(one, Candidate) else one.turns for one in read]
+            dialogues: list[Dialogue] = [item.text if isinstance(item, Candidate) else item.turns for item in read]
             vectors = ranker.encode(dialogues, **options)
             write_array(out, vectors, overwrite=settings.overwrite)
             total, dim = vectors.shape

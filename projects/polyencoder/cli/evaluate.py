@@ -130,7 +130,7 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
         for where, query, *_ in judgements(qrels_file):
             if query not in queries:
                 raise InputError(f"{where}: the query {query!r} is not in {queries_file}")
-    rerank, compare = (None if one is None else read_run(one) for one in (of.rerank_run, of.compare))
+    rerank, compare = (None if file is None else read_run(file) for file in (of.rerank_run, of.compare))
     check_index(of.index)
     ranker, index, texts = load(settings.model), None, None
     with ExitStack() as stack:
@@ -174,7 +174,7 @@ def _read_texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corp
         with open_index(of.index) as index:  # whichever model made it
             texts = index.texts_of(wanted)
     else:
-        documents = ((one.id, one.text) for one in candidates_from(corpus, bad=bad))
+        documents = ((candidate.id, candidate.text) for candidate in candidates_from(corpus, bad=bad))
         texts = {id_: text for id_, text in documents if id_ in wanted}
     if not needed <= texts.keys():
         for where, query, document, _ in results(of.rerank_run or ""):

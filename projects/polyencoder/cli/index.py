@@ -48,7 +48,7 @@ class FaissSettings(Settings):
 
     def read_contexts(self) -> list[list[str]] | None:
         """Reads the contexts that the recall is measured with; None for texts of the index."""
-        return None if self.contexts is None else [one.turns for one in read_questions(expand(self.contexts))]
+        return None if self.contexts is None else [question.turns for question in read_questions(expand(self.contexts))]
 
 
 @settings()
@@ -198,7 +198,9 @@ def update(*, settings: UpdateSettings) -> None:
     kind, parameters = (None, {}) if faiss.faiss is None else parse_faiss(faiss.faiss)
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss or "the one that is there")
     contexts = faiss.read_contexts()
-    removed, updated, added = (expand(one) if one else [] for one in (settings.remove, settings.update, settings.add))
+    removed, updated, added = (
+        expand(files) if files else [] for files in (settings.remove, settings.update, settings.add)
+    )
     unwanted = read_filter(settings.remove_where, flag="--remove-where")
     columns = settings.columns
     check_beginnings([*updated, *added], skip=settings.skip_bad_candidates, columns=columns, split=True)

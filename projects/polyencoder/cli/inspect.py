@@ -60,7 +60,7 @@ def inspect(*, settings: InspectSettings) -> None:
         check_writable(settings.html, argument="html", overwrite=settings.overwrite, read=files)
     candidates = list(settings.candidate)
     if files:
-        candidates = [one.text for one in candidates_from(files)]
+        candidates = [candidate.text for candidate in candidates_from(files)]
         if not candidates:
             raise InputError(f"{settings.candidates}: no candidate in it")
     if not candidates:
@@ -118,4 +118,4 @@ def _format_lines(inspection: Inspection) -> Iterator[str]:
 def _select_largest(weights: Sequence[float]) -> list[tuple[int, float]]:
     """The places and values of the largest weights, without those that round to 0%."""
     best = sorted(enumerate(weights), key=lambda item: -item[1])[:SHOWN]
-    return [one for one in best if one[1] >= 0.005]
+    return [pair for pair in best if pair[1] >= 0.005]

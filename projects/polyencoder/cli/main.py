@@ -96,14 +96,14 @@ def format_default(value: Any) -> str | None:
 
 def check_files(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Raises UsageError for unknown flags that an argument without a flag, such as a list of files, has taken."""
-    words = [one.value for argument in arguments for one in argument.tokens if one.keyword is None]
+    words = [token.value for argument in arguments for token in argument.tokens if token.keyword is None]
     if unknown := [word for word in words if word.startswith("-") and word != "-"]:
         raise _explain_flags(unknown, commands[0])
 
 
 def require_no_flag(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """With `--config` no flag is required: the settings, which read the file, say what it lacks."""
-    if any(one.name == "--config" and one.tokens for one in arguments):
+    if any(argument.name == "--config" and argument.tokens for argument in arguments):
         for argument in arguments:
             argument.parameter = Parameter.combine(argument.parameter, Parameter(required=False))
 
@@ -211,8 +211,10 @@ def _list_below(command: App) -> list[str]:
 def _list_arguments(command: str) -> list[Argument]:
     """The arguments of a command, and of those below it."""
     top = app[command]
-    apps = [one for one in (top, *(top[name] for name in _list_below(top))) if one.default_command is not None]
-    return [argument for one in apps for argument in one.assemble_argument_collection() if argument.parse]
+    apps = [
+        command for command in (top, *(top[name] for name in _list_below(top))) if command.default_command is not None
+    ]
+    return [argument for command in apps for argument in command.assemble_argument_collection() if argument.parse]
 
 
 def flags_of(command: str) -> Mapping[str, str]:
@@ -227,7 +229,7 @@ def flag_of(argument: str | None, command: str) -> str | None:
         return None
     flags = flags_of(command)
     names = (argument, OTHER_NAMES.get(argument, argument), argument.rpartition(".")[2])
-    return next((flags[one] for one in names if one in flags), None)
+    return next((flags[key] for key in names if key in flags), None)
 
 
 def _translate(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderError:
@@ -262,14 +264,20 @@ def _translate(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderErr
     if asked and typed & {*asked.names}:
         missing = [f"a value for {asked.name}"]
     else:
-        command = reduce(lambda one, name: one[name], chain, app)
-        needed = [one for one in command.assemble_argument_collection() if one.required and not typed & {*one.names}]
+        command = reduce(lambda parent, name: parent[name], chain, app)
+        needed = [
+            argument
+            for argument in command.assemble_argument_collection()
+            if argument.required and not typed & {*argument.names}
+        ]
         if asked and asked.index is not None:  # values without flags come in order: the earlier ones are there
-            needed = [one for one in needed if one.index is None or one.index >= asked.index]
+            needed = [argument for argument in needed if argument.index is None or argument.index >= asked.index]
         if isinstance(cause := error.__cause__, pydantic.ValidationError):  # it has read --config, too
-            places = [one["loc"] for one in cause.errors()]
-            needed = [one for one in needed if any(one.keys[: len(place)] == place for place in places)]
-        missing = [one.name for one in needed if one.name.startswith("--") and not one.name.isupper()]
+            places = [problem["loc"] for problem in cause.errors()]
+            needed = [argument for argument in needed if any(argument.keys[: len(place)] == place for place in places)]
+        missing = [
+            argument.name for argument in needed if argument.name.startswith("--") and not argument.name.isupper()
+        ]
         if asked and asked.name.isupper():  # files
             missing.insert(0, asked.name.removeprefix("--"))
     hint = "; what follows -- is no flag" if end else ""
@@ -312,7 +320,7 @@ def _explain_flags(flags: Sequence[str], command: str) -> UsageError:
 def _guess_flag(name: str, flags: Sequence[str]) -> str:
     """The hint at the flag that another library's flag is called here, if the command has it."""
     meant = removed.GUESSED_FLAGS.get(name.replace("_", "-")) or PARAMETERS.get(name.replace("-", "_"), ())
-    names = () if isinstance(meant, str) else (one.replace("_", "-") for one in meant)
+    names = () if isinstance(meant, str) else (alias.replace("_", "-") for alias in meant)
     return next((f" (did you mean --{flag}?)" for flag in names if flag.split()[0] in flags), "")
 
 

@@ -50,7 +50,7 @@ def rank(*, settings: RankSettings) -> None:
     candidates = list(read_candidates(settings.candidates, settings.columns))
     if not candidates:
         raise InputError(f"{', '.join(settings.candidates)}: has no candidates", argument="candidates")
-    ranker, context, texts = load(settings.model), list(settings.context), [one.text for one in candidates]
+    ranker, context, texts = load(settings.model), list(settings.context), [candidate.text for candidate in candidates]
     ranked = ranker.rank(context, texts, top_k=settings.top_k, diversity=settings.diversity, **vars(settings.answers))
     best_left_out = None if ranked else ranker.rank(context, texts, top_k=1)[0]
     if settings.as_json:

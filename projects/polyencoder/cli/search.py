@@ -99,7 +99,7 @@ def search(*, settings: SearchSettings) -> None:
 
 
 def _print_hits(searcher: Searcher, batch: Sequence[Question], *, as_json: bool) -> None:
-    results = searcher([one.turns for one in batch])
+    results = searcher([question.turns for question in batch])
     for question, hits, improbable in zip(batch, results, searcher.improbable, strict=True):
         if as_json:
             say(_format_json(question, hits, improbable))

@@ -21,10 +21,10 @@ def zoo(name: str | None = None, /, *, as_json: Annotated[bool, Parameter(name="
     """
     models = list(zoo_models().values()) if name is None else [zoo_model(name)]
     if as_json:
-        facts = [{**dataclasses.asdict(one), "path": one.path, "paper": PAPER} for one in models]
+        facts = [{**dataclasses.asdict(model), "path": model.path, "paper": PAPER} for model in models]
         say(json.dumps(facts if name is None else facts[0], indent=2))
     elif name is None:
-        rows = [(one.name, one.title, _format_size(one.source.size), one.source.licence) for one in models]
+        rows = [(model.name, model.title, _format_size(model.source.size), model.source.licence) for model in models]
         say(table([("name", "what", "size", "licence"), *rows]))
     else:
         say(_format_details(models[0]))

@@ -52,12 +52,12 @@ class Changed(BaseModel):
 @router.put("/v1/candidates")
 async def put(request: PutRequest, service: Serving) -> Changed:
     """Adds candidates or replaces them: all or none; on disk before the answer. Repeating a request changes nothing."""
-    service.engine.check_texts([one.text for one in request.candidates], name="candidates")
+    service.engine.check_texts([item.text for item in request.candidates], name="candidates")
     records = [
         Candidate(item.id, item.text, item.metadata, f"candidates.{number}")
         for number, item in enumerate(request.candidates)
     ]
-    ids = Counter(one.id for one in records if one.id is not None)
+    ids = Counter(record.id for record in records if record.id is not None)
     for id_, times in ids.items():
         if times > 1:
             raise InputError(f"candidates: duplicate id {id_!r:.60}", argument="candidates")

@@ -45,7 +45,7 @@ class EmbeddingsRequest(KnownFields, Body):
     @classmethod
     def _refuse_tokens(cls, value: Any) -> Any:
         texts = value if isinstance(value, list) else []
-        if any(type(token) is int for one in texts for token in (one if isinstance(one, list) else [one])):
+        if any(type(token) is int for part in texts for token in (part if isinstance(part, list) else [part])):
             raise ValueError(
                 "has tokens of another model's vocabulary: send texts (LangChain's OpenAIEmbeddings does with "
                 "check_embedding_ctx_length=False)"

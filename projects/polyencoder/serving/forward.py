@@ -73,7 +73,7 @@ class Forward:
 
     def embeddings(self, kind: str, encoded: Sequence[Any]) -> Array:
         """The single vectors of encoded contexts or candidates: float32 [n, dim]."""
-        return np.stack([one.context_vectors[0] if kind == CONTEXT else one.vector for one in encoded])
+        return np.stack([item.context_vectors[0] if kind == CONTEXT else item.vector for item in encoded])
 
     def find(
         self, searcher: Searcher, encoded: Sequence[Contexts], contexts: Sequence[Sequence[str]]

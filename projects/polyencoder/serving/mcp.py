@@ -50,7 +50,7 @@ def mcp_server(service: Service) -> Server[Any]:
         operations["search"] = _Operation(search.SearchRequest, search.SearchResponse, search.search)
 
     async def list_tools(*_: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[one.tool(name) for name, one in operations.items()])
+        return ListToolsResult(tools=[operation.tool(name) for name, operation in operations.items()])
 
     async def call_tool(_: Any, params: CallToolRequestParams) -> CallToolResult:
         operation, arguments = operations.get(params.name), params.arguments or {}

@@ -79,7 +79,7 @@ def fields_of(cls: type, *, without: Sequence[str] = ()) -> dict[str, Any]:
     words = docstrings(cls)
     if dataclasses.is_dataclass(cls):
         fields = dataclasses.fields(cls)
-        defaults = {one.name: ... if one.default is dataclasses.MISSING else one.default for one in fields}
+        defaults = {field.name: ... if field.default is dataclasses.MISSING else field.default for field in fields}
     else:
         defaults = dict.fromkeys(cls._fields, ...) | cls._field_defaults  # type: ignore[attr-defined]
     return {
@@ -124,7 +124,7 @@ def read_turns(messages: Sequence[Message], *, name: str = "messages", system: S
 
     Raises InputError, which names the field `name`, if the last message has no text, or all messages are persona.
     """
-    spoken = [message for one in messages if not is_of_tools(message := one.model_dump())]
+    spoken = [message for part in messages if not is_of_tools(message := part.model_dump())]
     turns = turns_of_messages(spoken, name=name, system=system)
     if system == "leave-out" and num_system_messages(spoken):
         warn_of_system_messages("system 'persona' reads them")

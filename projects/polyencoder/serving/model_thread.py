@@ -142,7 +142,7 @@ class ModelThread:
         self._start()
         while (taken := self._take()) is not None:
             self._metrics.queued_tokens.set(self.queued_tokens)
-            items = [one for one in taken if not one.job.dropped]
+            items = [item for item in taken if not item.job.dropped]
             if items:
                 self._pass(items)
 
@@ -169,12 +169,12 @@ class ModelThread:
 
     def _pass(self, taken: Sequence[_Waiting]) -> None:
         start = time.perf_counter()
-        jobs = {id(one.job): one.job for one in taken}.values()
+        jobs = {id(item.job): item.job for item in taken}.values()
         for job in jobs:
             job.seconds["queue"] += start - job._since
         first = taken[0].job.items[taken[0].position]
         try:
-            results = self._compute(first.kind, [one.job.items[one.position].tokens for one in taken])
+            results = self._compute(first.kind, [item.job.items[item.position].tokens for item in taken])
         except BaseException as error:  # any error belongs to the jobs; the thread continues
             for job in jobs:
                 _fail(job, error)
@@ -186,7 +186,7 @@ class ModelThread:
         for job in jobs:
             job.seconds["encode"] += end - start
             job._since = end
-        self._metrics.batch_done(first.kind, len(taken), sum(one.cost for one in taken), end - start)
+        self._metrics.batch_done(first.kind, len(taken), sum(item.cost for item in taken), end - start)
         computed = [job for job in jobs if job._left == 0]
         if waiting := [job for job in computed if job.blocking_io]:
             with self._changed:

@@ -99,7 +99,7 @@ def handle_problems(app: FastAPI) -> None:
             return problem(422, f"{where}: {first['msg']}", param=where)
         if first["type"] == "json_invalid":
             return problem(422, f"the body is not JSON: {first['ctx']['error']} at character {location[0] + 1}")
-        message, param = invalid_body([{**one, "loc": one["loc"][1:]} for one in error.errors()], error.body)
+        message, param = invalid_body([{**entry, "loc": entry["loc"][1:]} for entry in error.errors()], error.body)
         if param is None and not request.headers.get("content-type", "").startswith("application/json"):
             message = "the body must be JSON, and Content-Type application/json"
         return problem(422, message, param=param)

@@ -126,9 +126,9 @@ async def rerank_either(
 
 async def _rerank(request: RerankRequest, service: Serving, *, version: str, documents: bool) -> RerankResponse:
     service.engine.check_count(request.documents, name="documents")
-    objects = [Document(text=one) if isinstance(one, str) else one for one in request.documents]
+    objects = [Document(text=document) if isinstance(document, str) else document for document in request.documents]
     turns = request.turns(system=service.config.system)
-    texts = [one.text for one in objects]
+    texts = [document.text for document in objects]
     order, tokens, split = await rank(service.engine, turns, texts, top_n=request.top_n)
     meta: dict[str, Any] = {"api_version": {"version": version}}
     if split:

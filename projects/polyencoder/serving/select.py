@@ -66,13 +66,13 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
     engine.check_count(request.options, name="options")  # before what takes long for a million
     threshold = answers.threshold(calibration, of=engine.ranker)
     options = await engine.tokenize(lambda: read_options(request.options))
-    texts = engine.check_texts([one.text for one in options], name="options")
+    texts = engine.check_texts([option.text for option in options], name="options")
     turns = engine.check_turns(request.turns(system=service.config.system))
     scores, tokens, _ = await score(engine, turns, texts, name="options")
     result = selection(options, scores, calibration, top_k=request.top_k, threshold=threshold, keep=request.keep)
     return SelectResponse(
         **answer_fields("select", model=service.name, tokens=tokens),
-        chosen=[SelectedOption(**vars(one)) for one in result.chosen],
+        chosen=[SelectedOption(**vars(choice)) for choice in result.chosen],
         none_probability=result.none_probability,
         best_left_out=None if result.best_left_out is None else SelectedOption(**vars(result.best_left_out)),
     )
