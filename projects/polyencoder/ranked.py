@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from polyencoder.calibration.risk import promised
-from polyencoder.index.hits import Array, marginal_relevance
+from polyencoder.index.hits import Array, choose_diverse
 
 if TYPE_CHECKING:
     from polyencoder.calibration import Calibration
@@ -45,5 +45,5 @@ def diverse(ranked: Sequence[Ranked], vectors: Array, *, k: int | None, diversit
     """The best `k` (None: all) by maximal marginal relevance, from candidates with these vectors, [candidates, dim]."""
     scores = np.array([one.score for one in ranked])
     k = len(ranked) if k is None else k
-    places = marginal_relevance(scores, vectors, k=k, diversity=diversity)
+    places = choose_diverse(scores, vectors, k=k, diversity=diversity)
     return [ranked[place]._replace(considered=len(ranked)) for place in places]

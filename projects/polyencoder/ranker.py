@@ -24,7 +24,7 @@ from polyencoder.index.base import Index
 from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Record
 from polyencoder.index.folder.shards import Share
-from polyencoder.index.hits import Hit, checked_diversity
+from polyencoder.index.hits import Hit, check_diversity
 from polyencoder.index.open import make_index, open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
@@ -257,7 +257,7 @@ class Ranker(Scorer):
         if top_k is not None:
             top_k = checked_count("top_k", top_k)
         answers = AnswerOptions(min_probability=min_probability, max_risk=max_risk)
-        threshold, varied = answers.threshold(self.calibration, of=self), checked_diversity(diversity)
+        threshold, varied = answers.threshold(self.calibration, of=self), check_diversity(diversity)
         scores = self.score([context], texts)[0]
         ranked = [Ranked(i, texts[i], float(scores[i])) for i in best_first(scores)]
         ranked = with_probabilities(ranked, self.calibration, threshold=threshold, among=len(set(texts)))

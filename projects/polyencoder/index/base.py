@@ -18,8 +18,8 @@ from polyencoder.guesses import changed
 from polyencoder.index.documents import DOCUMENT, Split
 from polyencoder.index.entries import Candidate, How, Record, as_id, checked_records
 from polyencoder.index.filters import Filter, check_fields, parse_filter
-from polyencoder.index.grouping import enough_hits, limited
-from polyencoder.index.hits import DEPTH, TOP_K, Hit, diverse_hits, fused, pool_size
+from polyencoder.index.grouping import find_enough, limit_groups
+from polyencoder.index.hits import DEPTH, TOP_K, Hit, diversify, fuse, pool_size
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
@@ -112,24 +112,26 @@ class Index(ABC):
         self.check(options)
         self.check_group(options)
         encoded = replace(Contexts.of(contexts), tokens=None)
-        turns = self._turns(texts, options, contexts=encoded.batch_size)
+        turns = self._read_turns(texts, options, contexts=encoded.batch_size)
         if not options.diversity and options.group_by is None:
-            return self._found(encoded, turns, options)
+            return self._find(encoded, turns, options)
 
         def search(places: Sequence[int], k: int) -> list[list[Hit]]:
             part_texts = [turns[place] for place in places] if turns else []
-            return self._found(encoded.select(places), part_texts, replace(options, top_k=k))
+            return self._find(encoded.select(places), part_texts, replace(options, top_k=k))
 
         k, spoken = options.top_k or TOP_K, [()] * encoded.batch_size  # turns are candidates like others here
         pool = pool_size(k) if options.diversity else k
         results = [
-            limited(hits, options) for hits in enough_hits(search, options, spoken=spoken, hits=pool, groups=k)[0]
+            limit_groups(hits, options) for hits in find_enough(search, options, spoken=spoken, hits=pool, groups=k)[0]
         ]
         if options.diversity:
-            results = diverse_hits(results, self.vectors_of, k=k, depth=pool, diversity=options.diversity)
+            results = diversify(results, self.vectors_of, k=k, depth=pool, diversity=options.diversity)
         return [hits[:k] for hits in results]
 
-    def _turns(self, texts: Sequence[Dialogue] | None, options: SearchOptions, *, contexts: int) -> list[list[str]]:
+    def _read_turns(
+        self, texts: Sequence[Dialogue] | None, options: SearchOptions, *, contexts: int
+    ) -> list[list[str]]:
         """The turns of each context, for a search that reads words; nothing for others."""
         if not options.reads_words:
             return []
@@ -140,14 +142,14 @@ class Index(ABC):
             raise InputError(f"{len(turns)} texts for {contexts} contexts", argument="texts")
         return turns
 
-    def _found(self, contexts: Contexts, turns: list[list[str]], options: SearchOptions) -> list[list[Hit]]:
+    def _find(self, contexts: Contexts, turns: list[list[str]], options: SearchOptions) -> list[list[Hit]]:
         """`search` with checked options, without groups and diversity."""
         if not options.reads_words:
             return self._search(contexts, options)
         k = options.top_k or TOP_K
         by_vectors, by_words = self._search_both(contexts, turns, replace(options, top_k=max(k, DEPTH)))
         if not options.words_only:
-            by_words = [fused(*lists) for lists in zip(by_vectors, by_words, strict=True)]
+            by_words = [fuse(*lists) for lists in zip(by_vectors, by_words, strict=True)]
         return [hits[:k] for hits in by_words]
 
     @abstractmethod
@@ -191,7 +193,7 @@ class Index(ABC):
 
     def add(self, records: Iterable[Record]) -> int:
         """Adds new candidates; returns how many were changed, as the methods below do. InputError if one differs."""
-        return self._enter(self._passages(self._usable(records)), "add")
+        return self._enter(self._split_documents(self._check_records(records)), "add")
 
     def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
         """Removes candidates, each once. InputError for an unknown id, unless `missing_ok`."""
@@ -200,7 +202,7 @@ class Index(ABC):
         if self.split is None:
             return self._remove(different, missing_ok=missing_ok)
         with self.changing():
-            passages = dict.fromkeys(id_ for name in different for id_ in self._passage_ids([name]) or [name])
+            passages = dict.fromkeys(id_ for name in different for id_ in self._list_passages([name]) or [name])
             return self._remove(passages, missing_ok=missing_ok)
 
     def remove_where(self, filter: Filter) -> int:
@@ -215,18 +217,18 @@ class Index(ABC):
         if unknown := next((test.key for test in tests if not self.has_field(test.key)), None):
             raise InputError(f"filter: no candidate of the index has the field {unknown!r:.60}", argument="filter")
         with self.changing():
-            return self._remove(self._ids(filter), missing_ok=True)
+            return self._remove(self._list_ids(filter), missing_ok=True)
 
     def update(self, records: Iterable[Record]) -> int:
         """Changes the text or metadata of candidates. InputError for an unknown or missing id."""
 
         def with_ids() -> Iterator[Candidate]:
-            for record in self._usable(records):
+            for record in self._check_records(records):
                 where = record.where or "a record"
                 if record.id is None:
                     raise InputError(f"{where}: has no id; an update needs the id of a candidate")
                 checked_text(f"{where}: its id", record.id)
-                if self.split is not None and not self._passage_ids([record.id]):
+                if self.split is not None and not self._list_passages([record.id]):
                     raise InputError(f"no document has the id {record.id!r}", where=record.where or None)
                 yield record
 
@@ -234,10 +236,10 @@ class Index(ABC):
 
     def put(self, records: Iterable[Record]) -> int:
         """Adds candidates, replacing those with the same ids. Equal ones are unchanged."""
-        usable = self._usable(records)
+        usable = self._check_records(records)
         return self._enter(usable, "put") if self.split is None else self._put_documents(usable)
 
-    def _passages(self, records: Iterable[Candidate]) -> Iterable[Candidate]:
+    def _split_documents(self, records: Iterable[Candidate]) -> Iterable[Candidate]:
         """The candidates, or their passages. InputError if these need a model, and the index was opened without."""
         if self.split is None:
             return records
@@ -245,20 +247,20 @@ class Index(ABC):
             raise InputError("was opened without its model, which splits texts: give a Ranker", where=self.address)
         return self.split.passages(records, ranker.text)
 
-    def _passage_ids(self, documents: Sequence[str]) -> list[str]:
-        return self._ids({DOCUMENT: list(documents)})
+    def _list_passages(self, documents: Sequence[str]) -> list[str]:
+        return self._list_ids({DOCUMENT: list(documents)})
 
     def _put_documents(self, records: Iterable[Candidate]) -> int:
         """Puts the passages of documents in place of all that these had; of one that occurs twice, the last."""
         with self.changing():
             last = {place if record.id is None else record.id: record for place, record in enumerate(records)}
-            passages = list(self._passages(last.values()))
+            passages = list(self._split_documents(last.values()))
             ids = {passage.id for passage in passages}
             documents = list(dict.fromkeys((passage.metadata or {})[DOCUMENT] for passage in passages))
-            others = [id_ for id_ in self._passage_ids(documents) if id_ not in ids]
+            others = [id_ for id_ in self._list_passages(documents) if id_ not in ids]
             return self._remove(others, missing_ok=True) + self._enter(passages, "put")
 
-    def _usable(self, records: Iterable[Record]) -> Iterator[Candidate]:
+    def _check_records(self, records: Iterable[Record]) -> Iterator[Candidate]:
         for record in checked_records(records):
             if record.vector is not None and not self.takes_vectors:
                 raise InputError(
@@ -274,7 +276,7 @@ class Index(ABC):
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int: ...
 
     @abstractmethod
-    def _ids(self, filter: Filter) -> list[str]:
+    def _list_ids(self, filter: Filter) -> list[str]:
         """The ids of the candidates that pass a filter, with the changes of the block of `changing` around it."""
 
     def check_group(self, options: SearchOptions) -> None:

@@ -64,9 +64,9 @@ class Group(NamedTuple):
 
 def parse_filter(filter: Filter | None) -> Group:
     """A filter as tests, with values as metadata store them (dates as text). InputError if it is invalid."""
-    group = _group("$and", () if filter is None else (filter,), levels=_MAX_LEVELS)
+    group = _parse_group("$and", () if filter is None else (filter,), levels=_MAX_LEVELS)
     if (count := sum(1 for _ in group.tests())) > MAX_TESTS:
-        raise _invalid(f"filter has {count:,} fields and operators; it must have at most {MAX_TESTS}")
+        raise _make_error(f"filter has {count:,} fields and operators; it must have at most {MAX_TESTS}")
     return group
 
 
@@ -96,9 +96,9 @@ def check_fields(filter: Filter | None, *, has_field: Callable[[str, Collection[
         if operator == "$exists" or None in values or has_field(key, kinds):
             continue
         if not has_field(key, ()):
-            raise _invalid(f"cannot filter by {key!r}: no candidate of the index has this metadata field")
+            raise _make_error(f"cannot filter by {key!r}: no candidate of the index has this metadata field")
         if others := " and ".join(f"{kind}s" for kind in get_args(Kind) if has_field(key, (kind,))):
-            raise _invalid(
+            raise _make_error(
                 f"cannot filter by {key!r}: {values[0]!r:.60} is a {kind_of(values[0])}, and in this metadata field "
                 f"the candidates have {others} alone, which are not compared with one"
             )
@@ -115,88 +115,92 @@ def _holds(metadata: Mapping[str, Any], test: FieldTest) -> bool:
     return any(compare(text, bound) for text in stored if text[:1] == bound[0])
 
 
-def _group(operator: Literal["$and", "$or"], filters: Any, *, levels: int) -> Group:
+def _parse_group(operator: Literal["$and", "$or"], filters: Any, *, levels: int) -> Group:
     if levels == 0:
-        raise _invalid(f"filter has more than {_MAX_LEVELS} levels of $and and $or")
+        raise _make_error(f"filter has more than {_MAX_LEVELS} levels of $and and $or")
     if len(filters) > MAX_TESTS:
-        raise _invalid(f"filter has {len(filters):,} parts of {operator}; it must have at most {MAX_TESTS}")
+        raise _make_error(f"filter has {len(filters):,} parts of {operator}; it must have at most {MAX_TESTS}")
     groups = []
     for filter in filters:
         if not isinstance(filter, Mapping):
-            raise _invalid(f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}")
+            raise _make_error(f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}")
         if len(filter) > MAX_TESTS:
-            raise _invalid(f"filter has {len(filter):,} fields; it must have at most {MAX_TESTS}")
-        groups.append(Group("$and", tuple(part for item in filter.items() for part in _parts(*item, levels=levels))))
+            raise _make_error(f"filter has {len(filter):,} fields; it must have at most {MAX_TESTS}")
+        groups.append(
+            Group("$and", tuple(part for item in filter.items() for part in _parse_parts(*item, levels=levels)))
+        )
     return groups[0] if len(groups) == 1 else Group(operator, tuple(groups))
 
 
-def _parts(key: Any, value: Any, *, levels: int) -> Iterator[FieldTest | Group]:
+def _parse_parts(key: Any, value: Any, *, levels: int) -> Iterator[FieldTest | Group]:
     """The tests of a field, or the group of "$and" or "$or"."""
     if not isinstance(key, str):
-        raise _invalid(f"cannot filter by {key!r:.60}: a metadata field's name is a text")
+        raise _make_error(f"cannot filter by {key!r:.60}: a metadata field's name is a text")
     if key == "$and" or key == "$or":
         if not isinstance(value, (list, tuple)) or not all(value):
-            raise _invalid(f"cannot filter by {key}: {value!r:.60}; it has a list of filters, none of them empty")
+            raise _make_error(f"cannot filter by {key}: {value!r:.60}; it has a list of filters, none of them empty")
         if not value:
-            raise _invalid(f"cannot filter by {key}: its list of filters is empty")
-        yield _group("$and" if key == "$and" else "$or", value, levels=levels - 1)
+            raise _make_error(f"cannot filter by {key}: its list of filters is empty")
+        yield _parse_group("$and" if key == "$and" else "$or", value, levels=levels - 1)
     elif isinstance(value, Mapping):
         if not value or not all(name in _OPERATORS for name in value):
-            raise _wrong(key, dict(value), f"a dict has operators, of {', '.join(_OPERATORS)}")
+            raise _explain_wrong(key, dict(value), f"a dict has operators, of {', '.join(_OPERATORS)}")
         for name, operand in value.items():
-            yield _operator(key, name, _plain(operand))
+            yield _parse_operator(key, name, _convert(operand))
     else:
-        value = _plain(value)
+        value = _convert(value)
         values = value if isinstance(value, (list, tuple, set, frozenset)) else (value,)
-        yield FieldTest(key, "$in", tuple(_checked(key, _plain(each)) for each in values))
+        yield FieldTest(key, "$in", tuple(_check_value(key, _convert(each)) for each in values))
 
 
-def _operator(key: str, name: str, operand: Any) -> FieldTest:
+def _parse_operator(key: str, name: str, operand: Any) -> FieldTest:
     if name in ("$in", "$nin"):
         if not isinstance(operand, (list, tuple, set, frozenset)):
-            raise _wrong(key, operand, f"{name} has a list of values")
-        return FieldTest(key, name, tuple(_checked(key, _plain(each)) for each in operand))
+            raise _explain_wrong(key, operand, f"{name} has a list of values")
+        return FieldTest(key, name, tuple(_check_value(key, _convert(each)) for each in operand))
     if name == "$exists":
         if not isinstance(operand, bool):
-            raise _wrong(key, operand, "$exists is true or false")
-        _checked(key, operand)
+            raise _explain_wrong(key, operand, "$exists is true or false")
+        _check_value(key, operand)
         return FieldTest(key, "$exists", (operand,))
-    _checked(key, operand)
+    _check_value(key, operand)
     if name in ("$eq", "$ne"):
         return FieldTest(key, "$in" if name == "$eq" else "$nin", (operand,))
     if operand is None or isinstance(operand, bool):
-        raise _wrong(key, operand, f"{name} compares with a number or a text")
+        raise _explain_wrong(key, operand, f"{name} compares with a number or a text")
     if exceeds(operand):
-        raise _wrong(key, operand, f"{name} compares with a text of at most 64 characters, or a number of 256 bits")
+        raise _explain_wrong(
+            key, operand, f"{name} compares with a text of at most 64 characters, or a number of 256 bits"
+        )
     return FieldTest(key, name, (operand,))
 
 
-def _checked(key: str, value: Any) -> Any:
+def _check_value(key: str, value: Any) -> Any:
     """A value that a metadata field may equal. InputError for others."""
     if (
         not isinstance(value, (str, int, float, type(None)))
         or (isinstance(value, float) and not math.isfinite(value))
         or any(unencodable(text) for text in (key, value) if isinstance(text, str))
     ):
-        raise _wrong(
+        raise _explain_wrong(
             key, value, "a filter has, for each name, a text, a finite number, true, false, null or a list of those"
         )
     return value
 
 
-def _plain(value: Any) -> Any:
+def _convert(value: Any) -> Any:
     """A value as metadata store it; unchanged if they cannot."""
     if isinstance(value, (str, int, float, list, tuple, set, frozenset, type(None))):
         return value
     try:
-        return _plain(plain(value))  # numpy's dates are Python's first
+        return _convert(plain(value))  # numpy's dates are Python's first
     except TypeError:
         return value
 
 
-def _wrong(key: str, value: Any, what: str) -> InputError:
-    return _invalid(f"cannot filter by {key!r:.60}: {value!r:.60}; {what}")
+def _explain_wrong(key: str, value: Any, what: str) -> InputError:
+    return _make_error(f"cannot filter by {key!r:.60}: {value!r:.60}; {what}")
 
 
-def _invalid(message: str) -> InputError:
+def _make_error(message: str) -> InputError:
     return InputError(message, argument="filter")

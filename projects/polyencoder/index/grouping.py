@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from polyencoder.index.hits import Hit, first_texts
+from polyencoder.index.hits import Hit, count_first
 from polyencoder.text import same
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ MOST_CONSIDERED = 1 << 14
 _AT_ONCE = 1 << 18  # hits of a repeated search in memory
 
 
-def enough_hits(
+def find_enough(
     search: Callable[[Sequence[int], int], list[list[Hit]]],
     options: SearchOptions,
     *,
@@ -32,9 +32,9 @@ def enough_hits(
     """The best hits of each context that are none of its turns.
 
     They are the best of all such candidates, so that certificates hold: at least `hits` with `texts` different texts,
-    and after `limited` at least `groups` with `group_texts`, as far as there are so many. Contexts that have fewer are
-    searched again, for four times as many. With `group_by` up to `MOST_CONSIDERED` are looked at, and those that count
-    for neither are left out.
+    and after `limit_groups` at least `groups` with `group_texts`, as far as there are so many. Contexts that have fewer
+    are searched again, for four times as many. With `group_by` up to `MOST_CONSIDERED` are looked at, and those that
+    count for neither are left out.
 
     Args:
         search: from the places of contexts, and a number of hits, to the hits of each, with neither groups nor
@@ -56,7 +56,7 @@ def enough_hits(
             for row, hits_of_row in zip(part, search(part, count), strict=True):
                 turns = spoken[row]
                 eligible = [hit for hit in hits_of_row if same(hit.text) not in turns] if turns else hits_of_row
-                grouped = limited(eligible, options)
+                grouped = limit_groups(eligible, options)
                 whole = len(hits_of_row) < count or (limit is not None and count >= limit)
                 # an index may have a text several times
                 if not whole and not (_suffice(eligible, hits, texts) and _suffice(grouped, groups, group_texts)):
@@ -66,9 +66,9 @@ def enough_hits(
                     last = grouped[:hits][-1:]
                     better = hits_of_row[: hits_of_row.index(last[0])] if last else hits_of_row
                     left_out += sum(same(hit.text) in turns for hit in better)
-                first = max(hits, first_texts(eligible, texts))  # of these, a re-ranker may prefer others of a group
-                wanted = max(groups, first_texts(grouped, group_texts))
-                best[row] = eligible if limit is None else _of_use(eligible, grouped, first=first, count=wanted)
+                first = max(hits, count_first(eligible, texts))  # of these, a re-ranker may prefer others of a group
+                wanted = max(groups, count_first(grouped, group_texts))
+                best[row] = eligible if limit is None else _select_useful(eligible, grouped, first=first, count=wanted)
         places, count = short, 4 * count if limit is None else min(4 * count, limit)
         at_once = max(1, _AT_ONCE // count)
     return best, left_out
@@ -78,7 +78,7 @@ def _suffice(hits: Sequence[Hit], count: int, texts: int) -> bool:
     return len(hits) >= count and (texts == 0 or len({hit.text for hit in hits}) >= texts)
 
 
-def limited(hits: list[Hit], options: SearchOptions) -> list[Hit]:
+def limit_groups(hits: list[Hit], options: SearchOptions) -> list[Hit]:
     """The first hits of each group, of one value in the metadata's `group_by`, and all that lack it or have null."""
     if (key := options.group_by) is None:
         return hits
@@ -98,12 +98,12 @@ def limited(hits: list[Hit], options: SearchOptions) -> list[Hit]:
     return remaining
 
 
-def _of_use(hits: Sequence[Hit], grouped: Sequence[Hit], *, first: int, count: int) -> list[Hit]:
+def _select_useful(hits: Sequence[Hit], grouped: Sequence[Hit], *, first: int, count: int) -> list[Hit]:
     """The `first` hits, and of the later ones those among the first `count` of `grouped`.
 
     Args:
         hits: best first.
-        grouped: those that `limited` keeps.
+        grouped: those that `limit_groups` keeps.
 
     Returns:
         Hits whose `considered` is the number that one goes through to find these.

@@ -53,7 +53,7 @@ class Hit(NamedTuple):
         return next((score for score in scores if score is not None), self.score)
 
 
-def first_texts(hits: Sequence[Hit], k: int) -> int:
+def count_first(hits: Sequence[Hit], k: int) -> int:
     """The number of first hits that contain the first `k` different texts; all if there are fewer."""
     texts: set[str] = set()
     for number, hit in enumerate(hits):
@@ -63,13 +63,13 @@ def first_texts(hits: Sequence[Hit], k: int) -> int:
     return len(hits)
 
 
-def reranked_hits(hits: Sequence[Hit], scores: Mapping[str, float], *, first: int) -> list[Hit]:
+def rerank_hits(hits: Sequence[Hit], scores: Mapping[str, float], *, first: int) -> list[Hit]:
     """The `first` hits by the scores of their texts, best first, equal ones in their order; the others follow."""
     best = sorted(hits[:first], key=lambda hit: -scores[hit.text])
     return [*(hit._replace(rerank_score=scores[hit.text]) for hit in best), *hits[first:]]
 
 
-def diverse_hits(
+def diversify(
     hits: Sequence[list[Hit]], vectors_of: Callable[[Iterable[str]], Vectors], *, k: int, depth: int, diversity: float
 ) -> list[list[Hit]]:
     """Moves k hits of each context to the front, by maximal marginal relevance; the others follow.
@@ -89,7 +89,7 @@ def diverse_hits(
         rows = np.zeros((len(pool), dim))
         for row, hit in enumerate(pool):
             rows[row] = vectors.get(hit.id, 0.0)  # 0 if it was removed meanwhile
-        places = marginal_relevance(scores, rows, k=k, diversity=diversity)
+        places = choose_diverse(scores, rows, k=k, diversity=diversity)
         chosen = [pool[place]._replace(considered=pool[place].considered or len(pool)) for place in places]
         taken = {*places}
         diverse.append(chosen + [hit for place, hit in enumerate(ranked) if place not in taken])
@@ -104,18 +104,18 @@ DEPTH = 100
 _K = 60  # k of the paper
 
 
-def fused(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
+def fuse(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
     """The hits of both lists, each best first: one for each candidate, by the sums of their reciprocal ranks.
 
     A hit in both is the vectors', with its `word_score`. Texts have ranks: equal ones share theirs. Of equal sums the
     higher score comes first. Sums are of the first `DEPTH` hits of each list; the others follow by the better of their
     ranks, so that longer lists only add hits at the end.
     """
-    best = _summed(by_vectors[:DEPTH], by_words[:DEPTH])
-    return [*best, *_behind(best, by_vectors, by_words)]
+    best = _sum_ranks(by_vectors[:DEPTH], by_words[:DEPTH])
+    return [*best, *_list_behind(best, by_vectors, by_words)]
 
 
-def _summed(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
+def _sum_ranks(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
     sums: dict[str, float] = {}
     for ranking in (by_vectors, by_words):
         for rank, text in enumerate(dict.fromkeys(hit.text for hit in ranking), start=1):
@@ -129,7 +129,7 @@ def _summed(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
     )
 
 
-def _behind(best: Sequence[Hit], by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> Iterator[Hit]:
+def _list_behind(best: Sequence[Hit], by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> Iterator[Hit]:
     ids = {hit.id for hit in best}
     for rank, hits in enumerate(zip_longest(by_vectors[DEPTH:], by_words[DEPTH:]), start=DEPTH + 1):
         for hit in filter(None, hits):
@@ -146,7 +146,7 @@ def pool_size(k: int) -> int:
     return max(4 * k, _LEAST)
 
 
-def marginal_relevance(scores: Array, vectors: Array, *, k: int, diversity: float) -> list[int]:
+def choose_diverse(scores: Array, vectors: Array, *, k: int, diversity: float) -> list[int]:
     """Chooses k of n candidates by maximal marginal relevance (Carbonell and Goldstein, 1998), in this order.
 
     Each choice has the largest (1 - diversity) r - diversity s of those that are left: r is its score, scaled so that
@@ -174,7 +174,7 @@ def marginal_relevance(scores: Array, vectors: Array, *, k: int, diversity: floa
     return chosen
 
 
-def checked_diversity(diversity: Any) -> float:
+def check_diversity(diversity: Any) -> float:
     """A diversity from 0 to 1; 0 for None. InputError for anything else."""
     if diversity is None:
         return 0.0

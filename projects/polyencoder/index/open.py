@@ -18,7 +18,7 @@ from polyencoder.index.base import Index
 from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Candidate, Record, checked_records
 from polyencoder.index.faiss.kinds import parse_faiss
-from polyencoder.index.faiss.tuning import checked_recall
+from polyencoder.index.faiss.tuning import check_recall
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.folder.shards import Share
@@ -37,7 +37,7 @@ Place = str | os.PathLike[str]
 _ADDRESSES = ("milvus", *SCHEMES)
 
 
-def _engine(where: object) -> str | None:
+def _find_engine(where: object) -> str | None:
     """The database server, or the file of Milvus Lite, that an address names; None for folders."""
     if str(where).startswith(MILVUS):
         return "milvus"
@@ -60,7 +60,7 @@ def open_index(where: Place, ranker: TextRanker | Fingerprints | None = None) ->
         PolyencoderError: a server cannot be reached.
     """
     check_place("the index", where, addresses=_ADDRESSES)
-    if (engine := _engine(where)) is None:
+    if (engine := _find_engine(where)) is None:
         return FolderIndex.open(where, ranker)
     return (MilvusIndex if engine == "milvus" else PostgresIndex).open(str(where), ranker)
 
@@ -72,7 +72,7 @@ def described(where: str | os.PathLike[str]) -> list[str]:
         CheckpointError: there is no finished index, or it is damaged.
         PolyencoderError: a server cannot be reached.
     """
-    if (engine := _engine(where)) is None:
+    if (engine := _find_engine(where)) is None:
         return described_folder(Path(where))
     with (MilvusIndex if engine == "milvus" else PostgresIndex).open(str(where)) as index:
         return index.summary()
@@ -103,13 +103,13 @@ def make_index(
     if options.recall is not None and isinstance(ranker, Fingerprints):
         raise ConfigError("recall is measured with contexts, which only a model encodes: give it", argument="recall")
     contexts = None if contexts is None else checked_contexts(contexts)
-    engine = _engine(where)
+    engine = _find_engine(where)
     options.check_engine(engine, where)
     if engine is not None:
         if share.processes > 1:
             shown = without_password(str(where))
             raise ConfigError(f"{shown}: several torchrun processes are only for index folders; start one")
-        return _on_server(records, str(where), ranker, options, model_name=model_name, progress=progress)
+        return _make_on_server(records, str(where), ranker, options, model_name=model_name, progress=progress)
     faiss = None if options.faiss is None else parse_faiss(options.faiss)
     temporary = None
     if where is None:
@@ -121,7 +121,7 @@ def make_index(
     index = FolderIndex.open(where, ranker)
     if faiss is not None and share.rank == 0:
         kind, parameters = faiss
-        with _closed_by_an_error(index), index.changing():
+        with _close_after_error(index), index.changing():
             index.build_faiss(kind, **parameters)
             if options.recall is not None:
                 index.tune(recall=options.recall, contexts=contexts, source=contexts_from)
@@ -133,14 +133,14 @@ def make_index(
 def check_tuning(recall: float | None, contexts: object, *, faiss: str | None) -> None:
     """Raises ConfigError for a recall without an index to tune, or contexts without a recall."""
     if recall is not None:
-        checked_recall(recall)
+        check_recall(recall)
         if faiss is None:
             raise ConfigError("recall is for a FAISS index: give its kind", argument="faiss")
     elif contexts is not None:
         raise ConfigError("contexts are for measuring recall: give a recall", argument="recall")
 
 
-def _on_server(
+def _make_on_server(
     records: Iterator[Candidate],
     where: str,
     ranker: TextRanker | Fingerprints,
@@ -175,13 +175,13 @@ def _on_server(
                 dim=dim,
                 split=options.split_for(ranker),
             )
-        with _closed_by_an_error(index):
+        with _close_after_error(index):
             index.add(shown)
     return index
 
 
 @contextmanager
-def _closed_by_an_error(index: Index) -> Iterator[None]:
+def _close_after_error(index: Index) -> Iterator[None]:
     """Closes an index if the block fails, since nobody else has it yet."""
     try:
         yield

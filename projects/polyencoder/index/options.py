@@ -10,7 +10,7 @@ from polyencoder.calibration.answering import AnswerOptions
 from polyencoder.checks import check_choice, checked_count, checked_text
 from polyencoder.errors import ConfigError
 from polyencoder.index.filters import Exactness, Filter, parse_filter
-from polyencoder.index.hits import TOP_K, checked_diversity
+from polyencoder.index.hits import TOP_K, check_diversity
 from polyencoder.settings.metadata import Flag, Parlai
 
 _MOST = (1 << 31) - 1  # of whole numbers that engines take
@@ -61,7 +61,7 @@ class SearchOptions(AnswerOptions):
             check_choice("exactness", self.exactness, get_args(Exactness))
         parse_filter(self.filter)
         AnswerOptions.__post_init__(self)
-        checked_diversity(self.diversity)
+        check_diversity(self.diversity)
         if self.group_by is not None:
             checked_text("group_by", self.group_by)
         if self.group_size is not None:

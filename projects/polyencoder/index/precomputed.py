@@ -52,7 +52,7 @@ def vectors_from(paths: Paths, *, bad: OnBad = raise_it) -> Iterator[Candidate]:
         for where, record in chain.from_iterable(records(path, bad=bad) for path in files):
             vector = record.pop("vector", None)
             try:
-                candidate = checked_vector(
+                candidate = check_vector(
                     candidate_of(row_of_table(record), where=where)._replace(vector=vector), dim=dim
                 )
             except InputError as error:
@@ -102,28 +102,28 @@ def with_vectors(
     candidates = chain([] if first is None else [first], candidates)
     if first is not None and first.vector is not None:
         if isinstance(ranker, Fingerprints):
-            dim = len(checked_vector(first).vector)  # type: ignore[arg-type]
-            return (checked_vector(candidate, dim=dim) for candidate in candidates), dim
-        return _of_model(candidates, ranker), separable(ranker).dim
+            dim = len(check_vector(first).vector)  # type: ignore[arg-type]
+            return (check_vector(candidate, dim=dim) for candidate in candidates), dim
+        return _check_vectors(candidates, ranker), separable(ranker).dim
     if isinstance(ranker, Fingerprints):
         if first is None:
             raise InputError("no index was made, as there are no candidates: the input is empty")
-        raise InputError(f"{_where(first)}has no vector, and there is no model to encode its text")
+        raise InputError(f"{_name_place(first)}has no vector, and there is no model to encode its text")
     return map(_check_without_vector, candidates), None
 
 
-def checked_vector(candidate: Candidate, *, dim: int | None = None, length: float | None = None) -> Candidate:
+def check_vector(candidate: Candidate, *, dim: int | None = None, length: float | None = None) -> Candidate:
     """The candidate with its vector as float32 [dim], of about the norm `length`, if any. InputError for a bad one."""
     value: Any = candidate.vector
     if value is None:
-        raise InputError(f"{_where(candidate)}has no vector; either all candidates bring theirs, or none does")
+        raise InputError(f"{_name_place(candidate)}has no vector; either all candidates bring theirs, or none does")
     try:
         with np.errstate(all="ignore"):  # to infinity, which is an error below
             array = as_array(value) if hasattr(value, "detach") else value
             vector: np.ndarray[Any, Any] = np.ascontiguousarray(array, dtype=np.float32)
             square = float(np.vdot(vector, vector))
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{_where(candidate)}its vector is {value!r:.60}; it must be numbers") from None
+        raise InputError(f"{_name_place(candidate)}its vector is {value!r:.60}; it must be numbers") from None
     problem = ""
     if np.ndim(array) != 1 or not len(vector):
         problem = f"has the shape {list(np.shape(array))}; it must be [dim]"
@@ -136,7 +136,7 @@ def checked_vector(candidate: Candidate, *, dim: int | None = None, length: floa
     elif length is not None and abs(square**0.5 - length) > TOLERANCE * length:
         problem = f"has the length {square**0.5:.4g}; the model's have {length:.4g}"
     if problem:
-        raise InputError(f"{_where(candidate)}its vector {problem}")
+        raise InputError(f"{_name_place(candidate)}its vector {problem}")
     return candidate._replace(vector=vector)
 
 
@@ -147,20 +147,20 @@ def same_vector(left: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool
 
 def _check_without_vector(candidate: Candidate) -> Candidate:
     if candidate.vector is not None:
-        raise InputError(f"{_where(candidate)}has a vector; either all candidates bring theirs, or none does")
+        raise InputError(f"{_name_place(candidate)}has a vector; either all candidates bring theirs, or none does")
     return candidate
 
 
-def _of_model(candidates: Iterator[Candidate], ranker: TextRanker) -> Iterator[Candidate]:
+def _check_vectors(candidates: Iterator[Candidate], ranker: TextRanker) -> Iterator[Candidate]:
     dim, length = separable(ranker).dim, None
-    first = [checked_vector(candidate, dim=dim) for candidate in islice(candidates, SAMPLE)]
+    first = [check_vector(candidate, dim=dim) for candidate in islice(candidates, SAMPLE)]
     if sample := [candidate for candidate in first if isinstance(candidate.text, str) and candidate.text.strip()]:
-        length = _model_length(ranker, sample)
+        length = _measure_length(ranker, sample)
     for candidate in chain(first, candidates):
-        yield checked_vector(candidate, dim=dim, length=length)
+        yield check_vector(candidate, dim=dim, length=length)
 
 
-def _model_length(ranker: TextRanker, sample: list[Candidate]) -> float | None:
+def _measure_length(ranker: TextRanker, sample: list[Candidate]) -> float | None:
     """The length of the model's vectors; None if lengths differ. InputError for a vector that is not the model's."""
     texts = [candidate.text for candidate in sample]
     encoded = ranker.encoder.encode_candidates(candidate_ids(ranker.text, texts, remember=False))
@@ -170,11 +170,11 @@ def _model_length(ranker: TextRanker, sample: list[Candidate]) -> float | None:
         cosine = float(candidate.vector @ vector / (np.linalg.norm(candidate.vector) * length))
         if not cosine >= MIN_COSINE:
             raise InputError(
-                f"{_where(candidate)}its vector is not the model's vector of its text (their cosine is "
+                f"{_name_place(candidate)}its vector is not the model's vector of its text (their cosine is "
                 f"{cosine:.3f}); give the model that made the vectors, or its fingerprint instead of a model"
             )
     return float(lengths[0]) if np.ptp(lengths) <= 1e-3 * lengths[0] else None
 
 
-def _where(candidate: Candidate) -> str:
+def _name_place(candidate: Candidate) -> str:
     return f"{candidate.where or f'the candidate {candidate.id!r:.60}'}: "

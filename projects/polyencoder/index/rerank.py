@@ -13,7 +13,7 @@ from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.encoding.scorer import score_by_tokens, score_lists
 from polyencoder.errors import InputError
 from polyencoder.index.base import Index
-from polyencoder.index.hits import Hit, first_texts, reranked_hits
+from polyencoder.index.hits import Hit, count_first, rerank_hits
 from polyencoder.search.contexts import Contexts
 
 RERANK_K = 50  # for a cross-encoder
@@ -45,7 +45,7 @@ def rerank(
     check_reranker(ranker, k=k)
     if len(contexts) != len(hits):
         raise InputError(f"{len(contexts)} contexts, but hits of {len(hits)}: give one list of hits for each context")
-    firsts = [list(hits_of_row[: first_texts(hits_of_row, k)]) for hits_of_row in hits]
+    firsts = [list(hits_of_row[: count_first(hits_of_row, k)]) for hits_of_row in hits]
     texts = [list(dict.fromkeys(hit.text for hit in hits_of_row)) for hits_of_row in firsts]  # each text is scored once
     if not any(texts):
         return firsts
@@ -57,7 +57,7 @@ def rerank(
     else:
         scores = [texts_of_row.tolist() for texts_of_row in score_lists(ranker, contexts, texts)]
     return [
-        reranked_hits(hits_of_row, dict(zip(texts_of_row, values, strict=True)), first=len(first))
+        rerank_hits(hits_of_row, dict(zip(texts_of_row, values, strict=True)), first=len(first))
         for first, texts_of_row, values, hits_of_row in zip(firsts, texts, scores, hits, strict=True)
     ]
 

@@ -142,7 +142,7 @@ class _RowSearch(ShortlistSearch):
             lists = self._rows.nearest(queries, length, filter=options.filter, effort=options.effort, exact=exact)
             bounded = exact and max_norm < np.inf
             outside = [min(near.values()) if bounded and len(near) == length else np.inf for near in lists]
-            return Lists([self._numbers_of(near) for near in lists], np.array(outside, dtype=np.float64))
+            return Lists([self._number(near) for near in lists], np.array(outside, dtype=np.float64))
 
         proposals = [*shortlists(codes, nearest, grouped=self._options.exactness != "certified", max_norm=finite)]
         keys = {self.keys[number] for numbers, _ in proposals for number in numbers}
@@ -150,20 +150,20 @@ class _RowSearch(ShortlistSearch):
         for numbers, bound in proposals:
             ordered = sorted(key for number in numbers if (key := self.keys[number]) in vectors)
             stacked = np.array([vectors[key]["vector"] for key in ordered], dtype=np.float32).reshape(-1, contexts.dim)
-            yield Shortlist(self._numbers_of(ordered), stacked, bound)
+            yield Shortlist(self._number(ordered), stacked, bound)
 
     def scan(self, contexts: Contexts) -> TopK:
         """Fetches and scores all rows; a page, the keys and the best so far are in memory."""
         pages = _Pages(self._rows.pages(self._options.filter), dim=contexts.dim, available=self._available)
         best = search(contexts, pages, k=self.k, attention=self.attention)
-        numbers = self._numbers_of(pages.keys(best.rows.flatten()))
+        numbers = self._number(pages.keys(best.rows.flatten()))
         return best._replace(rows=numbers.reshape(best.rows.shape))
 
     @cached_property
     def _max_norm(self) -> float:
         return self._rows.max_norm()
 
-    def _numbers_of(self, keys: Iterable[str]) -> Array:
+    def _number(self, keys: Iterable[str]) -> Array:
         """int64 [keys], a distinct number for each key in this search."""
         numbers = []
         for key in keys:

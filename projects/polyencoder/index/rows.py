@@ -23,7 +23,7 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.precomputed import checked_vector, same_vector
+from polyencoder.index.precomputed import check_vector, same_vector
 from polyencoder.index.row_search import Field, Rows, search_rows
 from polyencoder.index.values import Kind
 from polyencoder.index.vectors import quantize
@@ -75,7 +75,7 @@ class RowIndex(Index):
     def open(cls, where: str, ranker: TextRanker | Fingerprints | None = None) -> Self:
         """Opens an index for the model that made it, as `polyencoder.index.open.open_index`."""
         with ExitStack() as failed:
-            database, meta = cls._opened(where, failed)
+            database, meta = cls._open_database(where, failed)
             meta.check_model(ranker, where=database.where)
             index = cls(database, meta, ranker)
             failed.pop_all()
@@ -83,7 +83,7 @@ class RowIndex(Index):
 
     @classmethod
     @abstractmethod
-    def _opened(cls, where: str, stack: ExitStack) -> tuple[Any, Maker]:
+    def _open_database(cls, where: str, stack: ExitStack) -> tuple[Any, Maker]:
         """The database at an address, which `stack` closes, and its index's description. CheckpointError without."""
 
     def close(self) -> None:
@@ -96,10 +96,14 @@ class RowIndex(Index):
     def summary(self) -> list[str]:
         """A summary, in lines."""
         lines = self.meta.summary(self.address, entries=len(self), vectors=f"of {self.meta.dim} numbers, float32")
-        return [*lines, *(["words: of all texts, for hybrid searches"] if self.has_words else []), self._kind_summary()]
+        return [
+            *lines,
+            *(["words: of all texts, for hybrid searches"] if self.has_words else []),
+            self._describe_kind(),
+        ]
 
     @abstractmethod
-    def _kind_summary(self) -> str:
+    def _describe_kind(self) -> str:
         """The line about how it is searched."""
 
     @property
@@ -157,19 +161,19 @@ class RowIndex(Index):
         """See `Index.add`, `update` and `put`. Of some thousand records, equal texts are encoded once."""
 
         def step(batch: list[Candidate]) -> int:
-            new = [(record, self._entry(record)) for record in batch]
-            existing = self._there(entry.id for _, entry in new)
+            new = [(record, self._make_entry(record)) for record in batch]
+            existing = self._find_existing(entry.id for _, entry in new)
             precomputed = {entry.id for record, entry in new if record.vector is not None}
-            stored = self._stored_of(existing[id_] for id_ in precomputed & existing.keys())
-            rows = list(to_write(new, existing, stored, dim=self.meta.dim, how=how, where=self.address))
+            stored = self._fetch_stored(existing[id_] for id_ in precomputed & existing.keys())
+            rows = list(select_changed(new, existing, stored, dim=self.meta.dim, how=how, where=self.address))
             self._write({key_of(row.entry.id): row for row in rows})
             return len(rows)
 
-        return self._in_steps(records, step)
+        return self._run_steps(records, step)
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
         def step(batch: list[str]) -> int:
-            existing = self._there(batch)
+            existing = self._find_existing(batch)
             gone = [key_of(id_) for id_ in existing]
             for id_ in batch:
                 if existing.pop(id_, None) is None and not missing_ok:
@@ -177,30 +181,30 @@ class RowIndex(Index):
             self._delete(gone)
             return len(gone)
 
-        return self._in_steps(ids, step)
+        return self._run_steps(ids, step)
 
-    def _stored_of(self, rows: Iterable[Row]) -> dict[str, Array]:
+    def _fetch_stored(self, rows: Iterable[Row]) -> dict[str, Array]:
         """The stored vectors of those of these rows that have theirs, unless another process has changed the text."""
         texts = {key_of(row.entry.id): row.entry.text for row in rows if row.is_stored}
-        stored = self._newest_rows(texts, ("text", "vector")) if texts else {}
+        stored = self._fetch_rows(texts, ("text", "vector")) if texts else {}
         return {key: row["vector"] for key, row in stored.items() if row["text"] == texts[key]}
 
-    def _vectors_of(self, rows: Mapping[str, Row]) -> dict[str, Array]:
-        """The vectors of rows to write: given, stored, or encoded here, each text once. Errors as in `encoded`."""
-        vectors = self._stored_of(rows.values())
+    def _fetch_vectors(self, rows: Mapping[str, Row]) -> dict[str, Array]:
+        """The vectors of rows to write: given, stored, or encoded here, each text once. Errors as in `encode_texts`."""
+        vectors = self._fetch_stored(rows.values())
         vectors |= {key: row.vector for key, row in rows.items() if row.vector is not None}
         if others := {key: row.entry.text for key, row in rows.items() if key not in vectors}:
             texts = [*dict.fromkeys(others.values())]
-            of_texts = dict(zip(texts, encoded(texts, self._ranker, where=self.address), strict=True))
+            of_texts = dict(zip(texts, encode_texts(texts, self._ranker, where=self.address), strict=True))
             vectors |= {key: of_texts[text] for key, text in others.items()}
         return vectors
 
     @abstractmethod
-    def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
+    def _run_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
         """Calls `step` with `ROWS_AT_ONCE` items at a time, as changes; returns the sum of its results."""
 
     @classmethod
-    def _entry(cls, candidate: Candidate) -> Entry:
+    def _make_entry(cls, candidate: Candidate) -> Entry:
         """Converts a candidate. Raises InputError if an index, or the engine, cannot hold it."""
         where = f"{candidate.where}: " if candidate.where else ""
         try:
@@ -216,14 +220,14 @@ class RowIndex(Index):
     def _check_entry(entry: Entry, metadata: str) -> None:
         """Raises ValueError for what the engine cannot hold; `metadata` is the entry's JSON."""
 
-    def _there(self, ids: Iterable[str]) -> dict[str, Row]:
+    def _find_existing(self, ids: Iterable[str]) -> dict[str, Row]:
         """The existing candidates of these ids, by id, including the changes of the block of `changing`."""
-        rows = self._newest_rows(map(key_of, ids), ("id", "text", "metadata")).values()
+        rows = self._fetch_rows(map(key_of, ids), ("id", "text", "metadata")).values()
         entries = (Entry(row["id"], row["text"], row["metadata"]) for row in rows)
         return {entry.id: Row(entry, is_stored=True) for entry in entries}
 
     @abstractmethod
-    def _newest_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
+    def _fetch_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
         """`Rows.rows`, in a block of `changing`."""
 
     @abstractmethod
@@ -244,7 +248,7 @@ def norm_of(vector: Array) -> float:
     return float(np.nextafter(np.float32(np.linalg.norm(vector.astype(np.float64))), np.float32(np.inf)))
 
 
-def to_write(
+def select_changed(
     new: Iterable[tuple[Candidate, Entry]],
     existing: MutableMapping[str, Row],
     stored: Mapping[str, Array],
@@ -265,7 +269,7 @@ def to_write(
         InputError: the id of a new candidate is taken, one to update does not exist, or a vector is invalid.
     """
     for record, entry in new:
-        vector = None if record.vector is None else checked_vector(record, dim=dim).vector
+        vector = None if record.vector is None else check_vector(record, dim=dim).vector
         row = Row(entry, vector)
         if (old := existing.get(entry.id)) is None:
             if how == "update":
@@ -293,7 +297,7 @@ def missing(id_: str, *, where: str) -> InputError:
     return InputError(f"no candidate has the id {id_!r}", where=where)
 
 
-def encoded(texts: list[str], ranker: TextRanker | None, *, where: str) -> Array:
+def encode_texts(texts: list[str], ranker: TextRanker | None, *, where: str) -> Array:
     """Encodes texts to float32 [n, dim]. InputError without a model, or for numbers that are not finite."""
     if ranker is None:
         raise InputError("was opened without its model, which encodes new texts; open it with a Ranker", where=where)

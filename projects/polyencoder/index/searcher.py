@@ -17,8 +17,8 @@ from polyencoder.guesses import changed
 from polyencoder.index.base import Index
 from polyencoder.index.documents import DOCUMENT
 from polyencoder.index.filters import check_fields
-from polyencoder.index.grouping import enough_hits, limited
-from polyencoder.index.hits import OWN_K, Hit, diverse_hits, first_texts, pool_size
+from polyencoder.index.grouping import find_enough, limit_groups
+from polyencoder.index.hits import OWN_K, Hit, count_first, diversify, pool_size
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rerank import RERANK_K, check_reranker, rerank
 from polyencoder.search.contexts import Contexts
@@ -108,7 +108,7 @@ class Searcher:
         at_once = _AT_ONCE if self._ranker.model.token_dim is None else _WITH_TOKENS
         for first in range(0, max(len(turns), 1), at_once):
             batch = turns[first : first + at_once]
-            with self._timed("encode"):
+            with self._time("encode"):
                 encoded = self._ranker.encode_contexts(batch)
             hits += self.find(encoded, batch)
             improbable += self.improbable
@@ -132,13 +132,13 @@ class Searcher:
             part = encoded if len(places) == len(contexts) else encoded.select(places)
             return self.index.search(part, plain, texts=[contexts[place] for place in places], top_k=k)
 
-        with self._timed("search"):
+        with self._time("search"):
             spoken = [set[str]() if self._keep_turns else lines_of(context) for context in contexts]
             enough = {"hits": pool, "groups": top_k, "texts": texts, "group_texts": self._texts}
-            hits, left_out = enough_hits(search, self.options, spoken=spoken, **enough)
+            hits, left_out = find_enough(search, self.options, spoken=spoken, **enough)
         self.left_out += left_out
         if self.reranker is not None:
-            with self._timed("rerank"):
+            with self._time("rerank"):
                 same_model = self.reranker is self._ranker
                 hits = rerank(
                     self.reranker,
@@ -151,14 +151,16 @@ class Searcher:
         self.improbable = [None] * len(hits)
         if self.calibration is not None:
             among = self.among
-            hits = [self._probable(place, found, self.calibration, among=among) for place, found in enumerate(hits)]
-        hits = [limited(found, self.options) for found in hits]
+            hits = [
+                self._add_probabilities(place, found, self.calibration, among=among) for place, found in enumerate(hits)
+            ]
+        hits = [limit_groups(found, self.options) for found in hits]
         if diversity:
-            hits = diverse_hits(hits, self.index.vectors_of, k=top_k, depth=pool, diversity=diversity)
+            hits = diversify(hits, self.index.vectors_of, k=top_k, depth=pool, diversity=diversity)
         self.contexts += len(hits)
-        return [found[: max(top_k, first_texts(found, self._texts))] for found in hits]
+        return [found[: max(top_k, count_first(found, self._texts))] for found in hits]
 
-    def _probable(self, row: int, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
+    def _add_probabilities(self, row: int, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
         """Adds probabilities to the `DEPTH` best hits, and drops those that are too improbable, or have none."""
         scores = [hit.score if self.reranker is None else hit.rerank_score for hit in hits]
         read = [score for score in scores if score is not None]  # the first ones
@@ -178,7 +180,7 @@ class Searcher:
         return likely
 
     @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
+    def _time(self, step: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
         self.seconds[step] += time.perf_counter() - start

@@ -20,17 +20,17 @@ LENGTH = 16
 _COMPARED = {"$gt": ("max", ">"), "$gte": ("max", ">="), "$lt": ("min", "<"), "$lte": ("min", "<=")}
 
 
-def terms_of(metadata: Mapping[str, Any]) -> list[str]:
+def list_terms(metadata: Mapping[str, Any]) -> list[str]:
     """The terms of a row, each once: of each field, of the kinds of its values, and of the values."""
     terms = []
     for key, value in metadata.items():
         texts = field_values(value)
-        terms += [_term(key), *(_term(key, text) for text in texts)]
-        terms += (_term(key, letter, "") for letter in {text[:1] for text in texts})
+        terms += [_hash_term(key), *(_hash_term(key, text) for text in texts)]
+        terms += (_hash_term(key, letter, "") for letter in {text[:1] for text in texts})
     return terms
 
 
-def bounds_of(metadata: Mapping[str, Any]) -> dict[str, str]:
+def list_bounds(metadata: Mapping[str, Any]) -> dict[str, str]:
     """The smallest and the largest number and text of each field, by names of letters and digits, in hexadecimal."""
     bounds = {}
     for key, value in metadata.items():
@@ -38,7 +38,7 @@ def bounds_of(metadata: Mapping[str, Any]) -> dict[str, str]:
             if letter in ("n", "t"):
                 ordered = [*texts]
                 for end, text in (("min", ordered[0]), ("max", ordered[-1])):
-                    bounds[_bound(key, letter, end)] = text.encode().hex()
+                    bounds[_name_bound(key, letter, end)] = text.encode().hex()
     return bounds
 
 
@@ -55,14 +55,14 @@ def write_filter(
     def write(test: FieldTest) -> str:
         key, operator, values = test
         if operator == "$exists":
-            return any_of([_term(key)]) if values[0] else f"NOT {any_of([_term(key)])}"
+            return any_of([_hash_term(key)]) if values[0] else f"NOT {any_of([_hash_term(key)])}"
         if operator in _COMPARED:
             end, sign = _COMPARED[operator]
             text = value_text(values[0])
-            return compare(_bound(key, text[0], end), sign, text.encode().hex())
-        has = any_of([_term(key, value_text(value)) for value in values])
+            return compare(_name_bound(key, text[0], end), sign, text.encode().hex())
+        has = any_of([_hash_term(key, value_text(value)) for value in values])
         if None in values:
-            has = f"({has} OR NOT {any_of([_term(key)])})"
+            has = f"({has} OR NOT {any_of([_hash_term(key)])})"
         return has if operator == "$in" else f"NOT ({has})"
 
     return write_group(parse_filter(filter), write)
@@ -70,13 +70,13 @@ def write_filter(
 
 def field_terms(key: str, kinds: Collection[Kind] = ()) -> list[str]:
     """The terms of which a row has one if it has this field; with `kinds`, with a value of one of these."""
-    return [_term(key, kind[0], "") for kind in kinds] or [_term(key)]
+    return [_hash_term(key, kind[0], "") for kind in kinds] or [_hash_term(key)]
 
 
-def _bound(key: str, letter: str, end: str) -> str:
-    return f"{_term(key, letter)}{end}"
+def _name_bound(key: str, letter: str, end: str) -> str:
+    return f"{_hash_term(key, letter)}{end}"
 
 
-def _term(*parts: str) -> str:
+def _hash_term(*parts: str) -> str:
     text = "\0".join(f"{len(part)} {part}" for part in parts)
     return hashlib.blake2b(text.encode(), digest_size=LENGTH // 2).hexdigest()

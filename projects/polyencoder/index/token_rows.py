@@ -59,7 +59,7 @@ class TokenRows(NamedTuple):
     @classmethod
     def empty(cls, lengths: Sequence[int], tokens: StoredTokens) -> TokenRows:
         """Room for rows of these numbers of tokens."""
-        offsets = _offsets(np.array(lengths, dtype=np.int64))
+        offsets = _compute_offsets(np.array(lengths, dtype=np.int64))
         return cls(np.empty((int(offsets[-1]), tokens.dim), dtype=tokens.dtype), offsets)
 
     def put(self, rows: Sequence[int], read: Sequence[Array]) -> None:
@@ -72,13 +72,13 @@ class TokenRows(NamedTuple):
         if self.stored.dtype == np.int8:
             largest = np.maximum(np.abs(tokens).max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
             tokens = np.rint(tokens * (127 / largest))
-        self.stored[self._places(np.array(rows, dtype=np.int64))] = tokens.astype(self.stored.dtype)
+        self.stored[self._list_places(np.array(rows, dtype=np.int64))] = tokens.astype(self.stored.dtype)
 
     @classmethod
     def joined(cls, parts: Sequence[TokenRows]) -> TokenRows:
         """The rows of one part after those of another."""
         lengths = [np.diff(part.offsets) for part in parts]
-        return cls(np.concatenate([part.stored for part in parts]), _offsets(np.concatenate(lengths)))
+        return cls(np.concatenate([part.stored for part in parts]), _compute_offsets(np.concatenate(lengths)))
 
     @classmethod
     def taken(cls, parts: Sequence[tuple[TokenRows, Array, Array]]) -> TokenRows:
@@ -89,26 +89,28 @@ class TokenRows(NamedTuple):
         """
         lengths = np.empty(sum(len(places) for _, places, _ in parts), dtype=np.int64)
         for part, places, rows in parts:
-            starts, ends = part._bounds(rows)
+            starts, ends = part._read_bounds(rows)
             lengths[places] = ends - starts
-        offsets, first = _offsets(lengths), parts[0][0].stored
+        offsets, first = _compute_offsets(lengths), parts[0][0].stored
         copy = cls(np.empty((int(offsets[-1]), first.shape[1]), first.dtype), offsets)
         for part, places, rows in parts:
             for i in range(0, len(places), _BLOCK):
-                copy.stored[copy._places(places[i : i + _BLOCK])] = part.stored[part._places(rows[i : i + _BLOCK])]
+                copy.stored[copy._list_places(places[i : i + _BLOCK])] = part.stored[
+                    part._list_places(rows[i : i + _BLOCK])
+                ]
         return copy
 
-    def _bounds(self, rows: Array) -> tuple[Array, Array]:
+    def _read_bounds(self, rows: Array) -> tuple[Array, Array]:
         """Where the tokens of each of these rows begin and end."""
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
         if (starts < 0).any() or (ends <= starts).any() or (ends > len(self.stored)).any():
             raise CheckpointError("the offsets of an index's token vectors are damaged: build the index again")
         return starts, ends
 
-    def _places(self, rows: Array) -> Array:
+    def _list_places(self, rows: Array) -> Array:
         """Where the tokens of these rows are, one row's after the other's."""
-        starts, ends = self._bounds(rows)
-        before = _offsets(ends - starts)
+        starts, ends = self._read_bounds(rows)
+        before = _compute_offsets(ends - starts)
         places: Array = np.repeat(starts - before[:-1], ends - starts) + np.arange(int(before[-1]))
         return places
 
@@ -119,5 +121,5 @@ class TokenRows(NamedTuple):
         return np.split(tokens, self.offsets[1:-1])
 
 
-def _offsets(lengths: Array) -> Array:
+def _compute_offsets(lengths: Array) -> Array:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])

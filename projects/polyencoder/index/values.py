@@ -50,23 +50,23 @@ def value_text(value: str | float | dict[str, Any] | None) -> str:
     if isinstance(value, bool):
         return f"b{value:d}"
     if isinstance(value, str):
-        cut = value if len(value) <= _LONGEST else value[:_LONGEST] + _digest(value)
+        cut = value if len(value) <= _LONGEST else value[:_LONGEST] + _hash(value)
         return "t" + cut.replace("\1", "\1\2").replace("\0", "\1\1")
     if value == 0:
         return "n1"
-    exponent, digits = _hexadecimal(value)
+    exponent, digits = _write_hexadecimal(value)
     if len(digits) > _LONGEST:
-        digits = digits[:_LONGEST] + _digest(digits)
+        digits = digits[:_LONGEST] + _hash(digits)
     text = f"{exponent + (1 << 31):08x}{digits}"
     return f"n2{text}" if value > 0 else f"n0{text.translate(_INVERTED)}g"  # g: after every digit
 
 
 def exceeds(value: str | float) -> bool:
     """Whether a value is too long to compare others with it."""
-    return len(value if isinstance(value, str) else _hexadecimal(value)[1]) > _LONGEST
+    return len(value if isinstance(value, str) else _write_hexadecimal(value)[1]) > _LONGEST
 
 
-def _hexadecimal(value: float) -> tuple[int, str]:
+def _write_hexadecimal(value: float) -> tuple[int, str]:
     """The exponent and the digits of a number's size: 0.DIGITS times 16 to the power of the exponent."""
     numerator, denominator = abs(value).as_integer_ratio()  # the latter is a power of two
     bits = denominator.bit_length() - 1
@@ -74,5 +74,5 @@ def _hexadecimal(value: float) -> tuple[int, str]:
     return len(digits) - -(-bits // 4), digits.rstrip("0")
 
 
-def _digest(text: str) -> str:
+def _hash(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

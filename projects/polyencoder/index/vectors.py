@@ -150,7 +150,7 @@ class Vectors:
     def take(self, rows: Array) -> Array:
         """The vectors of these rows (int64, in any order), float32 [len(rows), dim]."""
         out = np.empty((len(rows), self.dim), dtype=np.float32)
-        for file, position, inside in self._parts(rows):
+        for file, position, inside in self._split_rows(rows):
             out[position] = file.vectors(inside)
         return out
 
@@ -159,17 +159,17 @@ class Vectors:
         shape = len(rows), self.dim
         small = Small(np.empty(shape, np.int8), np.empty((len(rows), 3), np.float32))
         out = small.rows if self.dtype == "int8" else np.empty(shape, dtype=ON_DISK[self.dtype])
-        for file, position, inside in self._parts(rows):
+        for file, position, inside in self._split_rows(rows):
             out[position] = file.rows[inside]
             small.rows[position], small.bounds[position] = file.small.select(inside)
         return out, small
 
     def token_rows(self, rows: Array) -> TokenRows | None:
         """The token vectors of these rows, at least one; None if the index has none."""
-        parts = [(file.tokens, place, inside) for file, place, inside in self._parts(rows) if file.tokens]
+        parts = [(file.tokens, place, inside) for file, place, inside in self._split_rows(rows) if file.tokens]
         return TokenRows.taken(parts) if parts else None
 
-    def _parts(self, rows: Array) -> Iterator[tuple[MappedFile, Array, Array]]:
+    def _split_rows(self, rows: Array) -> Iterator[tuple[MappedFile, Array, Array]]:
         """Each file with some of these rows, their places among them, and the rows inside the file, forwards."""
         if not len(rows):
             return

@@ -22,10 +22,10 @@ _ACCENTS = regex.compile("[\u0300-\u036f]")
 
 def words_of(text: str) -> list[str]:
     """The words of a text, in its order: letters, digits and marks, folded."""
-    return _WORDS.findall(_folded(text))
+    return _WORDS.findall(_fold(text))
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     """The text without case, accents and variants of characters, such as ligatures."""
     if text.isascii():
         return text.lower()

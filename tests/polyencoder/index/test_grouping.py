@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from polyencoder.calibration import Calibration
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.grouping import _of_use, enough_hits, limited
+from polyencoder.index.grouping import _select_useful, find_enough, limit_groups
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from tests.parameters import mostly_long
@@ -64,7 +64,7 @@ def test_no_contexts(ranker, index, options):
 def test_the_first_of_each_group_stay(groups, size):
     metadata = [None if group == "none" else {"x": group} for group in groups]
     hits = [Hit(str(place), "t", -place, one, "exact") for place, one in enumerate(metadata)]
-    kept = limited(hits, SearchOptions(group_by="x", group_size=size))
+    kept = limit_groups(hits, SearchOptions(group_by="x", group_size=size))
     assert kept == sorted(kept, key=lambda hit: -hit.score)
     for hit in hits:
         same = [one for one in hits if repr(one.metadata).replace("1.0", "1") == repr(hit.metadata).replace("1.0", "1")]
@@ -141,7 +141,7 @@ def test_as_many_are_looked_at_as_the_limit_allows(monkeypatch):
         groups = [range(k) if place == 1 else [1] * k for place in places]
         return [[Hit(str(n), "t", 0.0, {"x": x}, "exact") for n, x in enumerate(own)] for own in groups]
 
-    hits, _ = enough_hits(search, SearchOptions(group_by="x"), spoken=[()] * 3, hits=10, groups=10)
+    hits, _ = find_enough(search, SearchOptions(group_by="x"), spoken=[()] * 3, hits=10, groups=10)
     assert [len(own) for own in hits] == [10] * 3
     assert asked == [([0, 1, 2], 10), ([0, 2], 40), ([0, 2], 100)]
 
@@ -172,7 +172,9 @@ def test_hits_of_use(docs, size, first, count):
     """The first ones, and those that are chosen behind them; what is looked at ends with the last of either."""
     hits = [Hit(str(i), str(i), -float(i), {"doc": doc}, "exact") for i, doc in enumerate(docs)]
     chosen = reference(hits, size, count)
-    found = _of_use(hits, limited(hits, SearchOptions(group_by="doc", group_size=size)), first=first, count=count)
+    found = _select_useful(
+        hits, limit_groups(hits, SearchOptions(group_by="doc", group_size=size)), first=first, count=count
+    )
     assert [hit._replace(considered=None) for hit in found] == [
         hit for hit in hits if int(hit.id) < first or hit in chosen
     ]

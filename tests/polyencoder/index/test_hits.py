@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from polyencoder.calibration import Calibration
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.hits import DEPTH, Hit, checked_diversity, diverse_hits, fused, marginal_relevance, pool_size
+from polyencoder.index.hits import DEPTH, Hit, check_diversity, choose_diverse, diversify, fuse, pool_size
 from polyencoder.index.options import SearchOptions
 
 TEXTS = [f"{what} {number} of {thing}" for what in ("a", "the") for thing in ("dogs", "snow") for number in range(20)]
@@ -33,7 +33,7 @@ def test_hits_are_chosen_from_the_best_by_their_vectors(ranker, index):
     vectors = index.vectors_of([*(hit.id for hit in best), "gone"])
     torch.testing.assert_close(torch.from_numpy(vectors["3"]), torch.as_tensor(ranker.encode_candidates([TEXTS[3]]))[0])
     own = np.stack([vectors[hit.id] for hit in best])
-    places = marginal_relevance(np.array([hit.score for hit in best]), own, k=k, diversity=0.99)
+    places = choose_diverse(np.array([hit.score for hit in best]), own, k=k, diversity=0.99)
     hits = ranker.search(context, index, top_k=k, diversity=0.99)
     assert without(hits) == [best[place] for place in places] != best[:k]
     assert {hit.considered for hit in hits} == {50}
@@ -52,7 +52,7 @@ def test_of_reranked_hits_those_are_chosen_from(ranker, index, make_ranker):
     vectors = index.vectors_of([hit.id for hit in plain[:8]])
     scores = np.array([hit.rerank_score for hit in plain[:8]])
     own = np.stack([vectors[hit.id] for hit in plain[:8]])
-    places = marginal_relevance(scores, own, k=10, diversity=0.7)
+    places = choose_diverse(scores, own, k=10, diversity=0.7)
     assert without(hits[:8]) == [plain[place] for place in places]
 
 
@@ -69,7 +69,7 @@ def test_probabilities_stay(make_ranker):
 def test_a_ranking_is_diverse_too(ranker, make_ranker):
     plain = ranker.rank("hello", TEXTS)
     vectors = torch.as_tensor(ranker.encode_candidates([one.text for one in plain])).numpy()
-    places = marginal_relevance(np.array([one.score for one in plain]), vectors, k=80, diversity=0.5)
+    places = choose_diverse(np.array([one.score for one in plain]), vectors, k=80, diversity=0.5)
     ranked = ranker.rank("hello", TEXTS, diversity=0.5)
     assert without(ranked) == [plain[place] for place in places]
     assert ranker.rank("hello", TEXTS, diversity=0.5, top_k=3) == ranked[:3]
@@ -85,10 +85,10 @@ def test_a_ranking_is_diverse_too(ranker, make_ranker):
 
 def test_hits_that_were_removed_meanwhile_resemble_nothing(ranker, index):
     hits = ranker.search("hello", index, top_k=6)
-    (found,) = diverse_hits([hits], lambda ids: {}, k=2, depth=4, diversity=0.5)
+    (found,) = diversify([hits], lambda ids: {}, k=2, depth=4, diversity=0.5)
     assert without(found) == hits
     assert [hit.considered for hit in found] == [4, 4, None, None, None, None]
-    assert diverse_hits([[]], lambda ids: {}, k=2, depth=4, diversity=0.5) == [[]]
+    assert diversify([[]], lambda ids: {}, k=2, depth=4, diversity=0.5) == [[]]
 
 
 QUERY = "where is order 4711 ?"
@@ -108,13 +108,13 @@ def hit(id_: str, score: float, **fields) -> Hit:
 def test_reciprocal_ranks_are_added():
     by_vectors = [hit("a", 9.0), hit("b", 8.0), hit("twin of b", 8.0, text="text b"), hit("c", 7.0)]
     by_words = [hit("d", 1.0, found="words", word_score=5.0), hit("c", 7.0, found="words", word_score=4.0)]
-    found = fused(by_vectors, by_words)
+    found = fuse(by_vectors, by_words)
     assert [one.id for one in found] == ["c", "a", "d", "b", "twin of b"]  # of a and d, a has the higher score
     sums = [1 / 63 + 1 / 62, 1 / 61, 1 / 61, 1 / 62, 1 / 62]
     assert [one.fused_score for one in found] == pytest.approx(sums)
     assert [one.found for one in found] == ["certified", "certified", "words", "certified", "certified"]
     assert [one.word_score for one in found] == [4.0, None, 5.0, None, None]
-    assert fused([], []) == []
+    assert fuse([], []) == []
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_longer_lists_add_hits_at_the_end(by_vectors, by_words, few, more):
             [hit(str(i), -place, text=f"text {i // 2}") for place, i in enumerate(order)]
             for order in (by_vectors, by_words)
         )
-        return fused(*(hits[:depth] for hits in lists))[:k]
+        return fuse(*(hits[:depth] for hits in lists))[:k]
 
     first = search(few)
     assert search(max(few, more))[:few] == first
@@ -283,26 +283,26 @@ def test_each_choice_has_the_largest_marginal_relevance(data, n, dim, diversity,
     scores = np.array(data.draw(st.lists(st.integers(-5, 5), min_size=n, max_size=n)), dtype=float)
     numbers = st.lists(st.integers(-2, 2), min_size=n * dim, max_size=n * dim)
     vectors = np.array(data.draw(numbers), dtype=float).reshape(n, dim)
-    chosen = marginal_relevance(scores, vectors, k=k, diversity=diversity)
+    chosen = choose_diverse(scores, vectors, k=k, diversity=diversity)
     assert len(set(chosen)) == len(chosen) == min(k, n)
     assert chosen[0] == int(np.argmax(scores))
     for step in range(1, len(chosen)):
         left = values(scores, vectors, chosen[:step], diversity)
         assert left[chosen[step]] >= left.max() - 1e-9
-    assert marginal_relevance(3 * scores - 7, 2 * vectors, k=k, diversity=diversity) == pytest.approx(chosen)
+    assert choose_diverse(3 * scores - 7, 2 * vectors, k=k, diversity=diversity) == pytest.approx(chosen)
 
 
 def test_by_hand():
     """Two that are alike: the worse one comes last with diversity, second without."""
     scores, vectors = np.array([3.0, 2.9, 1.0]), np.array([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0]])
-    assert marginal_relevance(scores, vectors, k=3, diversity=0.0) == [0, 1, 2]
-    assert marginal_relevance(scores, vectors, k=3, diversity=0.6) == [0, 2, 1]
-    assert marginal_relevance(scores, vectors, k=2, diversity=1.0) == [0, 2]
-    assert marginal_relevance(np.ones(3), np.zeros((3, 2)), k=3, diversity=0.5) == [0, 1, 2]
-    assert marginal_relevance(np.zeros(0), np.zeros((0, 2)), k=3, diversity=0.5) == []
+    assert choose_diverse(scores, vectors, k=3, diversity=0.0) == [0, 1, 2]
+    assert choose_diverse(scores, vectors, k=3, diversity=0.6) == [0, 2, 1]
+    assert choose_diverse(scores, vectors, k=2, diversity=1.0) == [0, 2]
+    assert choose_diverse(np.ones(3), np.zeros((3, 2)), k=3, diversity=0.5) == [0, 1, 2]
+    assert choose_diverse(np.zeros(0), np.zeros((0, 2)), k=3, diversity=0.5) == []
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), True, "0.3"])
 def test_what_is_no_diversity(value):
     with pytest.raises(InputError, match="diversity is .*; it must be a number from 0 to 1"):
-        checked_diversity(value)
+        check_diversity(value)

@@ -11,7 +11,7 @@ import torch
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, Fingerprints, vectors_from
-from polyencoder.index.precomputed import FINGERPRINTS, checked_vector, fingerprints_of, same_vector, with_vectors
+from polyencoder.index.precomputed import FINGERPRINTS, check_vector, fingerprints_of, same_vector, with_vectors
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -81,7 +81,7 @@ def test_rounding_is_no_difference():
     assert same_vector(vector, vector.astype(np.float16).astype(np.float32))
     assert same_vector(vector, torch.tensor(vector).bfloat16().float().numpy())
     assert not same_vector(vector, vector[::-1])
-    assert checked_vector(Candidate("a", "b", vector=list(vector))).vector.dtype == np.float32
+    assert check_vector(Candidate("a", "b", vector=list(vector))).vector.dtype == np.float32
 
 
 N, DIM = 9, 4

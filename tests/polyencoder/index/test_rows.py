@@ -7,7 +7,7 @@ import pytest
 
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate
-from polyencoder.index.rows import Entry, Row, encoded, key_of, to_write
+from polyencoder.index.rows import Entry, Row, encode_texts, key_of, select_changed
 
 OLD = Entry("a", "one", {"n": 1})
 THERE = {"a": Row(OLD, is_stored=True)}
@@ -16,13 +16,13 @@ STORED = {key_of("a"): np.array([3, 4], dtype=np.float32)}
 
 def written(*entries: Entry, how: str = "add") -> list[Entry]:
     new = [(Candidate(entry.id, entry.text, entry.metadata, f"line {i}"), entry) for i, entry in enumerate(entries)]
-    return [row.entry for row in to_write(new, dict(THERE), STORED, dim=2, how=how, where="here")]
+    return [row.entry for row in select_changed(new, dict(THERE), STORED, dim=2, how=how, where="here")]
 
 
 def with_vectors(*vectors: list[float] | None, how: str) -> list[Any]:
     """The vectors that are written for candidates that are otherwise the one that exists."""
     new = [(Candidate("a", "one", {"n": 1}, vector=vector), OLD) for vector in vectors]
-    rows = to_write(new, dict(THERE), STORED, dim=2, how=how, where="here")
+    rows = select_changed(new, dict(THERE), STORED, dim=2, how=how, where="here")
     return [None if row.vector is None else row.vector.tolist() for row in rows]
 
 
@@ -39,13 +39,15 @@ def test_a_vector_goes_with_its_text():
     (vector,) = STORED.values()
     steps = [("two", {}, None), ("two", {}, vector), ("two", {"n": 1}, None), ("one", {"n": 1}, None)]
     new = [(Candidate("a", text, data, vector=own), Entry("a", text, data)) for text, data, own in steps]
-    rows = list(to_write(new, dict(THERE), STORED, dim=2, how="put", where="here"))
+    rows = list(select_changed(new, dict(THERE), STORED, dim=2, how="put", where="here"))
     assert [(row.vector is None, row.is_stored) for row in rows] == [
         (True, False),
         *[(False, False)] * 2,
         (True, False),
     ]
-    (kept,) = to_write([(new[3][0], OLD._replace(metadata={}))], dict(THERE), STORED, dim=2, how="put", where="here")
+    (kept,) = select_changed(
+        [(new[3][0], OLD._replace(metadata={}))], dict(THERE), STORED, dim=2, how="put", where="here"
+    )
     assert kept == Row(OLD._replace(metadata={}), None, is_stored=True)
 
 
@@ -80,4 +82,4 @@ def test_keys_are_of_one_length():
 
 def test_texts_need_the_model():
     with pytest.raises(InputError, match="here: was opened without its model"):
-        encoded(["one"], None, where="here")
+        encode_texts(["one"], None, where="here")

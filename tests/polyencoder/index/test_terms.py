@@ -13,7 +13,7 @@ from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import make_index
-from polyencoder.index.terms import LENGTH, bounds_of, field_terms, terms_of
+from polyencoder.index.terms import LENGTH, field_terms, list_bounds, list_terms
 from polyencoder.index.values import Kind, value_text
 from tests.polyencoder.index.filtering import passes, random_filter, random_metadata
 
@@ -84,7 +84,7 @@ def test_2000_random_filters_against_python(random_index):
 
 
 def test_bounds_are_the_smallest_and_largest_of_each_kind():
-    bounds = bounds_of({"k": [3, -1, "b", "a", True, None, {"a": 1}], "none": None})
+    bounds = list_bounds({"k": [3, -1, "b", "a", True, None, {"a": 1}], "none": None})
     assert len(bounds) == 4
     assert {*bounds.values()} == {value_text(value).encode().hex() for value in (3, -1, "a", "b")}
 
@@ -112,7 +112,7 @@ def test_every_value_beside_every_filter(passing):
     ],
 )
 def test_fields_with_values_of_a_kind(value, kinds):
-    terms = {*terms_of({"k": value})}
+    terms = {*list_terms({"k": value})}
     assert not terms.isdisjoint(field_terms("k"))  # a null field is one, too
     assert {kind for kind in get_args(Kind) if not terms.isdisjoint(field_terms("k", [kind]))} == kinds
 
@@ -125,7 +125,7 @@ def test_terms_are_short_and_distinct():
         "long": "x" * 10_000,
         "ü": 9**999,
     }
-    terms = terms_of(metadata)
+    terms = list_terms(metadata)
     assert len({*terms}) == len(terms)
     assert {len(term) for term in terms} == {LENGTH}
     assert all(term.isalnum() for term in terms)

@@ -11,7 +11,7 @@ import secrets
 import numpy as np
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
-from polyencoder.index.faiss.kinds import KINDS, Parameters, check_parameters, choose, recipe
+from polyencoder.index.faiss.kinds import KINDS, Parameters, check_parameters, choose, write_recipe
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.vectors import Vectors
 from polyencoder.storage.files import atomic_write
@@ -126,7 +126,7 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
     kind, parameters = choose(kind, overrides, rows=rows, dim=vectors.dim, dtype=vectors.dtype)
     make_key()  # before the work
     try:
-        index = faiss.index_factory(vectors.dim, recipe(kind, parameters), faiss.METRIC_INNER_PRODUCT)
+        index = faiss.index_factory(vectors.dim, write_recipe(kind, parameters), faiss.METRIC_INNER_PRODUCT)
         if kind == "hnsw":
             index.hnsw.efConstruction = parameters["ef_construction"]
         if hasattr(index, "do_polysemous_training"):

@@ -52,7 +52,7 @@ def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: Vect
     check_parameters(kind, overrides, dim=dim)
     if kind == "auto":
         kind = "hnsw" if rows < _PQ_FROM else "ivf-pq"
-    parameters = _suitable(kind, rows=rows, dim=dim, dtype=dtype, nlist=overrides.get("nlist")) | overrides
+    parameters = _choose_defaults(kind, rows=rows, dim=dim, dtype=dtype, nlist=overrides.get("nlist")) | overrides
     trained = min(rows, int(parameters.get("training_rows", rows)))
     needed = {"nlist": int(parameters.get("nlist", 1)), "pq_bits": 1 << int(parameters.get("pq_bits", 0))}
     for name, centroids in needed.items():
@@ -64,7 +64,7 @@ def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: Vect
     return kind, parameters
 
 
-def recipe(kind: str, parameters: Mapping[str, int | str]) -> str:
+def write_recipe(kind: str, parameters: Mapping[str, int | str]) -> str:
     """The index as a description for `faiss.index_factory`."""
     if kind == "ivf-pq":
         # Tables in registers: a third of the time of other bits. The codes are, like theirs, of residuals (r).
@@ -109,7 +109,7 @@ def check_parameters(kind: str, parameters: Parameters, *, dim: int | None = Non
                 raise ConfigError(f"pq_m must divide the vectors' dimension, {dim}; got {value}", argument="faiss")
 
 
-def _suitable(kind: str, *, rows: int, dim: int, dtype: VectorDtype, nlist: int | str | None) -> Parameters:
+def _choose_defaults(kind: str, *, rows: int, dim: int, dtype: VectorDtype, nlist: int | str | None) -> Parameters:
     """The defaults for a number of vectors and, if given, of lists."""
     parameters: Parameters = {}
     if kind == "hnsw":

@@ -23,7 +23,7 @@ _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the o
 
 def faiss_library() -> Any:
     """The module `faiss`. The environment is restored; ConfigError if FAISS is not installed, or too old."""
-    faiss = _imported()
+    faiss = _import()
     if tuple(map(int, faiss.__version__.split(".")[:2])) < LEAST:
         oldest = ".".join(map(str, LEAST))
         raise ConfigError(
@@ -32,7 +32,7 @@ def faiss_library() -> Any:
     return faiss
 
 
-def _imported() -> Any:
+def _import() -> Any:
     if "faiss" in sys.modules or _CORE in os.environ or not is_intel():  # it is loaded once: a search asks only that
         return require("faiss", extra="faiss")
     if (core := _CORES.get(vector_instructions() or "")) is None:

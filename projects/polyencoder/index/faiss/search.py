@@ -76,9 +76,9 @@ class FaissSearch:
         self.meta = meta
         self.vectors = vectors
         self._file = vectors.folder / meta.file
-        self.index = self._opened() if index is None else index
+        self.index = self._open() if index is None else index
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         """FAISS's index, mapped into memory. Its file's signature is checked first, as FAISS trusts what it reads."""
         faiss, meta = faiss_library(), self.meta
         try:
@@ -151,7 +151,7 @@ class FaissSearch:
         """`search` of at least one context, by FAISS even if few rows are allowed (at least one)."""
         k = options.k(available_rows(self.vectors, allowed))
         engine = _Shortlists(self, contexts, options, k=k, allowed=allowed, attention=attention)
-        length = self._list_length(options, k=k)
+        length = self._choose_length(options, k=k)
         answers = search_shortlists(
             engine,
             exactness=options.exactness or "approximate",
@@ -161,7 +161,7 @@ class FaissSearch:
         scores, rows, exactness = zip(*answers, strict=True)
         return Results(np.stack(scores), np.stack(rows), list(exactness))
 
-    def _list_length(self, options: SearchOptions, *, k: int) -> int:
+    def _choose_length(self, options: SearchOptions, *, k: int) -> int:
         """The number of candidates proposed by each code, or group of codes, for the k best."""
         tuned = self.meta.tuned
         return options.list_length or max(4 * k, _SHORTEST_LIST if tuned is None else tuned.list_length)
@@ -169,7 +169,7 @@ class FaissSearch:
     def _scans(self, options: SearchOptions, *, k: int, allowed: int | None) -> bool:
         """Whether a search scores everything instead; `allowed` is the number of rows that may be found, None: all."""
         few = allowed is not None and allowed <= max(_SCAN_ROWS, _SCAN_SHARE * len(self.vectors))
-        long = not options.list_length and self._list_length(options, k=k) > LONGEST_LIST
+        long = not options.list_length and self._choose_length(options, k=k) > LONGEST_LIST
         return few or long
 
     def nearest(self, queries: Array, length: int, parameters: Any) -> tuple[Array, Array]:
@@ -203,7 +203,7 @@ class _Shortlists(ShortlistSearch):
         self._searcher, self._vectors, self._covered = searcher, searcher.vectors, searcher.meta.rows
         self._allowed = allowed
         self._all_lists = options.exactness == "certified"
-        self._parameters = _parameters(searcher, options.effort, allowed=allowed, all_lists=self._all_lists)
+        self._parameters = _make_parameters(searcher, options.effort, allowed=allowed, all_lists=self._all_lists)
         self._proves = self.exact_lists and self._parameters.nprobe >= searcher.most_effort
 
     def scan(self, contexts: Contexts) -> TopK:
@@ -241,7 +241,7 @@ class _Shortlists(ShortlistSearch):
         return np.sort(top.rows, axis=1)
 
 
-def _parameters(searcher: FaissSearch, effort: int | None, *, allowed: Array | None, all_lists: bool) -> Any:
+def _make_parameters(searcher: FaissSearch, effort: int | None, *, allowed: Array | None, all_lists: bool) -> Any:
     """FAISS's search parameters. Rows that are not allowed are visited too, so the effort grows with them."""
     faiss, meta = faiss_library(), searcher.meta
     settings: dict[str, Any] = {}

@@ -63,13 +63,13 @@ def tune(
         ConfigError: under multi-head attention, whose searches score everything, or for an impossible recall.
         InputError: there are no contexts, or no rows.
     """
-    recall, top_k = checked_recall(recall), checked_count("top_k", top_k)
+    recall, top_k = check_recall(recall), checked_count("top_k", top_k)
     if attention == "multihead":
         raise ConfigError("under multi-head attention every search scores everything: there is no recall to reach")
     if not sum(part.batch_size for part in contexts):
         raise InputError("there are no contexts to measure recall with")
     measure = _Measure(searcher, contexts, top_k=top_k, allowed=allowed, attention=attention)
-    efforts, lengths = _efforts(searcher), _lengths(searcher)
+    efforts, lengths = _list_efforts(searcher), _list_lengths(searcher)
     best: tuple[float, Tuned] | None = None
     best_recall: Tuned | None = None
     idx = 0
@@ -100,7 +100,7 @@ def tune(
     return best_recall if best is None else best[1]
 
 
-def checked_recall(recall: Any) -> float:
+def check_recall(recall: Any) -> float:
     """A recall as a float, from a number of Python or numpy. Raises ConfigError for anything else."""
     is_number = isinstance(recall, (int, float, np.floating)) and not isinstance(recall, bool)
     if not is_number or not 0 < recall <= 1:
@@ -149,14 +149,14 @@ class _Measure:
         return (np.concatenate(results) >= self._least).mean(axis=1), seconds
 
 
-def _efforts(searcher: FaissSearch) -> list[int]:
+def _list_efforts(searcher: FaissSearch) -> list[int]:
     """The efforts to try, from the least to all, doubling."""
     lowest, highest = _LEAST_EFFORT[searcher.meta.kind], searcher.most_effort
     efforts = [lowest << i for i in range(highest.bit_length()) if lowest << i < highest]
     return [*efforts, highest]
 
 
-def _lengths(searcher: FaissSearch) -> list[int]:
+def _list_lengths(searcher: FaissSearch) -> list[int]:
     """The list lengths to try, from the shortest to the longest, doubling."""
     longest = min(LONGEST_LIST, searcher.meta.rows)
     lengths = [_SHORTEST_LIST << i for i in range(longest.bit_length()) if _SHORTEST_LIST << i < longest]

@@ -44,7 +44,7 @@ from polyencoder.index.folder.files import (
     locked,
 )
 from polyencoder.index.folder.precomputed import PrecomputedShards
-from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
+from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, list_missing, list_shards
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
 from polyencoder.index.precomputed import with_vectors
 from polyencoder.index.token_rows import StoredTokens
@@ -127,18 +127,18 @@ def build_index(
     )
     with ExitStack() as stack:
         if first:
-            stack.enter_context(_there(folder))
+            stack.enter_context(_create_folder(folder))
             stack.enter_context(locked(folder))
         precomputed = None if dim is None else PrecomputedShards(folder, plan)
         if first:
-            plan = _entered(folder, records, plan, precomputed, options, ranker=ranker, progress=progress)
+            plan = _enter_candidates(folder, records, plan, precomputed, options, ranker=ranker, progress=progress)
         else:
-            plan = _awaited(folder, plan, ranker=ranker)
+            plan = _await_plan(folder, plan, ranker=ranker)
         if (folder / DATABASE).exists():
             return
         with explained(folder):
             check_no_links(folder)
-            shards = share.of(missing_shards(folder, plan), shard_size=shard_size)
+            shards = share.of(list_missing(folder, plan), shard_size=shard_size)
             if precomputed is not None and shards:
                 raise InputError(f"{folder}: damaged, a file of vectors is missing; remove the folder")
             done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
@@ -162,15 +162,15 @@ def candidates_digest(candidates: Iterable[Record]) -> str:
     """`IndexMeta.candidates` of an index that was built from these candidates and never changed."""
     digest = hashlib.blake2b(digest_size=16)
     for candidate in checked_records(candidates):
-        digest.update(_digested(candidate))
+        digest.update(_serialize(candidate))
     return digest.hexdigest()
 
 
-def _digested(candidate: Candidate) -> bytes:
+def _serialize(candidate: Candidate) -> bytes:
     return repr(candidate[:3]).encode() + (b"" if candidate.vector is None else candidate.vector.tobytes())
 
 
-def _entered(
+def _enter_candidates(
     folder: Path,
     candidates: Iterator[Candidate],
     plan: IndexMeta,
@@ -190,12 +190,12 @@ def _entered(
     def read() -> Iterator[Candidate]:
         with progress_bar(step="reading", unit="candidates", show=progress) as bar:
             for candidate in candidates:
-                digest.update(_digested(candidate))
+                digest.update(_serialize(candidate))
                 bar.update()
                 yield candidate
 
     with explained(folder):
-        begun, has_words = _begun(folder)
+        begun, has_words = _read_begun(folder)
     if begun is not None:
         _check_same(begun, plan, ranker=ranker, folder=folder)
         if options.words and not has_words:
@@ -238,10 +238,10 @@ def _entered(
     return plan
 
 
-def _awaited(folder: Path, plan: IndexMeta, *, ranker: TextRanker | Fingerprints) -> IndexMeta:
+def _await_plan(folder: Path, plan: IndexMeta, *, ranker: TextRanker | Fingerprints) -> IndexMeta:
     """Waits for the description written by the process of rank 0."""
     _wait_for(folder, DATABASE, UNFINISHED)
-    begun, _ = _begun(folder)
+    begun, _ = _read_begun(folder)
     assert begun is not None
     _check_same(begun, plan, ranker=ranker, folder=folder)
     return begun
@@ -263,7 +263,7 @@ def _wait_for(folder: Path, *names: str) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _begun(folder: Path) -> tuple[IndexMeta | None, bool]:
+def _read_begun(folder: Path) -> tuple[IndexMeta | None, bool]:
     """The description of an existing index, finished or not; and whether it has words."""
 
     def read(catalogue: Catalogue) -> tuple[IndexMeta, bool]:
@@ -295,9 +295,9 @@ def _check_same(begun: IndexMeta, plan: IndexMeta, *, ranker: TextRanker | Finge
 
 
 def _finish(folder: Path, plan: IndexMeta) -> None:
-    while missing_shards(folder, plan):  # other processes are at them
+    while list_missing(folder, plan):  # other processes are at them
         time.sleep(_POLL_SECONDS)
-    files = [file for path, rows in shards_of(folder, plan).values() for file in recorded(path, rows)]
+    files = [file for path, rows in list_shards(folder, plan).values() for file in recorded(path, rows)]
     with closing(connect(folder / UNFINISHED)) as connection:
         catalogue = Catalogue(connection, folder)
         connection.execute("BEGIN IMMEDIATE")
@@ -322,7 +322,7 @@ def _remove_all(folder: Path, *, keep: Iterable[str] = ()) -> None:
 
 
 @contextmanager
-def _there(folder: Path) -> Iterator[None]:
+def _create_folder(folder: Path) -> Iterator[None]:
     """Creates the folder, unless it holds other files; leaves no empty one after an error."""
     if reason := why_no_folder(folder):
         raise InputError(f"{folder}: {reason}; give another folder for the index")

@@ -59,25 +59,25 @@ class Catalogue:
 
     def description(self) -> str:
         """The text of the description, see `IndexMeta`."""
-        return str(self._one("SELECT json FROM description"))
+        return str(self._select_value("SELECT json FROM description"))
 
     def files(self) -> list[File]:
         """The files by name: those of vectors are in row order."""
         files = [File(*values) for values in self._ask("SELECT name, rows, bytes, checksum FROM files ORDER BY name")]
         if any([*map(type, file)] != [str, int, int, str] for file in files):
-            raise self._damaged("its list of files is invalid")
+            raise self._explain_damage("its list of files is invalid")
         return files
 
     @property
     def rows(self) -> int:
         """The number of different texts, including dead ones."""
-        return int(self._one("SELECT COALESCE(MAX(row) + 1, 0) FROM texts"))
+        return int(self._select_value("SELECT COALESCE(MAX(row) + 1, 0) FROM texts"))
 
     def count(self, filter: Filter | None = None) -> int:
         """The number of entries that pass the filter."""
         condition, values = condition_of(filter)
         where = f"WHERE {condition}" if values else ""  # without any SQLite does not look at the entries
-        return int(self._one(f"SELECT COUNT(*) FROM entries {where}", values))
+        return int(self._select_value(f"SELECT COUNT(*) FROM entries {where}", values))
 
     def ids(self, filter: Filter) -> list[str]:
         """The ids of the entries that pass the filter."""
@@ -91,11 +91,11 @@ class Catalogue:
 
     def row_of(self, text: str) -> int:
         """The row of an existing text."""
-        return int(self._one("SELECT row FROM texts WHERE digest = ?", (digest_of(text),)))
+        return int(self._select_value("SELECT row FROM texts WHERE digest = ?", (digest_of(text),)))
 
     def rows_of_texts(self, texts: Iterable[str]) -> dict[str, int]:
         """The rows of these texts, as far as they exist."""
-        return self._each("SELECT row FROM texts WHERE digest = ?", {text: digest_of(text) for text in texts})
+        return self._select_each("SELECT row FROM texts WHERE digest = ?", {text: digest_of(text) for text in texts})
 
     def text_of(self, rows: Iterable[int]) -> dict[int, str]:
         """The texts of these rows."""
@@ -103,18 +103,20 @@ class Catalogue:
         query = f"SELECT row, text FROM {_WANTED} CROSS JOIN texts ON row = wanted"
         texts = dict(self._ask(query, (json.dumps(wanted),)).fetchall())
         if not all(isinstance(texts.get(row), str) for row in wanted):
-            raise self._damaged("texts are missing")
+            raise self._explain_damage("texts are missing")
         return texts
 
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
         """The texts of the entries of these ids, as far as they exist."""
-        return self._each("SELECT text FROM entries JOIN texts USING (row) WHERE id = ?", {id_: id_ for id_ in ids})
+        return self._select_each(
+            "SELECT text FROM entries JOIN texts USING (row) WHERE id = ?", {id_: id_ for id_ in ids}
+        )
 
     def rows_of(self, ids: Iterable[str]) -> dict[str, int]:
         """The rows of the entries with these ids, for those that exist."""
-        rows = self._each("SELECT row FROM entries WHERE id = ?", {id_: id_ for id_ in ids})
+        rows = self._select_each("SELECT row FROM entries WHERE id = ?", {id_: id_ for id_ in ids})
         if not all(isinstance(row, int) for row in rows.values()):
-            raise self._damaged("a row is not a number")
+            raise self._explain_damage("a row is not a number")
         return rows
 
     def entries_of(
@@ -136,7 +138,7 @@ class Catalogue:
             except (ValueError, TypeError, RecursionError):
                 metadata = data
             if not isinstance(id_, str) or not isinstance(metadata, (dict, type(None))):
-                raise self._damaged(f"the entry {id_!r:.60} cannot be read")
+                raise self._explain_damage(f"the entry {id_!r:.60} cannot be read")
             entries[row].append((id_, metadata))
         return entries
 
@@ -177,7 +179,7 @@ class Catalogue:
         mask = np.full(self.rows, not filter)
         if filter:
             condition, values = condition_of(filter)
-            mask[self._rows(f"SELECT DISTINCT row FROM entries WHERE {condition} ORDER BY row", values)] = True
+            mask[self._select_rows(f"SELECT DISTINCT row FROM entries WHERE {condition} ORDER BY row", values)] = True
         elif len(dead := self.dead_rows()):
             mask[dead] = False
         else:
@@ -186,24 +188,24 @@ class Catalogue:
 
     def dead_rows(self) -> Array:
         """The rows without entries: int64, ascending."""
-        return self._rows("SELECT row FROM dead ORDER BY row")
+        return self._select_rows("SELECT row FROM dead ORDER BY row")
 
-    def _rows(self, query: str, values: Sequence[Any] = ()) -> Array:
+    def _select_rows(self, query: str, values: Sequence[Any] = ()) -> Array:
         """The rows that a query finds, ascending: int64 [n]."""
         try:
             rows = np.fromiter(self._ask(query, values), dtype=np.dtype((np.int64, (1,))))[:, 0]
         except (TypeError, ValueError, OverflowError):
-            raise self._damaged("a row is not a number") from None
+            raise self._explain_damage("a row is not a number") from None
         if len(rows) and not 0 <= rows[0] <= rows[-1] < self.rows:
-            raise self._damaged("it has rows without a text")
+            raise self._explain_damage("it has rows without a text")
         return rows
 
-    def _each(self, query: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _select_each(self, query: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """The result of a query for each value, by its key; SQLite cuts texts of a JSON list at NUL."""
         results = ((key, self._ask(query, (value,)).fetchone()) for key, value in values.items())
         return {key: row[0] for key, row in results if row is not None}
 
-    def _damaged(self, what: str) -> CheckpointError:
+    def _explain_damage(self, what: str) -> CheckpointError:
         return damaged(self._folder, what)
 
     # Changing
@@ -251,14 +253,14 @@ class Catalogue:
         if (inserted := ask(insert, (digest, text))).rowcount:
             row, lacks_words = int(inserted.lastrowid or 0), True
         else:
-            row = self._one("SELECT row FROM texts WHERE digest = ?", (digest,))
+            row = self._select_value("SELECT row FROM texts WHERE digest = ?", (digest,))
             lacks_words = ask("DELETE FROM dead WHERE row = ?", (row,)).rowcount > 0
         if lacks_words and self.words is not None:
             self.words.add(row, text)
         insert = "INSERT INTO entries SELECT COALESCE(MAX(number) + 1, 0), ?, ?, ? FROM entries"
         number = int(ask(insert, (id_, row, metadata)).lastrowid or 0)
         if index:
-            self._add_fields(self._fields(metadata, number))
+            self._add_fields(self._list_fields(metadata, number))
         return 1 + removed
 
     def remove(self, id_: str, *, missing_ok: bool = False) -> int:
@@ -270,11 +272,11 @@ class Catalogue:
             raise InputError(f"no candidate has the id {id_!r}", where=self._folder)
         row, number, metadata = entry
         where = "key = ? AND value = ? AND entry = ?"
-        self._connection.executemany(f"DELETE FROM fields WHERE {where}", self._fields(metadata, number))
+        self._connection.executemany(f"DELETE FROM fields WHERE {where}", self._list_fields(metadata, number))
         self._ask("DELETE FROM entries WHERE id = ?", (id_,))
         dies = self._ask("INSERT INTO dead SELECT ? WHERE NOT EXISTS (SELECT 1 FROM entries WHERE row = ?)", (row, row))
         if dies.rowcount > 0 and self.words is not None:
-            self.words.remove(row, self._one("SELECT text FROM texts WHERE row = ?", (row,)))
+            self.words.remove(row, self._select_value("SELECT text FROM texts WHERE row = ?", (row,)))
         return -1
 
     def add_words(self) -> bool:
@@ -300,7 +302,7 @@ class Catalogue:
         """Creates the indexes of a filled database, whose entries were put without `index`."""
         self._ask(INDEXES)
         entries = self._ask("SELECT metadata, number FROM entries WHERE metadata IS NOT NULL")
-        fields = chain.from_iterable(starmap(self._fields, entries))
+        fields = chain.from_iterable(starmap(self._list_fields, entries))
         while batch := sorted(islice(fields, _SORTED)):
             self._add_fields(batch)
 
@@ -316,33 +318,33 @@ class Catalogue:
 
     def check(self) -> str | None:
         """Checks all contents: returns a description of the damage, or None."""
-        if (result := self._one("PRAGMA integrity_check(1)")) != "ok":
+        if (result := self._select_value("PRAGMA integrity_check(1)")) != "ok":
             return " ".join(str(result).split())
         for row, digest, text in self._ask("SELECT row, digest, text FROM texts"):
             if not isinstance(text, str) or digest != digest_of(text):
                 return f"text {row} was altered"
-        wrong = self._one("SELECT COUNT(*) FROM entries WHERE row NOT IN (SELECT row FROM texts)")
+        wrong = self._select_value("SELECT COUNT(*) FROM entries WHERE row NOT IN (SELECT row FROM texts)")
         if wrong:
             return f"{wrong} entries without a text"
         fields = 0
         for number, metadata in self._ask("SELECT number, metadata FROM entries"):
-            for field in self._fields(metadata, number):
+            for field in self._list_fields(metadata, number):
                 if self._ask("SELECT 1 FROM fields WHERE (key, value, entry) = (?, ?, ?)", field).fetchone() is None:
                     return f"entry {number} lacks a value that filters look for"
                 fields += 1
-        if fields != self._one("SELECT COUNT(*) FROM fields"):
+        if fields != self._select_value("SELECT COUNT(*) FROM fields"):
             return "filters find values that no entry has"
         return None if self.words is None else self.words.check()
 
-    def _fields(self, metadata: Any, number: int) -> list[tuple[str, str, int]]:
+    def _list_fields(self, metadata: Any, number: int) -> list[tuple[str, str, int]]:
         """The rows of the table `fields` of an entry."""
         try:
             fields = json.loads(metadata or "{}").items()
             return [(key, text, number) for key, value in fields for text in field_values(value)]
         except (AttributeError, TypeError, ValueError, RecursionError):
-            raise self._damaged(f"the metadata of the entry {number} cannot be read") from None
+            raise self._explain_damage(f"the metadata of the entry {number} cannot be read") from None
 
-    def _one(self, query: str, values: Sequence[Any] = ()) -> Any:
+    def _select_value(self, query: str, values: Sequence[Any] = ()) -> Any:
         """The first value of the first row. Raises sqlite3.DatabaseError if there is none."""
         if (row := self._ask(query, values).fetchone()) is None:
             raise sqlite3.DatabaseError("it has no description")

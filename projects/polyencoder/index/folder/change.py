@@ -27,7 +27,7 @@ from polyencoder.index.faiss.tuning import sample, tune
 from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.database import connect
 from polyencoder.index.folder.files import DATABASE, LOCK, META, check_no_links, explained, is_ours
-from polyencoder.index.folder.shards import encoded_rows
+from polyencoder.index.folder.shards import encode_rows
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.token_rows import TokenRows
 from polyencoder.index.vectors import (
@@ -106,9 +106,9 @@ class Change:
 
     def compact(self) -> int:
         """Removes the dead rows, merges small files, and drops the FAISS index; returns the number of dead rows."""
-        vectors = self._vectors()
-        living, size = self._living(), self.meta.shard_size
-        pieces = {i * size: rows for i, rows in enumerate(_pieces(living, size))}
+        vectors = self._open_vectors()
+        living, size = self._list_living(), self.meta.shard_size
+        pieces = {i * size: rows for i, rows in enumerate(_cut(living, size))}
         existing = {
             first: vectors.file_of(first, len(rows)) if first == rows[0] and first + len(rows) - 1 == rows[-1] else None
             for first, rows in pieces.items()
@@ -120,7 +120,7 @@ class Change:
         self._forget_faiss()
         self._forget(*vectors.names)
         for first, rows in pieces.items():
-            self._name(first, len(rows), partial(_stored, vectors, rows), existing=existing[first])
+            self._add_vectors(first, len(rows), partial(_read_stored, vectors, rows), existing=existing[first])
         self.meta = replace(self.meta, faiss=None, candidates=None, version=self._version)
         self._compacted = True
         return dead
@@ -136,7 +136,7 @@ class Change:
         if rows := self.catalogue.rows:  # else an error below
             # before added texts are encoded; the type of vectors decides nothing that could be refused
             choose(kind, overrides, rows=rows, dim=self.meta.dim, dtype="float32")
-        faiss = build_faiss(self._vectors(), kind=kind, **overrides)
+        faiss = build_faiss(self._open_vectors(), kind=kind, **overrides)
         self._forget_faiss()
         self._add_files(self.folder / faiss.file)
         self._describe_faiss(faiss)
@@ -151,14 +151,14 @@ class Change:
         """Tunes the FAISS index (see `faiss.tuning.tune`) for the living rows. ConfigError without one."""
         if (faiss := self.meta.faiss) is None:
             raise ConfigError(f"{self.folder}: has no FAISS index to measure; build one with it", argument="faiss")
-        vectors, allowed = self._vectors(), self.catalogue.allowed()
+        vectors, allowed = self._open_vectors(), self.catalogue.allowed()
         tuned = tune(FaissSearch(faiss, vectors), contexts, allowed=allowed, **settings)
         self._describe_faiss(replace(faiss, tuned=tuned))
         return tuned
 
-    def some_texts(self, n: int) -> list[str]:
+    def sample_texts(self, n: int) -> list[str]:
         """Up to `n` of the texts after the change, always the same."""
-        return list(self.catalogue.text_of(sample(self._living().tolist(), n)).values())
+        return list(self.catalogue.text_of(sample(self._list_living().tolist(), n)).values())
 
     def publish(self) -> None:
         """Commits the change, if there is any."""
@@ -219,12 +219,12 @@ class Change:
     def _version(self) -> int:
         return self._before.version + 1
 
-    def _living(self) -> Array:
+    def _list_living(self) -> Array:
         """The rows with entries: int64, ascending."""
         mask = self.catalogue.allowed()
         return np.arange(self.catalogue.rows) if mask is None else np.flatnonzero(mask)
 
-    def _vectors(self) -> Vectors:
+    def _open_vectors(self) -> Vectors:
         """The vectors of all texts; encodes those that were added."""
         self._encode()
         names = [file.name for file in self.catalogue.files() if file.rows]
@@ -246,9 +246,9 @@ class Change:
                 first = first_row(merged[0])
             files = []  # the next ones follow full ones
             self._forget(*merged)
-            self._name(first, stop - first, partial(self._joined, merged, start, stop))
+            self._add_vectors(first, stop - first, partial(self._join, merged, start, stop))
 
-    def _joined(self, merged: list[str], start: int, stop: int) -> MappedFile:
+    def _join(self, merged: list[str], start: int, stop: int) -> MappedFile:
         """The vectors of some files, then those of the texts of these rows, which it encodes."""
         if self._ranker is None:
             raise InputError(
@@ -256,7 +256,7 @@ class Change:
             )
         texts, meta = self.catalogue.texts(start, stop), self.meta
         parts = [map_file(self.folder / name, dim=meta.dim, dtype=meta.dtype, tokens=meta.tokens) for name in merged]
-        parts.append(encoded_rows(self.folder, self._ranker.encoder, meta, texts))
+        parts.append(encode_rows(self.folder, self._ranker.encoder, meta, texts))
         tokens = [part.tokens for part in parts if part.tokens is not None]
         return MappedFile(
             np.concatenate([part.rows for part in parts]),
@@ -264,7 +264,9 @@ class Change:
             TokenRows.joined(tokens) if tokens else None,
         )
 
-    def _name(self, first: int, rows: int, make: Callable[[], MappedFile], *, existing: str | None = None) -> None:
+    def _add_vectors(
+        self, first: int, rows: int, make: Callable[[], MappedFile], *, existing: str | None = None
+    ) -> None:
         """Adds the file of these rows: an existing one (`existing`, or left by a kill), or one written by `make`."""
         meta = self.meta
         texts = self.catalogue.texts(first, first + rows)
@@ -301,9 +303,9 @@ def checksum(path: Path, *, progress: Callable[[int], object] = int) -> str:
     return file_digest(path, new=partial(hashlib.blake2b, digest_size=16), progress=progress)
 
 
-def _pieces(rows: Array, size: int) -> list[Array]:
+def _cut(rows: Array, size: int) -> list[Array]:
     return [rows[i : i + size] for i in range(0, len(rows), size)]
 
 
-def _stored(vectors: Vectors, rows: Array) -> MappedFile:
+def _read_stored(vectors: Vectors, rows: Array) -> MappedFile:
     return MappedFile(*vectors.stored(rows), vectors.token_rows(rows))

@@ -51,15 +51,15 @@ class Database:
     @contextmanager
     def snapshot(self) -> Iterator[Catalogue]:
         """A snapshot of the last commit, until the block ends. CheckpointError for no, or a damaged, index."""
-        reader = self._reader()
+        reader = self._take_reader()
         try:
             reader.connection.execute("BEGIN")
             reader.connection.execute("SELECT 1 FROM description")  # the snapshot begins with the first read
             yield Catalogue(reader.connection, self._folder)
-            if reader.content is not None and reader.content != _content(self._path):
+            if reader.content is not None and reader.content != _read_content(self._path):
                 raise CheckpointError(f"{self._path}: was changed during a read")
         except (sqlite3.Error, UnicodeDecodeError) as error:  # of a damaged text
-            raise _unreadable(self._path, error) from error
+            raise _explain_error(self._path, error) from error
         finally:
             self._give_back(reader)
 
@@ -84,9 +84,9 @@ class Database:
         """Closes the idle connections."""
         _close(self._idle)
 
-    def _reader(self) -> _Reader:
+    def _take_reader(self) -> _Reader:
         """An idle connection to the file now at the path, or to the last one there."""
-        stamp = _stamp(self._path)
+        stamp = _read_stamp(self._path)
         while True:
             try:
                 reader = self._idle.pop()
@@ -96,7 +96,7 @@ class Database:
                 return reader
             reader.connection.close()
         if stamp is None:
-            raise _missing(self._folder)
+            raise _explain_missing(self._folder)
         return _open_to_read(self._path, stamp)  # of a newer file: not reused
 
     def _give_back(self, reader: _Reader) -> None:
@@ -110,8 +110,8 @@ class Database:
 
 def check_there(folder: Path) -> None:
     """Raises CheckpointError if there is no finished index."""
-    if _stamp(folder / DATABASE) is None:
-        raise _missing(folder)
+    if _read_stamp(folder / DATABASE) is None:
+        raise _explain_missing(folder)
 
 
 def connect(path: Path, how: str = "mode=rw") -> sqlite3.Connection:
@@ -149,17 +149,17 @@ def _open_to_read(path: Path, stamp: tuple[int, ...]) -> _Reader:
     immutable = _is_at_rest(path) and not os.access(path.resolve().parent, os.W_OK)  # there is no writer
     try:
         try:
-            return _connected(path, stamp, immutable=immutable)
+            return _connect_reader(path, stamp, immutable=immutable)
         except sqlite3.OperationalError:  # a full disk has no room for an index of the log
             if immutable or not _is_at_rest(path):
                 raise
-            return _connected(path, stamp, immutable=True)
+            return _connect_reader(path, stamp, immutable=True)
     except (sqlite3.Error, UnicodeDecodeError) as error:  # of a damaged text
-        raise _unreadable(path, error) from error
+        raise _explain_error(path, error) from error
 
 
-def _connected(path: Path, stamp: tuple[int, ...], *, immutable: bool) -> _Reader:
-    content = _content(path) if immutable else None
+def _connect_reader(path: Path, stamp: tuple[int, ...], *, immutable: bool) -> _Reader:
+    content = _read_content(path) if immutable else None
     connection = connect(path, "mode=ro&immutable=1" if immutable else "mode=ro")
     try:
         check_tables(connection, path.parent)
@@ -177,7 +177,7 @@ def _is_at_rest(path: Path) -> bool:
         return True
 
 
-def _unreadable(path: Path, error: Exception) -> CheckpointError:
+def _explain_error(path: Path, error: Exception) -> CheckpointError:
     if isinstance(error, sqlite3.OperationalError):  # the disk, or another process; the index may be whole
         why = "cannot be read"
         todo = "if its disk is full or read-only, make room or copy the folder elsewhere; else build the index again"
@@ -186,7 +186,7 @@ def _unreadable(path: Path, error: Exception) -> CheckpointError:
     return CheckpointError(f"{path}: {why} ({first_line(error)}); {todo}")
 
 
-def _stamp(path: Path) -> tuple[int, ...] | None:
+def _read_stamp(path: Path) -> tuple[int, ...] | None:
     """Identifies the file at the path; None if it does not exist."""
     try:
         status = os.stat(path)
@@ -197,7 +197,7 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino
 
 
-def _content(path: Path) -> tuple[int, ...]:
+def _read_content(path: Path) -> tuple[int, ...]:
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size
 
@@ -213,7 +213,7 @@ def _close_all() -> None:
         database.close()
 
 
-def _missing(folder: Path) -> CheckpointError:
+def _explain_missing(folder: Path) -> CheckpointError:
     if (folder / UNFINISHED).is_file():
         what = "this index is not finished; run the same command again, and it resumes"
     else:

@@ -96,7 +96,7 @@ class explained:  # a class, as generators cost more, and there is one per recor
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, (OSError, sqlite3.Error)):
-            reason = _reason(error, self._folder)
+            reason = _explain(error, self._folder)
             raise NotWritten(
                 f"cannot be written ({reason}); fix that and run the same command again: it resumes",
                 where=self._folder,
@@ -104,7 +104,7 @@ class explained:  # a class, as generators cost more, and there is one per recor
             ) from error
 
 
-def _reason(error: OSError | sqlite3.Error, folder: Path) -> str:
+def _explain(error: OSError | sqlite3.Error, folder: Path) -> str:
     """The reason of a disk error; SQLite calls a disk without room for the index of its log an I/O error."""
     with suppress(OSError):
         if isinstance(error, sqlite3.OperationalError) and shutil.disk_usage(folder).free < _LOG_INDEX:

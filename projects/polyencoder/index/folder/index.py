@@ -23,7 +23,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How
 from polyencoder.index.faiss.file import Tuned
-from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample
+from polyencoder.index.faiss.tuning import SAMPLE, check_recall, sample
 from polyencoder.index.filters import Filter
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
@@ -226,13 +226,13 @@ class FolderIndex(Index):
 
     def _enter(self, records: Iterable[Candidate], how: How) -> int:
         """See `Index.add`. A killed call resumes after the last complete file if repeated with the same records."""
-        return self._each(records, lambda catalogue, record: catalogue.put(record, how=how))
+        return self._enter_each(records, lambda catalogue, record: catalogue.put(record, how=how))
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
         """See `Index.remove`. Their texts and vectors stay on disk until `compact`."""
-        return self._each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
+        return self._enter_each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
 
-    def _ids(self, filter: Filter) -> list[str]:
+    def _list_ids(self, filter: Filter) -> list[str]:
         assert self._change is not None
         with explained(self.folder):
             return self._change.catalogue.ids(filter)
@@ -279,7 +279,7 @@ class FolderIndex(Index):
             ConfigError: there is no FAISS index, or its model scores everything anyway.
             InputError: there is no context, or `top_k` is too small, or the index was opened without its model.
         """
-        recall, top_k = checked_recall(recall), checked_count("top_k", top_k)
+        recall, top_k = check_recall(recall), checked_count("top_k", top_k)
         if self._ranker is None:
             raise InputError(f"{self.folder}: was opened without its model, which encodes contexts; give a Ranker")
         turns = None if contexts is None else checked_contexts(contexts)
@@ -290,7 +290,7 @@ class FolderIndex(Index):
                     "recall is measured with %s as contexts: contexts from production would be more reliable",
                     source,
                 )
-            texts = change.some_texts(SAMPLE) if turns is None else sample(turns, SAMPLE)
+            texts = change.sample_texts(SAMPLE) if turns is None else sample(turns, SAMPLE)
             batches = (texts[i : i + _AT_ONCE] for i in range(0, len(texts), _AT_ONCE))
             parts = [replace(Contexts.of(self._ranker.encode_contexts(each)), tokens=None) for each in batches]
             attention = self._ranker.model.config.poly_attention
@@ -306,6 +306,6 @@ class FolderIndex(Index):
             assert self._change is not None
             yield self._change
 
-    def _each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> int:
+    def _enter_each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> int:
         with self._step() as change:
             return change.each(items, enter)

@@ -43,11 +43,11 @@ class PrecomputedShards:
             if len(self._shard) == self._plan.shard_size:
                 self.flush()
             return
-        stored = self._shard[offset].vector if shard == len(self._files) else _vector(self._files[shard], offset)
+        stored = self._shard[offset].vector if shard == len(self._files) else _read_vector(self._files[shard], offset)
         assert stored is not None
         # int8 may change a vector by more than 1 %, and changes an equal one alike
         if not same_vector(stored, candidate.vector) and not same_vector(
-            stored, _vector(self._rounded([candidate]), 0)
+            stored, _read_vector(self._round([candidate]), 0)
         ):
             raise InputError(
                 f"{candidate.where or repr(candidate.id)}: its text, {candidate.text!r:.60}, occurred before with "
@@ -59,16 +59,16 @@ class PrecomputedShards:
         if not self._shard:
             return
         first, plan = self._plan.shard_size * len(self._files), self._plan
-        path = write_vectors(self._folder, first, *self._rounded(self._shard)[:2], tag=plan.build)
+        path = write_vectors(self._folder, first, *self._round(self._shard)[:2], tag=plan.build)
         self._files.append(map_file(path, dim=plan.dim, dtype=plan.dtype))
         self._shard = []
 
-    def _rounded(self, candidates: Sequence[Candidate]) -> MappedFile:
+    def _round(self, candidates: Sequence[Candidate]) -> MappedFile:
         vectors = np.stack([candidate.vector for candidate in candidates if candidate.vector is not None])
         texts = [candidate.text for candidate in candidates]
         return MappedFile(*quantize(vectors, self._plan.dtype, texts=texts))
 
 
-def _vector(file: MappedFile, row: int) -> np.ndarray[Any, Any]:
+def _read_vector(file: MappedFile, row: int) -> np.ndarray[Any, Any]:
     vector: np.ndarray[Any, Any] = file.vectors(slice(row, row + 1))[0]
     return vector

@@ -56,8 +56,8 @@ def check_tables(connection: sqlite3.Connection, folder: Path) -> None:
     )
     if (foreign := ask(others, (TABLE,)).fetchone()) is not None:
         raise damaged(folder, "its database has the {} {!r:.60}, which is not part of an index".format(*foreign))
-    for name, columns in _tables(words=words.exist).items():
-        if _columns(ask, name) != columns:
+    for name, columns in _list_tables(words=words.exist).items():
+        if _list_columns(ask, name) != columns:
             other = "other versions of polyencoder make other tables"
             raise damaged(folder, f"its database has no valid table {name!r} ({other})")
 
@@ -68,13 +68,13 @@ def damaged(folder: Path, what: str) -> CheckpointError:
 
 
 @cache
-def _tables(*, words: bool) -> dict[str, list[Any]]:
+def _list_tables(*, words: bool) -> dict[str, list[Any]]:
     with closing(sqlite3.connect(":memory:")) as empty:
         create_tables(empty, words=words)
         names = [name for (name,) in empty.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        return {name: _columns(empty.execute, name) for name in names}
+        return {name: _list_columns(empty.execute, name) for name in names}
 
 
-def _columns(ask: Callable[[str], sqlite3.Cursor], table: str) -> list[Any]:
+def _list_columns(ask: Callable[[str], sqlite3.Cursor], table: str) -> list[Any]:
     """The name and type of each column, whether it may be null, and its place in the primary key."""
     return [(name, kind, *rest) for _, name, kind, *rest in ask(f"PRAGMA table_xinfo({table})")]

@@ -49,7 +49,7 @@ class Share(NamedTuple):
         return [first for first in shards if first // shard_size % self.processes == self.rank]
 
 
-def shards_of(folder: Path, plan: IndexMeta) -> dict[int, tuple[Path, int]]:
+def list_shards(folder: Path, plan: IndexMeta) -> dict[int, tuple[Path, int]]:
     """The file of each shard and its number of rows, by its first row."""
     size = plan.shard_size
     return {
@@ -58,11 +58,11 @@ def shards_of(folder: Path, plan: IndexMeta) -> dict[int, tuple[Path, int]]:
     }
 
 
-def missing_shards(folder: Path, plan: IndexMeta) -> list[int]:
+def list_missing(folder: Path, plan: IndexMeta) -> list[int]:
     """The first rows of the shards without a complete file."""
     return [
         first
-        for first, (path, rows) in shards_of(folder, plan).items()
+        for first, (path, rows) in list_shards(folder, plan).items()
         if not is_whole(path, rows=rows, dim=plan.dim, dtype=plan.dtype, tokens=plan.tokens)
     ]
 
@@ -73,7 +73,7 @@ def encode_here(folder: Path, encoder: Encoder, plan: IndexMeta, shards: Sequenc
         catalogue = Catalogue(connection, folder)
         for first in shards:
             texts = catalogue.texts(first, first + plan.shard_size)
-            rows = encoded_rows(folder, encoder, plan, texts, progress=advance)
+            rows = encode_rows(folder, encoder, plan, texts, progress=advance)
             write_vectors(folder, first, *rows, tag=plan.build)
 
 
@@ -147,7 +147,7 @@ def _end_with_parent() -> None:
 _AT_ONCE = 1 << 12  # texts the vectors of whose tokens are in memory at once
 
 
-def encoded_rows(
+def encode_rows(
     folder: Path,
     encoder: Encoder,
     meta: IndexMeta,

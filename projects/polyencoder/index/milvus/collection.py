@@ -24,7 +24,7 @@ from polyencoder.index.entries import canonical
 from polyencoder.index.filters import Filter
 from polyencoder.index.row_search import Field
 from polyencoder.index.rows import Array, Entry, key_of, norm_of
-from polyencoder.index.terms import LENGTH, bounds_of, field_terms, terms_of, write_filter
+from polyencoder.index.terms import LENGTH, field_terms, list_bounds, list_terms, write_filter
 from polyencoder.index.values import Kind
 from polyencoder.packages import require
 
@@ -91,10 +91,10 @@ class MilvusCollection:
             what = (
                 "cannot be opened; it is not a database of this milvus-lite, or another process has it open"
                 if self.embedded
-                else f"no connection ({self._reason(error)}); is the server running, are the address and, in the "
+                else f"no connection ({self._find_reason(error)}); is the server running, are the address and, in the "
                 f"environment, {_TOKEN} right?"
             )
-            kind = PolyencoderError if self.embedded else self._kind(error)
+            kind = PolyencoderError if self.embedded else self._choose_error(error)
             raise kind(f"{self.where}: {what}", public="no connection to the index's server; is it running?") from None
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class MilvusCollection:
 
     def count(self, filter: Filter | None = None, *, limit: int | None = None) -> int:
         with self._explained():
-            (row,) = self._query(filter=_expression(filter), output_fields=["count(*)"])
+            (row,) = self._query(filter=_write_expression(filter), output_fields=["count(*)"])
         return int(row["count(*)"])
 
     def count_texts(self, filter: Filter | None = None) -> int:
@@ -159,7 +159,7 @@ class MilvusCollection:
         return [row["id"] for page in self._pages(filter, "id") for row in page]
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
-        return self.any(_any_term(field_terms(key, kinds)))
+        return self.any(_match_terms(field_terms(key, kinds)))
 
     def any(self, expression: str = "") -> bool:
         """Whether a row passes a Milvus expression; Milvus Lite counts unloaded rows, but finds none."""
@@ -173,12 +173,12 @@ class MilvusCollection:
         self, queries: Array, length: int, *, filter: Filter | None, effort: int | None, exact: bool
     ) -> list[dict[str, float]]:
         with self._explained():
-            lists = self._loaded(
+            lists = self._request(
                 self._client.search,
                 data=list(queries),
                 anns_field="vector",
                 limit=length,
-                filter=_expression(filter),
+                filter=_write_expression(filter),
                 output_fields=["key"],  # not empty, which means all fields in Milvus Lite
                 search_params={"metric_type": "IP"},
             )
@@ -197,7 +197,7 @@ class MilvusCollection:
         options = {"consistency_level": "Strong"} if strong else {}
         for batch in in_batches(keys, _ROWS_A_REQUEST if "text" in fields else 8 * _ROWS_A_REQUEST):
             with self._explained():
-                rows = self._query(filter=_any_key(batch), output_fields=["key", *fields], **options)
+                rows = self._query(filter=_match_keys(batch), output_fields=["key", *fields], **options)
             by_key |= {row["key"]: _plain(row) for row in rows}
         return by_key
 
@@ -207,10 +207,10 @@ class MilvusCollection:
 
     def _pages(self, filter: Filter | None, *fields: str) -> Iterator[list[dict[str, Any]]]:
         with self._explained():
-            pages = self._loaded(
+            pages = self._request(
                 self._client.query_iterator,
                 batch_size=_ROWS_A_PAGE,
-                filter=_expression(filter),
+                filter=_write_expression(filter),
                 output_fields=[*fields],
             )
             try:
@@ -220,10 +220,10 @@ class MilvusCollection:
                 pages.close()
 
     def _query(self, **options: Any) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._loaded(self._client.query, **options)
+        rows: list[dict[str, Any]] = self._request(self._client.query, **options)
         return rows
 
-    def _loaded(self, request: Callable[..., Any], **options: Any) -> Any:
+    def _request(self, request: Callable[..., Any], **options: Any) -> Any:
         """Makes a request; a restarted server may have to load the collection first."""
         try:
             return request(self.name, timeout=self._timeout, **options)
@@ -242,8 +242,8 @@ class MilvusCollection:
                 **entry._asdict(),
                 "key": key_of(entry.id),
                 "metadata": canonical(entry.metadata) or "{}",
-                "terms": terms_of(entry.metadata),
-                "bounds": bounds_of(entry.metadata),
+                "terms": list_terms(entry.metadata),
+                "bounds": list_bounds(entry.metadata),
                 "norm": norm_of(vector),
                 "vector": vector,
             }
@@ -254,7 +254,7 @@ class MilvusCollection:
 
     def delete(self, keys: Iterable[str]) -> None:
         for batch in in_batches(keys, _ROWS_A_REQUEST):
-            self._persist(self._client.delete, filter=_any_key(batch))
+            self._persist(self._client.delete, filter=_match_keys(batch))
 
     def flush(self) -> None:
         """Ends a change: Milvus Lite searches flushed data ten times faster; a server's deletions become visible."""
@@ -269,13 +269,13 @@ class MilvusCollection:
         with self._explained():
             for pause in _WRITE_PAUSES:
                 try:
-                    self._loaded(request, **options)
+                    self._request(request, **options)
                     return
                 except self._milvus.MilvusException as error:
                     if not getattr(error, "retriable", False):
                         raise
                     time.sleep(pause)
-            self._loaded(request, **options)
+            self._request(request, **options)
 
     # Errors
 
@@ -284,19 +284,19 @@ class MilvusCollection:
         try:
             yield
         except self._errors as error:
-            kind = self._kind(error)
+            kind = self._choose_error(error)
             lost = "Milvus does not answer; is the server still running?"
             what = lost if kind is NoAnswerError else "Milvus refused the request"
-            raise kind(f"{self.where}: {what} ({self._reason(error)})", public=what) from None
+            raise kind(f"{self.where}: {what} ({self._find_reason(error)})", public=what) from None
 
-    def _kind(self, error: Exception) -> type[PolyencoderError]:
+    def _choose_error(self, error: Exception) -> type[PolyencoderError]:
         """The class of our error: whether the server does not answer, or refuses."""
         refused = isinstance(error, self._milvus.MilvusException) and error.code not in self._lost
         for cause in (error, error.__cause__):  # pymilvus has one code for all connections that fail
             refused = refused or (isinstance(cause, self._grpc.RpcError) and cause.code().name in _REFUSALS)
         return PolyencoderError if refused or isinstance(error, ValueError) else NoAnswerError
 
-    def _reason(self, error: BaseException) -> str:
+    def _find_reason(self, error: BaseException) -> str:
         details = getattr(error, "message", None) or (error.details() if hasattr(error, "details") else None)
         return first_line(Exception(details or error))
 
@@ -333,16 +333,16 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _expression(filter: Filter | None) -> str:
+def _write_expression(filter: Filter | None) -> str:
     """A filter as a Milvus expression; the empty text for none. Keys, terms and bounds need no quoting."""
     return write_filter(
-        filter, any_of=_any_term, compare=lambda name, sign, bound: f'bounds["{name}"] {sign} "{bound}"'
+        filter, any_of=_match_terms, compare=lambda name, sign, bound: f'bounds["{name}"] {sign} "{bound}"'
     )
 
 
-def _any_term(terms: Sequence[str]) -> str:
-    return f"array_contains_any(terms, {json.dumps(terms)})" if terms else _any_key([])
+def _match_terms(terms: Sequence[str]) -> str:
+    return f"array_contains_any(terms, {json.dumps(terms)})" if terms else _match_keys([])
 
 
-def _any_key(keys: Sequence[str]) -> str:
+def _match_keys(keys: Sequence[str]) -> str:
     return f"key in {json.dumps(keys)}"

@@ -22,7 +22,7 @@ from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import MAX_BYTES, MAX_TERMS, Description, IndexKind, MilvusCollection
 from polyencoder.index.row_search import Field, Rows
 from polyencoder.index.rows import ROWS_AT_ONCE, Entry, Row, RowIndex, key_of
-from polyencoder.index.terms import bounds_of, terms_of
+from polyencoder.index.terms import list_bounds, list_terms
 
 T = TypeVar("T")
 
@@ -87,13 +87,13 @@ class MilvusIndex(RowIndex):
         return index
 
     @classmethod
-    def _opened(cls, where: str, stack: ExitStack) -> tuple[MilvusCollection, Maker]:
+    def _open_database(cls, where: str, stack: ExitStack) -> tuple[MilvusCollection, Maker]:
         collection = stack.enter_context(closing(MilvusCollection(where, create=False)))
         if (description := collection.description()) is None:
             raise CheckpointError(collection.how_to_make)
         return collection, Maker.parsed(description.text, collection.where)
 
-    def _kind_summary(self) -> str:
+    def _describe_kind(self) -> str:
         kind = "flat: results can be certified" if self.collection.is_flat else "auto: by the index that it chooses"
         return f"search: Milvus, {kind}"
 
@@ -126,9 +126,9 @@ class MilvusIndex(RowIndex):
         for name, value in {"id": entry.id, "text": entry.text, "metadata": metadata}.items():
             if (n := len(value.encode())) > MAX_BYTES:
                 raise ValueError(f"its {name} has {n:,} bytes; Milvus holds at most {MAX_BYTES:,}")
-        if (n := len(terms_of(entry.metadata))) > MAX_TERMS:
+        if (n := len(list_terms(entry.metadata))) > MAX_TERMS:
             raise ValueError(f"its metadata have {n:,} fields and values; Milvus holds at most {MAX_TERMS:,}")
-        if (n := len(json.dumps(bounds_of(entry.metadata)))) > MAX_BYTES:
+        if (n := len(json.dumps(list_bounds(entry.metadata)))) > MAX_BYTES:
             raise ValueError(f"its metadata need {n:,} bytes for filters; Milvus holds at most {MAX_BYTES:,}")
 
     @contextmanager
@@ -152,7 +152,7 @@ class MilvusIndex(RowIndex):
             finally:
                 self._changes = outer
 
-    def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
+    def _run_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
         """Each step is one change, which stays if a later one fails; in a block of `changing` all steps are one."""
         with self._lock, nullcontext() if self._changes is None else self.changing():
             changed = 0
@@ -161,17 +161,17 @@ class MilvusIndex(RowIndex):
                     changed += step(batch)
             return changed
 
-    def _there(self, ids: Iterable[str]) -> dict[str, Row]:
+    def _find_existing(self, ids: Iterable[str]) -> dict[str, Row]:
         keys, pending = {id_: key_of(id_) for id_ in ids}, self._pending
-        rows = super()._there(id_ for id_, key in keys.items() if key not in pending)
+        rows = super()._find_existing(id_ for id_, key in keys.items() if key not in pending)
         return rows | {id_: row for id_, key in keys.items() if (row := pending.get(key)) is not None}
 
-    def _ids(self, filter: Filter) -> list[str]:
+    def _list_ids(self, filter: Filter) -> list[str]:
         pending, group = self._pending, parse_filter(filter)
         stored = [id_ for id_ in self.collection.ids(filter) if key_of(id_) not in pending]
         return stored + [row.entry.id for row in pending.values() if row and passes(row.entry.metadata, group)]
 
-    def _newest_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
+    def _fetch_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
         return self.collection.rows(keys, fields, strong=True)
 
     def _write(self, rows: Mapping[str, Row]) -> None:
@@ -189,7 +189,7 @@ class MilvusIndex(RowIndex):
     def _apply(self, changes: Mapping[str, Row | None]) -> None:
         """Writes and deletes rows. Each new text is encoded once."""
         for batch in in_batches(((key, row) for key, row in changes.items() if row), ROWS_AT_ONCE):
-            vectors = self._vectors_of(dict(batch))
+            vectors = self._fetch_vectors(dict(batch))
             self.collection.write((row.entry, vectors[key]) for key, row in batch)
         if gone := [key for key, row in changes.items() if row is None]:
             self.collection.delete(gone)

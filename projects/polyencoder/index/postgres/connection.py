@@ -32,7 +32,7 @@ def is_postgres(where: object) -> bool:
     return str(where).startswith(tuple(f"{scheme}:" for scheme in SCHEMES))
 
 
-def _parsed(where: str) -> tuple[dict[str, Any], str, str]:
+def _parse(where: str) -> tuple[dict[str, Any], str, str]:
     """libpq's parameters of a URL, its table, and it without its password. ConfigError, without quoting it."""
     psycopg = require("psycopg", extra="postgres")
     conninfo = require("psycopg.conninfo", extra="postgres")
@@ -68,13 +68,13 @@ class PostgresSession:
 
     def ask(self, query: Any, values: Any = None, *, limited: bool = True) -> list[tuple[Any, ...]]:
         """Executes a statement; returns rows in binary formats. An unlimited one may last while the server answers."""
-        with self._watched(limited=limited), self.connection.cursor(binary=True) as cursor:
+        with self._watch(limited=limited), self.connection.cursor(binary=True) as cursor:
             cursor.execute(query, values)
             return cursor.fetchall() if cursor.description else []
 
     def copy(self, query: Any, rows: Iterable[tuple[bytes | None, ...]]) -> None:
         """Inserts rows by COPY, each field in PostgreSQL's binary format."""
-        with self._watched(), self.connection.cursor() as cursor, cursor.copy(query) as copy:
+        with self._watch(), self.connection.cursor() as cursor, cursor.copy(query) as copy:
             for row in rows:
                 copy.write_row(row)
 
@@ -101,17 +101,17 @@ class PostgresSession:
         def leave(*error: Any) -> None:
             if error[0] is None and self.connection.closed:  # of which psycopg says nothing
                 raise self._psycopg.Error("the connection is lost, and what it had not committed")
-            with self._watched():
+            with self._watch():
                 transaction.__exit__(*error)
 
-        with self._watched():
+        with self._watch():
             transaction.__enter__()
         with ExitStack() as stack:
             stack.push(leave)
             yield
 
     @contextmanager
-    def _watched(self, *, limited: bool = True) -> Iterator[None]:
+    def _watch(self, *, limited: bool = True) -> Iterator[None]:
         """Closes the connection at the time limit; one without a limit, once the server answers nobody."""
         over = threading.Event()
 
@@ -147,15 +147,15 @@ class Server:
     def __init__(self, where: str) -> None:
         """Does not connect yet. ConfigError for an invalid address."""
         self._psycopg: Any = require("psycopg", extra="postgres")
-        self.parameters, self.name, self.where = _parsed(where)
+        self.parameters, self.name, self.where = _parse(where)
         self.seconds: float = _ANSWER_SECONDS
         self._idle: list[PostgresSession] = []
 
     def close(self) -> None:
-        while (session := self._waiting()) is not None:
+        while (session := self._take_waiting()) is not None:
             session.connection.close()
 
-    def _waiting(self) -> PostgresSession | None:
+    def _take_waiting(self) -> PostgresSession | None:
         """An idle connection."""
         with suppress(IndexError):  # another thread may have taken the last one
             return self._idle.pop()
@@ -164,7 +164,7 @@ class Server:
     def read(self, ask: Callable[[PostgresSession], T]) -> T:
         """Calls `ask` with a snapshot of the database, and returns its result. Replaces a lost connection."""
         while True:
-            waiting = self._waiting()
+            waiting = self._take_waiting()
             session, reused = waiting or self._connect(), waiting is not None
             try:
                 with session.snapshot():
@@ -174,7 +174,7 @@ class Server:
                 if session.connection.closed and reused and not session.late:
                     self.close()
                     continue
-                raise self._explained(error, session) from None
+                raise self._explain(error, session) from None
             finally:
                 if session.connection.closed or session.late:
                     session.connection.close()
@@ -199,7 +199,7 @@ class Server:
             with session.transaction():
                 yield
         except self._psycopg.Error as error:
-            raise self._explained(error, session) from None
+            raise self._explain(error, session) from None
 
     def _connect(self, *, reads: bool = True) -> PostgresSession:
         parameters = {
@@ -211,11 +211,11 @@ class Server:
         try:
             return PostgresSession(connect, seconds=self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS))
         except self._psycopg.Error as error:
-            kind = PolyencoderError if self._refused(error, parameters) else NoAnswerError
+            kind = PolyencoderError if self._is_refused(error, parameters) else NoAnswerError
             what = "is the server running, are the address and, in the environment, PGPASSWORD right?"
             raise kind(f"{self.where}: no connection ({first_line(error)}); {what}", public=_AWAY) from error
 
-    def _refused(self, error: Exception, parameters: Mapping[str, Any]) -> bool:
+    def _is_refused(self, error: Exception, parameters: Mapping[str, Any]) -> bool:
         """Whether the server accepts connections, but not this one, or libpq cannot read the parameters."""
         if isinstance(error, self._psycopg.errors.ConnectionTimeout):
             return False
@@ -223,7 +223,7 @@ class Server:
         status = pq.PGconn.ping(conninfo.make_conninfo(**parameters).encode())
         return status in (pq.Ping.OK, pq.Ping.NO_ATTEMPT)
 
-    def _explained(self, error: Exception, session: PostgresSession) -> PolyencoderError:
+    def _explain(self, error: Exception, session: PostgresSession) -> PolyencoderError:
         errors, reason = self._psycopg.errors, first_line(error)
         if session.late or isinstance(error, errors.QueryCanceled):
             return NoAnswerError(f"PostgreSQL has not answered within {session.seconds:g} seconds", where=self.where)

@@ -98,11 +98,11 @@ class PostgresIndex(RowIndex):
         return index
 
     @classmethod
-    def _opened(cls, where: str, stack: ExitStack) -> tuple[Server, PostgresMeta]:
+    def _open_database(cls, where: str, stack: ExitStack) -> tuple[Server, PostgresMeta]:
         server = stack.enter_context(closing(Server(where)))
         return server, server.read(lambda session: Table.opened(session, server).meta)
 
-    def _kind_summary(self) -> str:
+    def _describe_kind(self) -> str:
         parameters = ", ".join(f"{name}={value}" for name, value in self.meta.parameters.items())
         return "search: PostgreSQL, " + (
             f"{self.meta.kind} ({parameters})" if parameters else "flat: results can be certified"
@@ -113,9 +113,9 @@ class PostgresIndex(RowIndex):
         return self.meta.words
 
     def _read(self, ask: Callable[[Table], T]) -> T:
-        return self._database.read(lambda session: ask(self._table(session)))
+        return self._database.read(lambda session: ask(self._open_table(session)))
 
-    def _table(self, session: PostgresSession) -> Table:
+    def _open_table(self, session: PostgresSession) -> Table:
         """The table. CheckpointError if it is gone, or was replaced by one of another model."""
         table = Table.opened(session, self._database)
         self._model.check(table.meta, where=self.address)
@@ -133,7 +133,7 @@ class PostgresIndex(RowIndex):
             check_finite(contexts, dim=table.meta.dim)
             attention = self._model.attention(table.meta, contexts)
             each = ((contexts.select([place]), some) for place, some in enumerate(turns))
-            hits = [_by_words(table, context, some, options, attention=attention) for context, some in each]
+            hits = [_search_words(table, context, some, options, attention=attention) for context, some in each]
             if options.words_only:
                 return [[] for _ in turns], hits
             return search_rows(table, contexts, options, attention=attention), hits
@@ -155,24 +155,24 @@ class PostgresIndex(RowIndex):
                     yield
                 return
             with self._database.changing() as session:
-                self._change = self._table(session)
+                self._change = self._open_table(session)
                 try:
                     yield
                 finally:
                     self._change = None
 
-    def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
+    def _run_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
         with self.changing():
             return sum(step(some) for some in in_batches(items, ROWS_AT_ONCE))
 
-    def _ids(self, filter: Filter) -> list[str]:
+    def _list_ids(self, filter: Filter) -> list[str]:
         return self._change.ids(filter)
 
-    def _newest_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
+    def _fetch_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
         return self._change.rows(keys, fields)
 
     def _write(self, rows: Mapping[str, Row]) -> None:
-        table, vectors = self._change, self._vectors_of(rows)
+        table, vectors = self._change, self._fetch_vectors(rows)
         table.delete(rows)
         table.write((row.entry, vectors[key]) for key, row in rows.items())
 
@@ -180,7 +180,7 @@ class PostgresIndex(RowIndex):
         self._change.delete(keys)
 
 
-def _by_words(
+def _search_words(
     table: Table, context: Contexts, turns: Sequence[str], options: SearchOptions, *, attention: str
 ) -> list[Hit]:
     """The best `top_k` rows of one context by words, with the scores of their vectors."""

@@ -11,7 +11,7 @@ import numpy as np
 from polyencoder.index.entries import canonical
 from polyencoder.index.filters import Filter
 from polyencoder.index.rows import Entry, key_of, norm_of
-from polyencoder.index.terms import bounds_of, terms_of, write_filter
+from polyencoder.index.terms import list_bounds, list_terms, write_filter
 from polyencoder.index.words import words_of
 
 _MOST_PLACES, _LAST_PLACE, _MOST_BYTES, _LONGEST_WORD = 255, 16_383, 1 << 20, 2046  # of a tsvector
@@ -47,7 +47,7 @@ def tsquery(word: str) -> str:
     return " <-> ".join(f"'{part}'" for part in word.split(" "))
 
 
-def copied(entry: Entry, vector: np.ndarray[Any, Any], *, words: bool = False) -> tuple[bytes | None, ...]:
+def write_row(entry: Entry, vector: np.ndarray[Any, Any], *, words: bool = False) -> tuple[bytes | None, ...]:
     """A row in the formats of COPY: key, id, text, metadata, terms, bounds, norm, vector (float32 [dim]), words."""
     metadata = canonical(entry.metadata)
     return (
@@ -55,21 +55,21 @@ def copied(entry: Entry, vector: np.ndarray[Any, Any], *, words: bool = False) -
         entry.id.encode(),
         entry.text.encode(),
         None if metadata is None else metadata.encode(),
-        _text_array([term.encode() for term in terms_of(entry.metadata)]),
-        b"\1" + json.dumps(bounds_of(entry.metadata)).encode(),  # the version of jsonb's format, and its text
+        _write_array([term.encode() for term in list_terms(entry.metadata)]),
+        b"\1" + json.dumps(list_bounds(entry.metadata)).encode(),  # the version of jsonb's format, and its text
         np.array(norm_of(vector), dtype=">f4").tobytes(),
         np.array([len(vector), 0], dtype=">i2").tobytes() + vector.astype(">f4").tobytes(),
         *([tsvector(entry.text)] if words else []),
     )
 
 
-def _text_array(texts: list[bytes]) -> bytes:
+def _write_array(texts: list[bytes]) -> bytes:
     dimensions = struct.pack(">ii", len(texts), 1) if texts else b""
     head = struct.pack(">iiI", 1 if texts else 0, 0, _TEXT) + dimensions
     return head + b"".join(struct.pack(">i", len(text)) + text for text in texts)
 
 
-def condition(filter: Filter | None) -> tuple[str, dict[str, Any]]:
+def write_condition(filter: Filter | None) -> tuple[str, dict[str, Any]]:
     """A filter in SQL, with named placeholders and their values. Errors are those of `parse_filter`."""
     values: dict[str, Any] = {}
 

@@ -13,7 +13,7 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.filters import Filter
 from polyencoder.index.meta import Maker
 from polyencoder.index.postgres.connection import PostgresSession, Server
-from polyencoder.index.postgres.rows import condition, copied, tsquery
+from polyencoder.index.postgres.rows import tsquery, write_condition, write_row
 from polyencoder.index.row_search import Field
 from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry
 from polyencoder.index.terms import field_terms
@@ -170,17 +170,17 @@ class Table:
     # Reading
 
     def count(self, filter: Filter | None = None, *, limit: int | None = None) -> int:
-        where, values = condition(filter)
+        where, values = write_condition(filter)
         text = f"SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {where} LIMIT %(limit)s) AS counted"
         return int(self.ask(text, values | {"limit": limit})[0][0])
 
     def count_texts(self, filter: Filter | None = None) -> int:
-        where, values = condition(filter)
+        where, values = write_condition(filter)
         return int(self.ask(f"SELECT count(DISTINCT text) FROM {{table}} WHERE {where}", values)[0][0])
 
     def ids(self, filter: Filter) -> list[str]:
         """The ids of the rows that pass the filter."""
-        where, values = condition(filter)
+        where, values = write_condition(filter)
         return [id_ for (id_,) in self.ask(f"SELECT id FROM {{table}} WHERE {where}", values)]
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
@@ -205,7 +205,7 @@ class Table:
     def nearest(
         self, queries: Array, length: int, *, filter: Filter | None, effort: int | None, exact: bool
     ) -> list[dict[str, float]]:
-        where, values = condition(filter)
+        where, values = write_condition(filter)
         self._plan(length=length, effort=effort, exact=exact)
         values |= {"queries": [json.dumps(query.tolist()) for query in queries], "length": length}
         rows = self.ask(  # OFFSET 0, or each comparison would parse its query
@@ -237,7 +237,7 @@ CROSS JOIN LATERAL (
         return float(self.ask("SELECT max(norm)::float8 FROM {table}")[0][0])
 
     def pages(self, filter: Filter | None) -> Iterator[tuple[list[str], Array]]:
-        where, values = condition(filter)
+        where, values = write_condition(filter)
         self.session.set({"enable_indexscan": "on"})
         text = f"SELECT key, vector FROM {{table}} WHERE {where} AND key > %(after)s ORDER BY key LIMIT {ROWS_AT_ONCE}"
         values["after"] = ""
@@ -251,7 +251,7 @@ CROSS JOIN LATERAL (
         A word's score is PostgreSQL's ts_rank, divided by 1 + log of the text's length, times the word's inverse
         document frequency, ln(1 + (N - n + 0.5) / (n + 0.5)), as BM25 weights the n of N rows that have it.
         """
-        where, values = condition(filter)
+        where, values = write_condition(filter)
         values |= {"queries": [tsquery(word) for word in words], "k": k}
         rows = self.ask(
             f"""WITH asked AS MATERIALIZED (
@@ -277,4 +277,4 @@ FROM asked JOIN {{table}} ON words @@ query WHERE {where} GROUP BY key ORDER BY 
         columns = "key, id, text, metadata, terms, bounds, norm, vector" + (", words" if words else "")
         text = f"COPY {{table}} ({columns}) FROM STDIN (FORMAT BINARY)"
         query = self._sql.SQL(text).format(table=self._sql.Identifier(self._name))
-        self.session.copy(query, (copied(entry, vector, words=words) for entry, vector in rows))
+        self.session.copy(query, (write_row(entry, vector, words=words) for entry, vector in rows))

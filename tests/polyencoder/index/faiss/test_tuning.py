@@ -84,7 +84,7 @@ def test_the_recall_is_reached_and_used(searcher, recall):
 @given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5, 0.9, 1.0]))
 def test_the_fastest_that_reaches_it_is_chosen(searcher, seed, recall):
     """Of any recalls and times that grow with effort and length, against looking at all pairs."""
-    efforts, lengths = tuning._efforts(searcher), tuning._lengths(searcher)
+    efforts, lengths = tuning._list_efforts(searcher), tuning._list_lengths(searcher)
     torch.manual_seed(seed)
     grown = [torch.rand(len(efforts), len(lengths)).cumsum(0).cumsum(1) for _ in range(2)]
     found, seconds = ({(e, n): float(table[i, j] / table[-1, -1]) for i, e in enumerate(efforts) for j, n in
@@ -115,7 +115,7 @@ def test_the_fastest_that_reaches_it_is_chosen(searcher, seed, recall):
 
 def test_a_sample_that_lost_nothing_proves_only_so_much(searcher):
     """A context in a hundred finds nothing below the highest effort: a hundred contexts are too few to allow that."""
-    efforts = tuning._efforts(searcher)
+    efforts = tuning._list_efforts(searcher)
 
     class Unlucky:
         scan_seconds = 1.0

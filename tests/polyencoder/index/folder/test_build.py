@@ -90,7 +90,7 @@ def test_processes_that_share_the_work(monkeypatch, make_index, candidates):
     """Two of them, here as threads: each encodes its share, and both return when all is there."""
     undisturbed = contents(make_index("undisturbed"))
     encoded: dict[int, list[int]] = {}
-    original, waits = build_module._awaited, threading.Event()
+    original, waits = build_module._await_plan, threading.Event()
 
     def awaited(folder, plan, **others):
         waits.set()
@@ -100,7 +100,7 @@ def test_processes_that_share_the_work(monkeypatch, make_index, candidates):
         encoded[threading.get_ident()] = list(shards)
         return shards_module.encode_here(folder, encoder, plan, shards, **others)
 
-    monkeypatch.setattr(build_module, "_awaited", awaited)
+    monkeypatch.setattr(build_module, "_await_plan", awaited)
     monkeypatch.setattr(build_module, "encode_here", encode_here)
     settings = {"candidates": [], "share": Share(1, 2)}  # reads none of them
     other = threading.Thread(target=make_index, args=("index",), kwargs=settings)
@@ -136,12 +136,12 @@ def test_a_finished_index_is_left_as_it_is(monkeypatch, make_index):
 
 def test_a_lock_that_another_process_holds_is_left_to_it(tmp_path):
     """A build that fails removes its folder, unless another one has begun in it."""
-    with pytest.raises(RuntimeError), build_module._there(tmp_path / "index"):
+    with pytest.raises(RuntimeError), build_module._create_folder(tmp_path / "index"):
         raise RuntimeError
     assert not (tmp_path / "index").exists()
     (tmp_path / "index").mkdir()
     with filelock.FileLock(tmp_path / "index" / LOCK):
-        with pytest.raises(RuntimeError), build_module._there(tmp_path / "index"):
+        with pytest.raises(RuntimeError), build_module._create_folder(tmp_path / "index"):
             raise RuntimeError
         assert (tmp_path / "index" / LOCK).exists()
 

@@ -55,7 +55,7 @@ class TestChanging:
             getattr(index, change)([argument])
         assert_finds(index, ranker, candidates)
 
-    @pytest.mark.parametrize("where", ["encoded_rows", "write_vectors"])
+    @pytest.mark.parametrize("where", ["encode_rows", "write_vectors"])
     @pytest.mark.parametrize("after", [True, False])
     def test_killed_while_adding(self, monkeypatch, index, folder, ranker, candidates, where, after, assert_finds):
         def die(*args, **kwargs):

@@ -30,7 +30,7 @@ def build(tmp_path, ranker, candidates, with_vectors, monkeypatch):
 
     def build(name: str, *, given: bool = True, maker=ranker, **settings):
         if given:
-            monkeypatch.setattr(shards_module, "encoded_rows", None)  # nothing is encoded
+            monkeypatch.setattr(shards_module, "encode_rows", None)  # nothing is encoded
         build_index(tmp_path / name, with_vectors if given else candidates, maker, shard_size=3, **settings)
         monkeypatch.undo()
         return contents(tmp_path / name)

@@ -45,7 +45,7 @@ def stored(
         table = Table(session, server)
         table.create(meta)
         entries = [
-            PostgresIndex._entry(Candidate(str(i), f"text {i}", metadata[i] if metadata else None))
+            PostgresIndex._make_entry(Candidate(str(i), f"text {i}", metadata[i] if metadata else None))
             for i in range(len(vectors))
         ]
         table.write(zip(entries, vectors, strict=True))

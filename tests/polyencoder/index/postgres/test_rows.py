@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate, canonical
 from polyencoder.index.postgres.index import PostgresIndex
-from polyencoder.index.postgres.rows import condition
+from polyencoder.index.postgres.rows import write_condition
 from tests.polyencoder.index.postgres.tables import drawn, names, stored
 
 json_values = st.recursive(
@@ -40,12 +40,12 @@ def test_metadata_come_back_as_they_were(postgres, metadata):
 def test_texts_are_bound(where):
     index = stored(where, drawn(3, 1, 4)[0], [{"'; DROP TABLE x; --": "'{}%s%(a)s"}, {}, {}])
     assert index.count({"'; DROP TABLE x; --": "'{}%s%(a)s"}) == 1
-    text, _ = condition({"key'": ["value'", None]})
+    text, _ = write_condition({"key'": ["value'", None]})
     assert "'" not in text
 
 
 @pytest.mark.parametrize("record", [Candidate("a\0", "x"), Candidate("a", "x\0")])
 def test_nul_is_an_error_that_names_the_record(record):
     with pytest.raises(InputError, match=r"line 3: not a candidate that PostgreSQL can hold: .* NUL"):
-        PostgresIndex._entry(record._replace(where="line 3"))
-    PostgresIndex._entry(Candidate("a", "x", {"m": "\0"}))
+        PostgresIndex._make_entry(record._replace(where="line 3"))
+    PostgresIndex._make_entry(Candidate("a", "x", {"m": "\0"}))

@@ -75,7 +75,7 @@ def test_an_index_that_somebody_added_makes_no_list_approximate(where):
     vectors, contexts = drawn(600, 4, 16, contexts=5)
     index = stored(where, vectors)
     with index._database.changing() as session:
-        index._table(session).ask("CREATE INDEX ON {table} USING hnsw (vector vector_ip_ops) WITH (m = 2)")
+        index._open_table(session).ask("CREATE INDEX ON {table} USING hnsw (vector vector_ip_ops) WITH (m = 2)")
     assert ids(index.search(contexts, top_k=10, exactness="certified")) == scanned(contexts, vectors, k=10)
 
 
