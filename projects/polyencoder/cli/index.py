@@ -60,7 +60,8 @@ class IndexSettings(Settings):
     model: MakerSettings = field(default_factory=MakerSettings)
     candidates: Annotated[Files | None, Parameter(alias="-c"), Without("vectors")] = None
     """The candidates: FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV
-    or Parquet with `text`, optionally `id`, and any metadata; plain, .gz, .bz2, .xz or .zst."""
+    or Parquet with `text`, optionally `id`, and any metadata, or with all columns of a layout for training; plain, .gz,
+    .bz2, .xz or .zst."""
     columns: Annotated[CandidateColumns, Needs("candidates")] = field(default_factory=CandidateColumns)
     vectors: Annotated[tuple[str, ...], Parameter(consume_multiple=1, allow_leading_hyphen=False)] = ()
     """Candidates whose vectors exist, which are not encoded: FILE or GLOB, comma-separated: Parquet or JSON lines with
