@@ -55,7 +55,7 @@ TYPED = "hi !\nwhat do you do in winter ?\n"  # in conversations
 SUSPECT = {"loss": 0, "mean_loss": 0, "masked_loss": 0, "accuracy": 1, "train_accuracy": 1, "hits@1": 1, "gnorm": 0}
 
 
-_MEASURE = re.compile(r"""\b(loss|hits@1|R\d+@1)"?:? +(nan|inf|[\d.]+)""")  # in a line of text, or of JSON
+_MEASURE = re.compile(r"""(?<!of )\b(loss|hits@1|R\d+@1)"?:? +(nan|inf|[\d.]+)""")  # in text or JSON; no error of R20@1
 
 
 class Failure(Exception):
@@ -238,6 +238,8 @@ def _limited(command: Command) -> Command:
     for name, value in INSTEAD.items():
         if name in words:
             words[words.index(name) + 1] = value
+    if words[0] == "torchrun":  # by default all have one port
+        words[1:1] = ["--master-port", "0"]
     for name, limits in LIMITS.items():
         if f" {name} " in f" {command} ":
             words += limits.split()
