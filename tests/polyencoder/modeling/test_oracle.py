@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,13 @@ FAMILIES = {  # the configuration, and the kind of tokenizer
         lambda: transformers.Gemma3TextConfig(**BERT, **OF_GEMMA3, use_bidirectional_attention=True),
         "pieces",
     ),
+}
+# Their folders on the hub name code of their own, which is not run: transformers has these encoders, too
+WITH_CODE = {"nomic_bert": "words", "gte": "words", "jina_embeddings_v3": "pieces"}
+FAMILIES |= {
+    name: (partial(transformers.AutoConfig.for_model, name, **BERT), kind)
+    for name, kind in WITH_CODE.items()
+    if name in transformers.CONFIG_MAPPING
 }
 
 PROMPTS = {"query": "query: ", "document": "the passage is: "}
@@ -93,6 +102,11 @@ def saved(tmp_path_factory):
             parts = [modules.Transformer(str(folder / "encoder")), modules.Pooling(16), modules.Normalize()]
             model = sentence_transformers.SentenceTransformer(modules=parts, prompts=PROMPTS, device="cpu")
         model.save(str(folder / "saved"))
+        if family in WITH_CODE:
+            config = json.loads((folder / "saved" / "config.json").read_text())
+            config["auto_map"] = {"AutoConfig": "configuration.Config", "AutoModel": "modeling.Model"}
+            (folder / "saved" / "config.json").write_text(json.dumps(config))
+            (folder / "saved" / "modeling.py").write_text("raise AssertionError('code that comes with a model')")
         return model.eval(), folder / "saved"
 
     return make
