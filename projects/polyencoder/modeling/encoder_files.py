@@ -82,6 +82,12 @@ def explaining_load(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
     except PolyencoderError:
         raise
     except Exception as error:  # transformers passes on the errors of its file readers, even plain Exception
+        if "trust_remote_code" in str(error):
+            raise ConfigError(
+                f"backbone {name}: it needs code that comes with it, which is never run; use an encoder that "
+                "transformers has itself",
+                argument="backbone",
+            ) from error
         what = None
         if not any((Path(name) / file).is_file() for file in ("config.json", "modules.json", ADAPTERS)):
             what = describe_file(name)

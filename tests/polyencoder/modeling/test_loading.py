@@ -46,6 +46,16 @@ def test_models_that_are_no_encoders_are_refused(backbone_folder, kind):
         load_pretrained(backbone_folder(kind))
 
 
+def test_code_that_comes_with_an_encoder_is_not_run(copied):
+    folder = copied("bert")
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "new"}
+    config["auto_map"] = {"AutoConfig": "code.Config", "AutoModel": "code.Model"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text("raise AssertionError('it was run')")
+    with pytest.raises(ConfigError, match="code that comes with it, which is never run"):
+        load_pretrained(folder)
+
+
 @pytest.mark.parametrize("load", [load_pretrained, load_tokenizer])
 @pytest.mark.parametrize(
     ("name", "problem"),
