@@ -127,21 +127,21 @@ def test_how_faiss_searches(trained, index_of, evaluate, copy_of, candidates_fil
     """All of the lists, and long ones, find what scoring everything does."""
     pytest.importorskip("faiss")
     path, _ = trained("polyencoder")
-    search, found = FaissSearch.search, set()
+    search, exactness = FaissSearch.search, set()
 
     def noted(self, *args, **settings):
         results = search(self, *args, **settings)
-        found.update(results.found)
+        exactness.update(results.exactness)
         return results
 
     monkeypatch.setattr(FaissSearch, "search", noted)
     options = {"index": index_of("polyencoder", faiss="ivf-flat,nlist=4,nprobe=1"), "index_top_k": 2, "hits_at": "1,2"}
     evaluate(path, **options, index_effort=1, index_list_length=2)
-    assert found
-    assert "certified" not in found
-    found.clear()
+    assert exactness
+    assert "certified" not in exactness
+    exactness.clear()
     report = evaluate(path, **options, index_effort=4, index_list_length=8)
-    assert found == {"certified"}
+    assert exactness == {"certified"}
     scored = evaluate(
         copy_of("polyencoder"), fixed_candidates_path=str(candidates_file), eval_candidates="fixed", hits_at="1,2"
     )

@@ -59,8 +59,7 @@ class Searched:
         model = Fingerprints("made up")
         dtype, shard_size = str(rng.choice(["float32", "float16", "bfloat16", "int8"])), int(rng.choice([64, 1000]))
         build_index(folder, records, model, dtype=dtype, words=True, shard_size=shard_size)
-        self.by_attention = {name: FolderIndex.open(folder, model, attention=name) for name in ("basic", "sqrt")}
-        index = self.by_attention["basic"]
+        self.index = index = FolderIndex.open(folder, model)
         if rng.random() < 0.9:
             index.build_faiss("ivf-flat", nlist=int(rng.integers(1, 1 + min(8, rows))), storage="float32")
         if rng.random() < 0.5:
@@ -78,6 +77,7 @@ class Searched:
         """What is wrong with a random search."""
         codes = rng.normal(size=(int(rng.choice([1, 2, 7])), self.stored.shape[1])) * rng.choice([0.1, 1, 5])
         contexts, attention = Contexts.of(codes[None].astype(np.float32)), str(rng.choice(["basic", "sqrt"]))
+        self.index._model.attention = lambda *_: attention  # as if a model with this attention had made the index
         logits = self.stored @ contexts.vectors[0].astype(np.float64).T
         scaled = logits if attention == "basic" else logits / np.sqrt(self.stored.shape[1])
         weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
@@ -86,7 +86,7 @@ class Searched:
         filter_ = [None, None, {"half": True}, {"n": [1, 4]}, {"n": 3, "half": False}][rng.integers(5)]
         allowed = {id_: record for id_, record in self.records.items() if passes(record.metadata, filter_)}
         options: dict[str, Any] = {"exactness": how}
-        if how == "certified" and self.by_attention[attention].meta.faiss and rng.random() < 0.8:
+        if how == "certified" and self.index.meta.faiss and rng.random() < 0.8:
             options["list_length"] = int(rng.choice([5, 20, 80]))
         if how == "group":
             options = {"exactness": "certified", "group_by": "n"}
@@ -96,7 +96,7 @@ class Searched:
             word, top_k = str(rng.choice(WORDS)), 1000
             options = {"texts": [[word]], "words_only": True}
             allowed = {id_: record for id_, record in allowed.items() if word in record.text.split()}
-        (hits,) = self.by_attention[attention].search(contexts, top_k=top_k, filter=filter_, **options)
+        (hits,) = self.index.search(contexts, top_k=top_k, filter=filter_, **options)
         counts.count(how if how in ("group", "words") else hits[0].found if hits else "nothing to find")
         expected = sorted((scores[id_] for id_ in allowed), reverse=True)[:top_k]
         tolerance = 1e-5 * max(1e-30, np.abs(logits).max())

@@ -151,9 +151,7 @@ class Searcher:
         self.improbable = [None] * len(hits)
         if self.calibration is not None:
             among = self.among
-            hits = [
-                self._add_probabilities(place, found, self.calibration, among=among) for place, found in enumerate(hits)
-            ]
+            hits = [self._add_probabilities(row, best, self.calibration, among=among) for row, best in enumerate(hits)]
         hits = [limit_groups(found, self.options) for found in hits]
         if diversity:
             hits = diversify(hits, self.index.vectors_of, k=top_k, depth=pool, diversity=diversity)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -78,8 +78,10 @@ def fields_of(cls: type, *, without: Sequence[str] = ()) -> dict[str, Any]:
     hints = get_type_hints(cls)
     words = docstrings(cls)
     if dataclasses.is_dataclass(cls):
-        fields = dataclasses.fields(cls)
-        defaults = {field.name: ... if field.default is dataclasses.MISSING else field.default for field in fields}
+        defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+        for name, default in defaults.items():
+            if default is dataclasses.MISSING:  # answers leave out what is None
+                defaults[name] = None if type(None) in get_args(hints[name]) else ...
     else:
         defaults = dict.fromkeys(cls._fields, ...) | cls._field_defaults  # type: ignore[attr-defined]
     return {
