@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder that examples/tools.py reads")
     parser.add_argument("--rankers", nargs="+", default=[], metavar="NAME=MODEL", help="trained by the example")
+    parser.add_argument("--backend", default="torch", help="of --rankers: torch, onnx or onnx-int8")
+    parser.add_argument("--dtype", default="float32", help="of --rankers in torch: float32 or bfloat16")
     parser.add_argument("--mnrl", type=Path, help="sentence-transformers' model, trained if it does not exist")
     parser.add_argument("--turns", type=int, default=2000, help="of the test split")
     parser.add_argument("--timed", type=int, default=100, help="turns among the many tools")
@@ -47,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     systems: dict[str, Scores] = {"BM25": Words(), "MiniLM": _ranker(minilm_folder())}
     if flags.mnrl:
         systems["MultipleNegativesRankingLoss"] = _sentence_transformer(flags.data, flags.mnrl, quick=flags.quick)
-    systems |= {name: _ranker(folder) for name, _, folder in (one.partition("=") for one in flags.rankers)}
+    options = {"backend": flags.backend, "dtype": flags.dtype, "threads": flags.threads or 0}
+    named = (ranker.partition("=") for ranker in flags.rankers)
+    systems |= {name: _ranker(folder, **options) for name, _, folder in named}
     rows = [measure(name, of, flags.data, turns=turns, timed=timed, many=flags.tools) for name, of in systems.items()]
     report = {
         "benchmark": "tools",
@@ -116,8 +120,8 @@ class Words:
         return self._index.get_scores(words) if words else np.zeros(len(texts))
 
 
-def _ranker(folder: str | Path) -> Scores:
-    ranker = Ranker.load(folder)
+def _ranker(folder: str | Path, **options: Any) -> Scores:
+    ranker = Ranker.load(folder, **options)
     return lambda turns, texts: ranker.score([turns], texts)[0]
 
 
