@@ -21,7 +21,6 @@ TESTED_BY = {
     "cli/mcp_proxy.py": "serving/test_mcp_proxy.py",
     "pretraining/card.py": "pretraining/test_run.py",
     "encoding/protocol.py": "encoding/test_encode.py",
-    "encoding/tokens.py": "encoding/test_scorer.py",
     "settings/common.py": "cli/test_flags.py",
     "settings/evaluate.py": "cli/test_flags.py",
     "settings/pretrain.py": "test_validation.py",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder import ConfigError, InputError, Selector
-from polyencoder.text.options import option_text
+from polyencoder.text.options import option_text, read_options
 from tests.polyencoder.calibration.test_probability import calibrated, promise
 
 TOOLS = [
@@ -125,6 +125,7 @@ def test_options_are_read_once_for_many_conversations(make_ranker, architecture)
     assert sum(read) == 2
     assert len(more.chosen) == 5
     assert selector.select("do you ski ?", TOOLS[::-1]).chosen[0].option == first.chosen[0].option
+    assert selector.select("do you ski ?", read_options(TOOLS)) == first
 
 
 def test_a_changed_configuration_changes_the_scores(make_ranker):

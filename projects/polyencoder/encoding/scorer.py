@@ -92,9 +92,9 @@ class Scorer:
         candidates = checked_candidates("candidates", candidates)
         if not candidates:
             raise InputError("no candidate to rank: the list of candidates is empty")
-        texts, row_of = distinct_candidates(self.text, candidates)
-        scores = score_texts(self, checked_contexts(contexts), texts)
-        return scores if len(texts) == len(candidates) else scores[:, [row_of[text] for text in candidates]]
+        ids, row_of = distinct_candidates(self.text, candidates)
+        scores = self.encoder.score_ids(context_ids(self.text, checked_contexts(contexts)), ids)
+        return scores if len(ids) == len(candidates) else scores[:, [row_of[text] for text in candidates]]
 
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
         """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders.
@@ -184,22 +184,14 @@ def context_ids(text: TextEncoder, contexts: Sequence[Context]) -> list[array[in
     return [array("i", text.context_ids(turns)) for turns in contexts]
 
 
-def score_texts(
-    ranker: TextRanker, contexts: Sequence[Context], candidates: Sequence[str], index: Array | None = None
-) -> Array:
-    """Scores distinct candidates for each context, with a ranker of any architecture: `Encoder.score_ids` of texts."""
-    ids = candidate_ids(ranker.text, candidates, remember=True)
-    return ranker.encoder.score_ids(context_ids(ranker.text, contexts), ids, index)
-
-
 def score_lists(ranker: TextRanker, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> list[Array]:
-    """Scores each context's own candidates, by `score_texts`: [candidates] of each list. Equal tokens score alike."""
-    texts, row_of = distinct_candidates(ranker.text, chain.from_iterable(lists))
+    """Scores each context's list of candidates: [candidates] of each. Equal tokens score alike."""
+    ids, row_of = distinct_candidates(ranker.text, chain.from_iterable(lists))
     index = np.full((len(lists), max(map(len, lists), default=0)), -1)
     for row, texts_of_row in enumerate(lists):
         index[row, : len(texts_of_row)] = [row_of[text] for text in texts_of_row]
-    scores = score_texts(ranker, contexts, texts, index)
-    return [row[: len(own)] for row, own in zip(scores, lists, strict=True)]
+    scores = ranker.encoder.score_ids(context_ids(ranker.text, contexts), ids, index)
+    return [row[: len(texts)] for row, texts in zip(scores, lists, strict=True)]
 
 
 def score_by_tokens(

@@ -23,11 +23,10 @@ def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: boo
     return rows
 
 
-def distinct_candidates(text: TextEncoder, candidates: Iterable[str]) -> tuple[list[str], dict[str, int]]:
-    """The first of all candidates with the same tokens, for equal scores to the last bit, and each one's place."""
+def distinct_candidates(text: TextEncoder, candidates: Iterable[str]) -> tuple[list[array[int]], dict[str, int]]:
+    """The different tokens of candidates, and the row of each candidate, for equal scores to the last bit."""
     texts = list(dict.fromkeys(candidates))
     rows: dict[bytes, int] = {}
     ids = candidate_ids(text, texts, remember=True)
     row_of = {one: rows.setdefault(row.tobytes(), len(rows)) for one, row in zip(texts, ids, strict=True)}
-    first = {row: one for one, row in reversed(row_of.items())}
-    return [first[row] for row in range(len(rows))], row_of
+    return [array("i", row) for row in rows], row_of

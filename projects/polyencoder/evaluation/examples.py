@@ -91,8 +91,8 @@ def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[
     if ranker.model.reads_pairs:
         yield from _pair_scores(ranker, examples)
         return
-    texts, row_of = distinct_candidates(ranker.text, (text for one in examples for text in one.choices))
-    vectors = ranker.encode_candidates(texts)
+    ids, row_of = distinct_candidates(ranker.text, (text for one in examples for text in one.choices))
+    vectors = ranker.encoder.encode_candidates(ids)
     lengths = [len(ranker.text.context_ids(example.turns)) for example in examples]
     for batch in token_batches(lengths, max_tokens=BATCH_TOKENS):
         contexts = ranker.encode_contexts([examples[i].turns for i in batch])

@@ -44,7 +44,8 @@ def read_options(values: Any) -> list[Option]:
     Args:
         values: each a text; a tool of OpenAI's chat completions, `{"type": "function", "function": {"name",
             "description", "parameters"}}`, or responses, without `function`; a tool of MCP, `{"name", "description",
-            "inputSchema"}`; or an object whose `model_dump` gives one, such as `mcp.types.Tool`.
+            "inputSchema"}`; an object whose `model_dump` gives one, such as `mcp.types.Tool`; or an `Option` that was
+            read before, which is returned unchanged.
 
     Raises:
         InputError: there is no option, one is empty or no such object, or two have the same name. It names the option,
@@ -74,6 +75,8 @@ def read_options(values: Any) -> list[Option]:
 
 
 def _read(where: str, value: Any) -> Option:
+    if isinstance(value, Option):
+        return value
     if isinstance(value, str):
         return Option(value, None, checked_candidate(where, value))
     dump = getattr(value, "model_dump", None)

@@ -15,7 +15,8 @@ from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.encoding.protocol import Context, TextRanker
-from polyencoder.encoding.scorer import score_texts
+from polyencoder.encoding.scorer import context_ids
+from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.errors import InputError
 from polyencoder.settings.training import DistillationConfig
 from polyencoder.storage.digests import fingerprint
@@ -103,7 +104,9 @@ class Teacher:
             self._check_knows(candidates)
         self.asked += int((index >= 0).sum())
         with torch.autocast(self.ranker.device.type, torch.bfloat16, enabled=self._bf16):
-            return torch.from_numpy(score_texts(self.ranker, contexts, candidates, index.cpu().numpy()))
+            text, encoder = self.ranker.text, self.ranker.encoder
+            ids = context_ids(text, contexts), candidate_ids(text, candidates, remember=True)
+            return torch.from_numpy(encoder.score_ids(*ids, index.cpu().numpy()))
 
     def _check_knows(self, candidates: Sequence[str]) -> None:
         share = self.ranker.text.unknown_share(candidates)

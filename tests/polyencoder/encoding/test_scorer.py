@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from polyencoder.encoding import scorer
-from polyencoder.encoding.scorer import score_lists, score_texts
+from polyencoder.encoding.scorer import context_ids, score_lists
+from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.ranker import Ranker
 
@@ -20,12 +20,13 @@ def test_each_context_has_the_candidates_of_its_row(architecture, make_ranker, s
     """The reference scores one pair at a time."""
     ranker = make_ranker(architecture)
     index = np.array([[3, 1, -1, 3], [0, 2, 3, 5], [-1, 2, -1, -1]])
-    scores = score_texts(ranker, CONTEXTS, sentences, index)
+    ids = context_ids(ranker.text, CONTEXTS), candidate_ids(ranker.text, sentences, remember=True)
+    scores = ranker.encoder.score_ids(*ids, index)
     assert scores.dtype == np.float32
     for context, row, found in zip(CONTEXTS, index.tolist(), scores, strict=True):
         alone = [ranker.score([context], [sentences[place]]).item() if place >= 0 else -np.inf for place in row]
         np.testing.assert_allclose(found, alone, rtol=1e-4, atol=1e-4)
-    every = score_texts(ranker, CONTEXTS, sentences)
+    every = ranker.encoder.score_ids(*ids)
     np.testing.assert_allclose(every, ranker.score(CONTEXTS, sentences), rtol=1e-6)
     np.testing.assert_allclose(every[0, 3], scores[0, 0], rtol=1e-4, atol=1e-4)
     lists = [[sentences[place] for place in row if place >= 0] for row in index.tolist()]
@@ -53,11 +54,11 @@ def test_a_model_keeps_its_mode_and_scores_as_in_evaluation(make_ranker, archite
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 def test_equal_candidates_are_read_once_and_keep_their_order(make_ranker, sentences, architecture, monkeypatch):
     ranker, read = make_ranker(architecture), []
-    scored = scorer.score_texts
-    monkeypatch.setattr(scorer, "score_texts", lambda *given: read.append(given[2]) or scored(*given))
+    score_ids = ranker.encoder.score_ids
+    monkeypatch.setattr(ranker.encoder, "score_ids", lambda *ids: read.append(ids[1]) or score_ids(*ids))
     candidates = [*sentences, *map(str.upper, sentences[::-1])]  # the same tokens
     scores = torch.as_tensor(ranker.score(["hi", "hello"], candidates))
-    assert read == [list(dict.fromkeys(sentences))]
+    assert read == [candidate_ids(ranker.text, [*dict.fromkeys(sentences)], remember=True)]
     assert torch.equal(scores, scores.flip(1))
     torch.testing.assert_close(scores[:, : len(sentences)], torch.as_tensor(ranker.score(["hi", "hello"], sentences)))
     order = [one.index for one in ranker.rank("hi", candidates)]
