@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models
@@ -75,24 +75,30 @@ def complete(vocabulary: dict[str, int], merges: Iterable[Merge], *, size: int) 
 
 
 def merge_tokenizer(
-    ids: Mapping[str, int], merges: list[Merge], *, special: Collection[str], origin: str | os.PathLike[str]
+    symbols: Sequence[str],
+    merges: list[Merge],
+    *,
+    special: Collection[str],
+    unknown: str,
+    origin: str | os.PathLike[str],
 ) -> Tokenizer:
     """The tokenizer of fastBPE's or subword-nmt's merges, without a pre-tokenizer.
 
     Dictionaries mark a piece that another follows, `hel@@ lo`; the `tokenizers` library marks the last, `hel lo</w>`.
-    ids: symbol of the dictionary -> id, with `<unk>`; pieces that it lacks get the next ids (`complete`). special:
+    symbols: of the dictionary, in the order of their ids; pieces that it lacks get the next ids (`complete`). special:
     symbols that are not pieces, which keep their names. CheckpointError if two symbols would have the same name.
     """
-    vocabulary = {symbol if symbol in special else _name(symbol): number for symbol, number in ids.items()}
-    if len(vocabulary) < len(ids):
-        raise CheckpointError(f"{os.fspath(origin)}: its dictionary has a word twice")
-    vocabulary = complete(vocabulary, merges, size=len(ids))
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", end_of_word_suffix=END_OF_WORD))
+    names = [symbol if symbol in special else name_of(symbol) for symbol in symbols]
+    if len(set(names)) < len(symbols):
+        raise CheckpointError(f"{os.fspath(origin)}: two of its tokens have the same name: not a dictionary of merges")
+    vocabulary = complete({name: i for i, name in enumerate(names)}, merges, size=len(names))
+    unknown = names[symbols.index(unknown)]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix=END_OF_WORD))
     tokenizer.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
     return tokenizer
 
 
-def _name(symbol: str) -> str:
-    """hel@@ -> hel, lo -> lo</w>."""
+def name_of(symbol: str) -> str:
+    """The name of a dictionary's symbol in the `tokenizers` library: hel@@ -> hel, lo -> lo</w>."""
     is_continued = symbol.endswith(CONTINUED) and symbol != CONTINUED
     return symbol.removesuffix(CONTINUED) if is_continued else symbol + END_OF_WORD

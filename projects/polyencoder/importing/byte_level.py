@@ -9,7 +9,7 @@ are not needed: a merge joins two earlier tokens, so the merges follow from the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from polyencoder.errors import CheckpointError
 from polyencoder.importing.bpe import Merge, read_merges, read_numbers
 from polyencoder.importing.patterns import class_of
 
+BYTE_LEVEL = ("gpt2", "slow_bytelevel_bpe", "bytelevelbpe")
 _SPACE = "\u0120"  # the character for byte 32
 # GPT-2's, with the letters, numbers and spaces of Python's `regex`
 _PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?[{L}]+| ?[{N}]+| ?[^{s}{L}{N}]+|[{s}]+(?![^{s}])|[{s}]+"
@@ -69,30 +70,14 @@ def byte_level(
     return tokenizer, _SPACE if prefix_space else None
 
 
-def _from_dict(_: Path, tokens: list[str], special: list[str]) -> list[str]:
-    return [*tokens, *map(_as_written, tokens)]  # mostly the same
-
-
-def _from_vocabulary(path: Path, tokens: list[str], special: list[str]) -> list[str]:
-    """`bytelevelbpe`: the file's tokens, then all of the vocabulary."""
-    vocabulary = read_numbers(f"{path}-vocab.json", kind="a vocabulary")
-    return [*tokens, *sorted(vocabulary, key=vocabulary.__getitem__)]
-
-
-def _from_vocabulary_alone(path: Path, tokens: list[str], special: list[str]) -> list[str]:
-    return [  # `slow_bytelevel_bpe` ignores the dictionary
-        *special,
-        *map(_written, read_numbers(f"{path}-vocab.json", kind="a vocabulary")),
-        *filter(_ADDED.fullmatch, tokens),
-    ]
-
-
-BYTE_LEVEL: dict[str, Callable[[Path, list[str], list[str]], Iterable[str]]] = {
-    "gpt2": _from_dict,
-    "slow_bytelevel_bpe": _from_vocabulary_alone,
-    "bytelevelbpe": _from_vocabulary,
-}
-"""For each kind, (`X.dict`, its tokens, the special ones) -> ParlAI's tokens, in the order of their ids."""
+def parlai_tokens(dict_file: Path, kind: str, tokens: list[str], special: list[str]) -> list[str]:
+    """ParlAI's tokens in the order of their ids, perhaps repeated, from those of `X.dict`."""
+    if kind == "gpt2":
+        return [*tokens, *map(_as_written, tokens)]  # mostly the same
+    vocabulary = read_numbers(f"{dict_file}-vocab.json", kind="a vocabulary")
+    if kind == "bytelevelbpe":
+        return [*tokens, *sorted(vocabulary, key=vocabulary.__getitem__)]
+    return [*special, *map(_written, vocabulary), *filter(_ADDED.fullmatch, tokens)]  # ignores the other tokens
 
 
 def _as_written(token: str) -> str:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from transformers import RobertaConfig
 
-from polyencoder.errors import CheckpointError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.fairseq_dictionary import MASK, PAD, UNKNOWN, FairseqDictionary
 from polyencoder.importing.fairseq_encodings import Encoding, PlainWords, build_tokenizer
 from polyencoder.importing.folder import save_backbone
 from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, names_of, rename, with_unknown_rows
-from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
+from polyencoder.importing.pickles import plain, read_checkpoint, tensors
+from polyencoder.validation import Count, Share, validated
 
 _ROLES = {
     "bos_token": "<s>",
@@ -48,7 +50,17 @@ _NAMES = {
     "layers.{}.final_layer_norm.*": "encoder.layer.{}.output.LayerNorm.*",
 }
 
-_ACTIVATIONS = {"gelu": "gelu", "gelu_accurate": "gelu_new", "gelu_fast": "gelu_new", "relu": "relu", "tanh": "tanh"}
+
+@validated
+class _Options:
+    """The options that shape a RoBERTa, with fairseq's defaults; no others, such as scaled embeddings."""
+
+    encoder_layers: Count
+    encoder_attention_heads: Count
+    activation_fn: Literal["gelu", "gelu_accurate", "gelu_fast", "relu", "tanh"] = "gelu"
+    no_scale_embedding: Literal[True] = True
+    dropout: Share = 0.1
+    attention_dropout: Share = 0.1
 
 
 def import_fairseq(
@@ -74,8 +86,7 @@ def import_fairseq(
     origin = os.fspath(checkpoint)
     states = read_checkpoint(checkpoint)
     options = _options(states, origin=origin)
-    n_layers = option(options, "encoder_layers", int, origin=origin)
-    weights = _weights(tensors(states, "model"), n_layers=n_layers, origin=origin)
+    weights = _weights(tensors(states, "model"), n_layers=options.encoder_layers, origin=origin)
 
     symbols = FairseqDictionary.read(dictionary, n_tokens=len(weights[WORDS]), origin=origin)
     tokenizer = build_tokenizer(encoding, symbols)
@@ -84,7 +95,7 @@ def import_fairseq(
 
     save_backbone(
         out,
-        config=_config(weights, options, origin=origin),
+        config=_config(weights, options),
         weights=weights,
         tokenizer=tokenizer,
         special_tokens=roles,
@@ -92,14 +103,17 @@ def import_fairseq(
     )
 
 
-def _options(states: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
+def _options(states: Mapping[str, Any], *, origin: str) -> _Options:
     """The options of the model: `args` in older checkpoints, `cfg.model` in newer ones."""
     options = plain(states.get("args"))
     if options is None and isinstance(configuration := plain(states.get("cfg")), dict):
         options = configuration.get("model")
     if not isinstance(options, dict):
         raise CheckpointError(f"{origin}: not a checkpoint of fairseq (it has neither `args` nor `cfg.model`)")
-    return options
+    try:
+        return _Options(**{field.name: options[field.name] for field in fields(_Options) if field.name in options})
+    except ConfigError as error:
+        raise CheckpointError(f"{origin}: its options describe no RoBERTa that can be imported: {error}") from None
 
 
 def _weights(state: Mapping[str, Tensor], *, n_layers: int, origin: str) -> dict[str, Tensor]:
@@ -127,23 +141,18 @@ def _separate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return separate
 
 
-def _config(weights: Mapping[str, Tensor], options: Mapping[str, Any], *, origin: str) -> RobertaConfig:
-    activation = option(options, "activation_fn", str, origin=origin, default="gelu")
-    if activation not in _ACTIVATIONS:
-        raise CheckpointError(f"{origin}: unknown activation {activation!r}; known are {', '.join(_ACTIVATIONS)}")
-    if not option(options, "no_scale_embedding", bool, origin=origin, default=True):
-        raise CheckpointError(f"{origin}: its embeddings are scaled, which RobertaModel does not support")
+def _config(weights: Mapping[str, Tensor], options: _Options) -> RobertaConfig:
     n_tokens, dim = weights[WORDS].shape
     return RobertaConfig(
         vocab_size=n_tokens,
         hidden_size=dim,
-        num_hidden_layers=option(options, "encoder_layers", int, origin=origin),
-        num_attention_heads=option(options, "encoder_attention_heads", int, origin=origin),
+        num_hidden_layers=options.encoder_layers,
+        num_attention_heads=options.encoder_attention_heads,
         intermediate_size=weights["encoder.layer.0.intermediate.dense.bias"].numel(),
         max_position_embeddings=len(weights[POSITIONS]),
-        hidden_dropout_prob=option(options, "dropout", float, origin=origin, default=0.1),
-        attention_probs_dropout_prob=option(options, "attention_dropout", float, origin=origin, default=0.1),
-        hidden_act=activation,
+        hidden_dropout_prob=options.dropout,
+        attention_probs_dropout_prob=options.attention_dropout,
+        hidden_act=options.activation_fn,
         type_vocab_size=1,
         layer_norm_eps=1e-5,
         bos_token_id=0,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.bpe import CONTINUED, read_lines
+from polyencoder.importing.bpe import read_lines
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in no dict.txt
 PAD, UNKNOWN, MASK = 1, 3, "<mask>"
@@ -75,20 +75,9 @@ class FairseqDictionary:
         if wrong or len(strange) > _STRAY * len(symbols):
             raise CheckpointError(
                 f"{self.path}: {len(strange):,} of its {len(symbols):,} symbols, such as {[*wrong, *strange][0]!r}, "
-                f"are not of {source}; its symbols look like {self._kind()}"
+                f"are not of {source}; give the files of its own encoding, none for whole words"
             )
 
     def has(self, pieces: Collection[str]) -> bool:
         """Whether it has nearly all of these pieces."""
         return sum(piece in self.ids for piece in pieces) >= (1 - _STRAY) * len(pieces)
-
-    def _kind(self) -> str:
-        """The encoding that the symbols look like, and its files."""
-        symbols = self.symbols
-        if all(symbol.isdigit() for symbol in symbols):
-            return "numbers of GPT-2's byte-level BPE: give its encoder.json and vocab.bpe"
-        if any(symbol.startswith(SPACE) and symbol != SPACE for symbol in symbols):
-            return "pieces of sentencepiece, whose models cannot be imported"
-        if any(symbol.endswith(CONTINUED) for symbol in symbols):
-            return "pieces of fastBPE or subword-nmt: give its codes"
-        return "whole words: give no files of an encoding"

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.bpe import CONTINUED, END_OF_WORD, complete, merge_tokenizer, read_lines, read_merges
+from polyencoder.importing.bpe import (
+    CONTINUED,
+    END_OF_WORD,
+    complete,
+    merge_tokenizer,
+    name_of,
+    read_lines,
+    read_merges,
+)
 from polyencoder.importing.bpe import read_numbers as read_vocabulary
 from polyencoder.importing.fairseq_dictionary import SPACE, FairseqDictionary
 from polyencoder.importing.patterns import matches
@@ -55,8 +63,7 @@ class Codes:
         made = {left + right for left, right in merges}
 
         def is_piece(symbol: str) -> bool:
-            is_continued = symbol.endswith(CONTINUED) and symbol != CONTINUED
-            piece = symbol.removesuffix(CONTINUED) if is_continued else symbol + END_OF_WORD
+            piece = name_of(symbol)
             return len(piece.removesuffix(END_OF_WORD)) == 1 or piece in made
 
         # The papers' vocabulary has symbols that its merges do not make, which no text has: as many symbols as merges,
@@ -65,7 +72,9 @@ class Codes:
         whole = [_symbol(piece) for piece in made.difference(*merges)]
         if len(made) < longer or not dictionary.has(whole):
             dictionary.check(is_piece, marked=lambda symbol: symbol.endswith(CONTINUED), source=os.fspath(self.codes))
-        tokenizer = merge_tokenizer(dictionary.ids, merges, special=dictionary.special, origin=dictionary.path)
+        tokenizer = merge_tokenizer(
+            [*dictionary.ids], merges, special=dictionary.special, unknown="<unk>", origin=dictionary.path
+        )
         tokenizer.pre_tokenizer = matches(r"[^\s]+")
         return tokenizer
 

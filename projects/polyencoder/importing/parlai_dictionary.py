@@ -16,8 +16,8 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.importing.bpe import CONTINUED, END_OF_WORD, Merge, read_merges, read_numbers
-from polyencoder.importing.byte_level import BYTE_LEVEL, byte_level
+from polyencoder.importing.bpe import END_OF_WORD, Merge, merge_tokenizer, name_of, read_merges, read_numbers
+from polyencoder.importing.byte_level import BYTE_LEVEL, byte_level, parlai_tokens
 from polyencoder.importing.patterns import lower_case as to_lower_case
 from polyencoder.importing.patterns import matches, white_space
 from polyencoder.text.vocabulary import NEWLINES
@@ -202,25 +202,15 @@ def _subwords(
     dict_file: Path, tokens: list[str], special: list[str], *, merges: list[Merge]
 ) -> tuple[Tokenizer, dict[str, str]]:
     """Returns the tokenizer of subword-nmt's merges, and the names of the special tokens in it."""
-    symbols = dict.fromkeys(symbol for left, right in merges for symbol in (left, right, left + right))
-
-    def name(token: str) -> str:
-        # a special token keeps its name unless a word or piece of texts has it too
-        if token in special and token not in symbols and token + END_OF_WORD not in symbols:
-            return token
-        return token.removesuffix(CONTINUED) if token.endswith(CONTINUED) else token + END_OF_WORD
-
-    vocabulary = {name(token): i for i, token in enumerate(tokens)}
-    if len(vocabulary) < len(tokens):
-        raise CheckpointError(f"{dict_file}: two of its tokens have the same name: not a dictionary of merges")
-    for symbol in symbols:
-        vocabulary.setdefault(symbol, len(vocabulary))
-    unknown = name(special[-1])
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix=END_OF_WORD))
+    pieces = {piece for left, right in merges for piece in (left, right, left + right)}
+    # a special token keeps its name unless a word or piece of texts has it too
+    names = {token: name_of(token) if pieces & {token, token + END_OF_WORD} else token for token in special}
+    apart = [token for token, name in names.items() if name == token]
+    tokenizer = merge_tokenizer(tokens, merges, special=apart, unknown=special[-1], origin=dict_file)
     tokenizer.normalizer = normalizers.Replace("\n", f" {_LINE_END} ")
     tokenizer.pre_tokenizer = matches(r"[\w]+|[^\w\s]")
-    tokenizer.decoder = decoders.Sequence([decoders.Replace(_LINE_END, "\n"), decoders.BPEDecoder(END_OF_WORD)])
-    return tokenizer, {token: name(token) for token in special}
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(_LINE_END, "\n"), tokenizer.decoder])
+    return tokenizer, names
 
 
 def _special_tokens(opt: Mapping[str, Any]) -> list[str]:
@@ -242,7 +232,7 @@ def _read_tokens(path: Path, opt: Mapping[str, Any]) -> list[str]:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); it is the model's dictionary") from None
     kind = opt.get("dict_tokenizer", "re")
     if kind in BYTE_LEVEL:
-        tokens = dict.fromkeys(BYTE_LEVEL[kind](path, list(tokens), special))
+        tokens = dict.fromkeys(parlai_tokens(path, kind, list(tokens), special))
     if opt.get("person_tokens"):
         tokens |= dict.fromkeys(["__p1__", "__p2__"])
     if opt.get("fp16") or opt.get("force_fp16_tokens"):  # to a multiple of eight

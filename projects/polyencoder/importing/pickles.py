@@ -12,22 +12,13 @@ import collections
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError
 from polyencoder.storage.safe_load import Allowed, allowing, why_not_loaded
-
-T = TypeVar("T", int, float, bool, str, dict[str, Any])
-_KINDS: dict[type, str] = {
-    int: "a count",
-    float: "a number",
-    bool: "True or False",
-    str: "a word",
-    dict: "a dictionary",
-}
 
 
 class PlainObject:
@@ -107,18 +98,4 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [plain(item) for item in value]
-    return value
-
-
-def option(options: Mapping[str, Any], name: str, kind: type[T], *, origin: str, default: T | None = None) -> T:
-    """One of the options; whole numbers are counts, at least 1.
-
-    Raises CheckpointError if it is of another kind, or missing without a default.
-    """
-    value: Any = options.get(name, default)
-    if kind is float and isinstance(value, int):
-        value = float(value)
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    if not isinstance(value, kind) or (kind is int and not is_count):
-        raise CheckpointError(f"{origin}: its option `{name}` is {value!r}; it must be {_KINDS[kind]}")
     return value

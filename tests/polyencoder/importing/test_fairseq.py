@@ -285,12 +285,15 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"encoder_attention_heads": None}, "its option `encoder_attention_heads` is None; it must be a count"),
+            ({"encoder_attention_heads": None}, "encoder_attention_heads is None"),
+            ({"encoder_attention_heads": "2"}, "encoder_attention_heads is '2'"),
             ({"encoder_attention_heads": 3}, "no model can be built"),
             ({"encoder_layers": 1}, "layers.1.self_attn.*is not a tensor of this model .and 15 more"),
-            ({"encoder_layers": 0}, "`encoder_layers` is 0; it must be a count"),
-            ({"activation_fn": "swish"}, "unknown activation 'swish'; known are gelu"),
-            ({"no_scale_embedding": False}, "its embeddings are scaled"),
+            ({"encoder_layers": 0}, "encoder_layers is 0"),
+            ({"encoder_layers": True}, "encoder_layers is True"),
+            ({"activation_fn": "swish"}, "activation_fn is 'swish'; it must be one of gelu"),
+            ({"no_scale_embedding": False}, "no_scale_embedding is False"),
+            ({"dropout": "x"}, "dropout is 'x'"),
         ],
     )
     def test_options_that_do_not_describe_a_roberta(self, checkpoint, files, change, message):

@@ -64,16 +64,3 @@ class TestCheck:
         known = {f"word{n}" for n in range(99)}
         with pytest.raises(CheckpointError, match="1 of its 100 symbols, such as 'x@@', are not of codes"):
             read(*self.WORDS, "x@@ 1").check(known.__contains__, marked=lambda s: s.endswith("@@"), source="codes")
-
-    @pytest.mark.parametrize(
-        ("lines", "kind"),
-        [
-            (["12 1", "3 1"], "numbers of GPT-2's byte-level BPE: give its encoder.json and vocab.bpe"),
-            (["\u2581the 1", "a 1"], "pieces of sentencepiece, whose models cannot be imported"),
-            (["the 1", "a@@ 1"], "pieces of fastBPE or subword-nmt: give its codes"),
-            (["the 1", "12 1"], "whole words: give no files of an encoding"),
-        ],
-    )
-    def test_an_error_says_what_the_symbols_look_like(self, read, lines, kind):
-        with pytest.raises(CheckpointError, match=f"its symbols look like {kind}$"):
-            read(*lines).check(lambda _: False, marked=lambda _: False, source="x")

@@ -12,7 +12,7 @@ import torch
 from torch.serialization import get_safe_globals
 
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
+from polyencoder.importing.pickles import plain, read_checkpoint, tensors
 
 
 @pytest.fixture
@@ -122,17 +122,3 @@ def test_tensors_come_from_the_first_key_that_is_there():
     state = {"w": torch.zeros(1)}
     assert tensors({"encoder": state}, "model", "encoder") is state
     assert tensors({"encoder": {"w": 1}}, "encoder") == tensors({}, "encoder") == {}
-
-
-@pytest.mark.parametrize(
-    ("value", "kind", "message"),
-    [(True, int, "a count"), (0, int, "a count"), ("2", int, "a count"), ("x", float, "a number"), (1, str, "a word")],
-)
-def test_an_option_of_another_kind(value, kind, message):
-    with pytest.raises(CheckpointError, match=f"file: its option `o` is {value!r}; it must be {message}"):
-        option({"o": value}, "o", kind, origin="file")
-
-
-def test_an_option_of_its_kind():
-    assert option({"o": 1}, "o", float, origin="file") == 1.0
-    assert option({}, "o", str, origin="file", default="gelu") == "gelu"
