@@ -53,7 +53,6 @@ def add_settings(
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         groups[title].add_argument(
-            *([option.short] if option.short else []),
             flag(names[name]),
             type=_type(leaf),
             default=_default(leaf),

@@ -14,7 +14,6 @@ from polyencoder.errors import ConfigError
 from polyencoder.index.options import SearchOptions
 from polyencoder.serving.config import ServerConfig
 from polyencoder.settings.evaluate import EvaluateSettings
-from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
 
 _OTHERWISE = {
@@ -81,7 +80,7 @@ FOLLOWED = frozenset(_FOLLOWED.split())
 
 OURS = frozenset(
     option
-    for cls in (TrainSettings, PretrainingSettings, EvaluateSettings, ServerConfig, SearchOptions)
+    for cls in (TrainSettings, EvaluateSettings, ServerConfig, SearchOptions)
     for option in option_names(cls).values()
 ) | {"index", "add_label_to_fixed_cands"}
 """Options of the library's settings, and those that only our agents have."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from polyencoder.pretraining.masking import Masking
 from polyencoder.text import TextEncoder
 from polyencoder.text.batches import token_batches
 from polyencoder.training.callbacks.base import Callback, Run
-from polyencoder.training.distributed import gather_objects
 
 POOL = 32  # batches, approximately, whose examples are sorted by length together
 SHORT = 50  # tokens per example, for this approximation
@@ -66,6 +64,7 @@ class PairBatches(Callback):
     """
 
     name = "data"
+    stored = ("_position",)
 
     def __init__(
         self,
@@ -123,18 +122,10 @@ class PairBatches(Callback):
         batches = _even_batches([len(one.ids) for one in inputs], max_tokens=self._tokens)
         return [[inputs[place] for place in batch] for batch in order.shuffled(batches)]
 
-    # ---- position
-
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
         if isinstance(batch, PairBatch):
             self._position = batch.position
         return batch
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"places": gather_objects(self._position)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._position = tuple(state["places"][self.reader.number])
 
 
 def _even_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:

@@ -1,11 +1,9 @@
-"""Callbacks of pre-training: held-out evaluation, saving the encoder, log, learning curve."""
+"""Callbacks of pre-training: held-out evaluation, saving the encoder, log."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,55 +13,17 @@ from polyencoder.evaluation import Tally
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.pretraining.batches import PairInputs
 from polyencoder.pretraining.corpus import PairExample
-from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch, pair_batch
-from polyencoder.pretraining.masking import IGNORED
 from polyencoder.pretraining.objective import MASKED, NEXT, PretrainingObjective
 from polyencoder.text.batches import token_batches
 from polyencoder.training.callbacks.base import Callback, Run
-from polyencoder.training.callbacks.curve import RATE, LearningCurve
+from polyencoder.training.callbacks.curve import RATE
 from polyencoder.training.callbacks.evaluation import Evaluation
 from polyencoder.training.callbacks.log import Log
 from polyencoder.training.distributed import Processes, gather_objects
 
-SIDE, ROUNDS = 1_024, 8  # of square matrices; more rounds on a GPU, whose clock rises slowly
-
-
-def step_flops(model: PretrainingModel, batch: PairBatch) -> float:
-    """FLOPs of a training step, for model FLOPs utilization (MFU): six per parameter and token.
-
-    Two for the product, four for its two gradients. All tokens go through the layers, those that are asked for through
-    the head and the table of words; attention is left out.
-    """
-    through_layers = sum(parameter.numel() for parameter in model.encoder.layers().parameters())
-    flops = 6.0 * through_layers * int(batch.contexts.mask.sum())
-    if batch.targets is not None:
-        head = sum(parameter.numel() for parameter in model.masked_words.parameters())
-        words = model.masked_words.bias.numel() * model.encoder.dim
-        flops += 6.0 * (head + words) * int((batch.targets != IGNORED).sum())
-    return flops
-
-
-@torch.no_grad()
-def matmul_throughput(
-    device: torch.device, *, dtype: torch.dtype = torch.float32, clock: Callable[[], float] = time.perf_counter
-) -> float:
-    """Measures peak matmul throughput in FLOP/s: the best of a few runs."""
-    rounds, side = (ROUNDS, SIDE) if device.type == "cpu" else (10 * ROUNDS, 8 * SIDE)
-    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-    best = float("inf")
-    for _ in range(rounds):
-        _wait(device)
-        start = clock()
-        torch.mm(left, right)
-        _wait(device)
-        best = min(best, clock() - start)
-    return 2 * side**3 / best
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+PANELS = (f"{MASKED}_loss", f"{MASKED}_accuracy", f"{NEXT}_loss", f"{NEXT}_accuracy", RATE)
+"""The measures of the learning curve."""
 
 
 class HeldOut(Evaluation):
@@ -131,23 +91,19 @@ class KeepEncoder(Callback):
 
 
 class PretrainingLog(Log):
-    """Logs losses and accuracies of training, tokens per second, and MFU.
-
-    The tokens are those of all processes, whose batches are of one size; the share is this process's. peak: the
-    machine's peak matmul throughput in FLOP/s (`matmul_throughput`).
-    """
+    """Logs losses and accuracies of training, and tokens per second: of all processes, whose batches have one size."""
 
     name = "pretraining log"
+    stored = ("tokens",)
 
-    def __init__(self, *, every_seconds: float | None = 10.0, peak: float | None = None) -> None:
+    def __init__(self, *, every_seconds: float | None = 10.0) -> None:
         super().__init__(every_seconds=every_seconds)
-        self._peak = peak
         self.tokens = 0
         """Tokens of this process and of those that ran before, without padding."""
 
     def clear(self) -> None:
         super().clear()
-        self._step_tokens, self._flops = 0, 0.0
+        self._step_tokens = 0
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
         super().before_step(run, batch)
@@ -155,8 +111,6 @@ class PretrainingLog(Log):
             tokens = int(batch.contexts.mask.sum())
             self.tokens += tokens
             self._step_tokens += tokens * run.processes.count
-            model: Any = run.model
-            self._flops += step_flops(model, batch)
         return batch
 
     def shown_report(self, report: Mapping[str, float]) -> str:
@@ -173,17 +127,4 @@ class PretrainingLog(Log):
         return ", ".join(text.format(means[name]) for name, text in names.items() if name in means)
 
     def shown_speed(self, seconds: float) -> str:
-        utilization = "" if self._peak is None else f", {self._flops / self._peak / seconds:.0%} MFU"
-        return f"{self._step_tokens / seconds:,.0f} tokens/s{utilization}"
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"tokens": gather_objects(self.tokens)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.tokens = state["tokens"][Processes.of_this_group().rank]
-
-
-class PretrainingCurve(LearningCurve):
-    """The learning curve of losses and accuracies of both objectives."""
-
-    panels = (f"{MASKED}_loss", f"{MASKED}_accuracy", f"{NEXT}_loss", f"{NEXT}_accuracy", RATE)
+        return f"{self._step_tokens / seconds:,.0f} tokens/s"

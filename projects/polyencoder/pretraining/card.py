@@ -80,28 +80,18 @@ def write_encoder(pretrained: Pretrained, folder: str, report: Mapping[str, floa
         write_text(Path(folder) / README, encoder_card(pretrained, folder, report, **facts))
 
 
-def ranker_options(pretrained: Pretrained) -> dict[str, Any]:
-    """Non-default `TrainSettings` for a ranker from this encoder.
+def ranker_flags(pretrained: Pretrained) -> str:
+    """Flags of `polyencoder train` for a ranker from this encoder, each with a leading space.
 
-    All of it is trained, its embeddings too, as with the paper's own weights (Humeau et al., Section 5.3).
-    Contexts and candidates are as long as its sequences, where they would be longer; and where pre-training compared
-    vectors, the ranker scores as that did.
+    All of it is trained, its embeddings too, as with the paper's own weights (Humeau et al., Section 5.3). Contexts and
+    candidates are at most as long as its sequences. Where pre-training compared vectors, the ranker scores as that did.
     """
     longest, model = pretrained.longest, pretrained.model
-    lengths = {"text_truncate": TextConfig.text_truncate, "label_truncate": TextConfig.label_truncate}
-    options: dict[str, Any] = {name: longest for name, length in lengths.items() if length > longest}
-    options["fine_tuned"] = "all"
-    if model.next_utterance is not None:
-        return options
-    if model.reduction != "first":
-        options["reduction"] = model.reduction
-    if model.normalize:
-        options["normalize"] = True
-    power = 0.25 if model.normalize else -0.25  # both vectors are multiplied by it
-    return options | {"output_scaling": float(f"{model.encoder.dim**power:.4g}")}
-
-
-def ranker_flags(pretrained: Pretrained) -> str:
-    """`ranker_options` as flags of `polyencoder train`, each with a leading space."""
-    flags = {name.replace("_", "-"): value for name, value in ranker_options(pretrained).items()}
-    return "".join(f" --{name}" if value is True else f" --{name} {value}" for name, value in flags.items())
+    lengths = {"text-truncate": TextConfig.text_truncate, "label-truncate": TextConfig.label_truncate}
+    flags = [f"--{name} {longest}" for name, length in lengths.items() if length > longest] + ["--fine-tuned all"]
+    if model.next_utterance is None:
+        flags += [f"--reduction {model.reduction}"] if model.reduction != "first" else []
+        flags += ["--normalize"] if model.normalize else []
+        power = 0.25 if model.normalize else -0.25  # both vectors are multiplied by it
+        flags += [f"--output-scaling {float(f'{model.encoder.dim**power:.4g}')}"]
+    return "".join(f" {flag}" for flag in flags)

@@ -53,15 +53,10 @@ class Corpus:
         self.files, self.history, self._buffer, self._bad = list(files), history, buffer, bad
         self._part, self._held_out = part, held_out
 
-    def documents(self, files: Sequence[str] | None = None) -> Iterator[CorpusDocument]:
-        """Documents with at least one example."""
-        for file in self.files if files is None else files:
-            yield from self._usable(file, self._bad)
-
     def items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[PairExample]:
         files = self.files if rng is None else rng.shuffled(self.files)
         draws = SeededRandom("held out" if rng is None else f"examples {rng.below(2**53)}")
-        examples = self._examples(self.documents(files), draws)
+        examples = self._examples(chain.from_iterable(self._usable(file, self._bad) for file in files), draws)
         if rng is not None:
             examples = shuffled(examples, size=self._buffer, rng=rng)
         return reader.share(examples)
@@ -90,18 +85,14 @@ class Corpus:
             if len(window) >= WINDOW:
                 break
         num_ahead = len(ahead)
-        for number, document in enumerate(chain(_taken_from(ahead), documents)):
+        read = (ahead.popleft() for _ in range(num_ahead))
+        for number, document in enumerate(chain(read, documents)):
             for position in document.responses:
                 turns, response = document.context(position, history=self.history), document.units[position]
                 if number >= num_ahead:
                     window[draws.below(len(window))] = number, response
                 other = other_response(number, response, window, draws)
                 yield PairExample(turns, response, other=other, key=draws.below(2**53))
-
-
-def _taken_from(documents: deque[CorpusDocument]) -> Iterator[CorpusDocument]:
-    while documents:
-        yield documents.popleft()
 
 
 def other_response(document: int, response: str, window: Sequence[tuple[int, str]], draws: SeededRandom) -> str | None:

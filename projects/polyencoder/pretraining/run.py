@@ -13,22 +13,21 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from polyencoder.data.epochs import Reader
 from polyencoder.data.readers import BadExamples, expand
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 from polyencoder.pictures import CURVE
 from polyencoder.pretraining.batches import PairBatches, PairInputs
-from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingCurve, PretrainingLog, matmul_throughput
+from polyencoder.pretraining.callbacks import PANELS, HeldOut, KeepEncoder, PretrainingLog
 from polyencoder.pretraining.card import ranker_flags, write_encoder
 from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.objective import Chance, PretrainingObjective
-from polyencoder.pretraining.start import Pretrained, starting_model
+from polyencoder.pretraining.start import starting_model
 from polyencoder.settings.base import flat_defaults, flat_values
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.training.callbacks.checkpoints import Checkpoints
+from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.log import logged_by_default
 from polyencoder.training.callbacks.tracking import check_trackers, recorders
 from polyencoder.training.distributed import Processes
@@ -90,15 +89,14 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     evaluation = HeldOut(objective, held_out, inputs, tokens=tokens, every=settings.evaluation.evaluate_every)
     reader = Reader(processes.rank, processes.count)
     batches = PairBatches(train, inputs, tokens=tokens, seed=seed, reader=reader)
-    log = _logging(settings, pretrained, is_first=is_first)
+    log = PretrainingLog(every_seconds=10.0 if is_first else None)
     checkpoints = Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
         settings=_of_the_run(settings) | {"processes": processes.count},
         defaults=flat_defaults(settings),
         every_seconds=settings.evaluation.save_every_seconds,
     )
-    curve = PretrainingCurve(Path(out) / CURVE, title=Path(out).name)
-    trainer: Trainer
+    curve = LearningCurve(Path(out) / CURVE, title=Path(out).name, panels=PANELS)
     values = flat_values(settings)
 
     def save(report: Mapping[str, float]) -> None:
@@ -176,15 +174,6 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
         )
     _log.info("%d held-out examples; %d training files", len(examples), len(files))
     return train, examples
-
-
-def _logging(settings: PretrainingSettings, pretrained: Pretrained, *, is_first: bool) -> PretrainingLog:
-    if not is_first:
-        return PretrainingLog(every_seconds=None)
-    precision = settings.objective.training.precision
-    peak = matmul_throughput(pretrained.device, dtype=getattr(torch, precision))
-    _log.info("peak matmul throughput in %s: %.3g floating-point operations a second", precision, peak)
-    return PretrainingLog(peak=peak)
 
 
 def _of_the_run(settings: PretrainingSettings) -> dict[str, Any]:

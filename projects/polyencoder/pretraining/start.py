@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from polyencoder.modeling.pretrained_heads import HEADS, read_heads
 from polyencoder.modeling.sentence_encoder import read_prompts, sentence_encoder
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
-from polyencoder.settings.pretrain import EncoderSettings, PretrainingSettings
+from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.storage.files import reporting_write_errors
 from polyencoder.text import TextEncoder, choose_separator, separate_turns
 
@@ -77,28 +76,44 @@ class Pretrained:
 
 def starting_model(settings: PretrainingSettings) -> Pretrained:
     """Builds the encoder with its heads, new or the backbone's. ConfigError: missing, or contradicts the settings."""
-    sizes, objective = settings.encoder, settings.objective
-    tokenizer, special = starting_tokenizer(vocabulary=sizes.vocabulary, backbone=sizes.backbone)
-    if sizes.backbone:
-        encoder = load_pretrained(sizes.backbone, dropout=sizes.dropout, attention_dropout=sizes.attention_dropout)
+    sizes, objective, backbone = settings.encoder, settings.objective, settings.encoder.backbone
+    tokenizer, special = starting_tokenizer(vocabulary=sizes.vocabulary, backbone=backbone)
+    if backbone:
+        encoder = load_pretrained(backbone, dropout=sizes.dropout, attention_dropout=sizes.attention_dropout)
         if not encoder.has_layers:
-            raise ConfigError(f"backbone {sizes.backbone}: has no layers to pre-train", argument="backbone")
+            raise ConfigError(f"backbone {backbone}: has no layers to pre-train", argument="backbone")
         encoder.resize(tokenizer.get_vocab_size())
     else:
-        pad_id = _id(tokenizer, special["pad_token"])
-        encoder = build_backbone(new_encoder_config(sizes, vocabulary=tokenizer.get_vocab_size(), pad_id=pad_id))
-    encoder_max = max_length(encoder.model.config.to_dict())
-    longest = longest_sequence(sizes.n_positions, encoder_max, origin=sizes.backbone)
+        config = scratch_config(
+            vocabulary_size=tokenizer.get_vocab_size(),
+            dim=sizes.embedding_size,
+            n_layers=sizes.n_layers,
+            n_heads=sizes.n_heads,
+            ffn_dim=sizes.ffn_size,
+            n_positions=sizes.n_positions or POSITIONS,
+            dropout=sizes.dropout,
+            attention_dropout=sizes.attention_dropout,
+            pad_id=tokenizer.token_to_id(special["pad_token"]),
+        )
+        encoder = build_backbone(config)
+    most = max_length(encoder.model.config.to_dict())
+    longest = sizes.n_positions or min(most or POSITIONS, POSITIONS)
+    if most is not None and longest > most:
+        raise ConfigError(f"n_positions is {longest}, more than the {most} of {backbone}", argument="n_positions")
     truncate = longest if sizes.text_truncate is None else min(sizes.text_truncate, longest)
     text = TextEncoder(
         tokenizer,
         TextConfig(**special, text_truncate=truncate, label_truncate=longest, history_size=sizes.history_size),
     )
-    model = PretrainingModel(encoder, next=objective.next, **text_vectors(objective.reduction, sizes.backbone))
-    if sizes.backbone:
-        take_heads(model, sizes.backbone)
+    model = PretrainingModel(encoder, next=objective.next, **text_vectors(objective.reduction, backbone))
+    if backbone:
+        take_heads(model, backbone)
+    roles = (text.config.pad_token, text.config.start_token, text.config.end_token, text.config.separator)
+    ids = [tokenizer.token_to_id(token) for token in (_known(tokenizer, MASKS), *roles) if token]
+    mask_id, *others = [token_id for token_id in ids if token_id is not None]
+    masking = Masking(mask_id, others, tokenizer.get_vocab_size(), objective.mask_probability)
     device = checked_device(settings.evaluation.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return Pretrained(model.to(device), text, device, longest, masking_of(text, objective.mask_probability))
+    return Pretrained(model.to(device), text, device, longest, masking)
 
 
 def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = None) -> tuple[Tokenizer, Special]:
@@ -116,51 +131,9 @@ def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = 
             argument="vocabulary",
         ) from None
     special: Special = separate_turns(tokenizer, special_tokens, choose_separator(tokenizer))
-    add_mask(tokenizer)
-    return tokenizer, special
-
-
-def add_mask(tokenizer: Tokenizer) -> None:
-    """Adds a mask token to a tokenizer without one."""
     if _known(tokenizer, MASKS) is None:
         tokenizer.add_special_tokens([MASKS[0]])
-
-
-def masking_of(text: TextEncoder, probability: float) -> Masking:
-    """Builds the masking for a tokenizer with a mask token."""
-    tokenizer, config = text.tokenizer, text.config
-    assert isinstance(tokenizer, Tokenizer)
-    mask = _known(tokenizer, MASKS)
-    assert mask is not None
-    special = {config.pad_token, config.start_token, config.end_token, config.separator, mask}
-    ids = [tokenizer.token_to_id(token) for token in special if token]
-    return Masking(
-        _id(tokenizer, mask), [one for one in ids if one is not None], tokenizer.get_vocab_size(), probability
-    )
-
-
-def new_encoder_config(settings: EncoderSettings, *, vocabulary: int, pad_id: int) -> dict[str, Any]:
-    """The configuration of a new encoder over a vocabulary of this size."""
-    return scratch_config(
-        vocabulary_size=vocabulary,
-        dim=settings.embedding_size,
-        n_layers=settings.n_layers,
-        n_heads=settings.n_heads,
-        ffn_dim=settings.ffn_size,
-        n_positions=settings.n_positions or POSITIONS,
-        dropout=settings.dropout,
-        attention_dropout=settings.attention_dropout,
-        pad_id=pad_id,
-    )
-
-
-def longest_sequence(n_positions: int | None, encoder_max: int | None, *, origin: str | None) -> int:
-    """The longest sequence: `n_positions`, else `encoder_max`, at most 512. ConfigError: more than that of `origin`."""
-    if n_positions is not None and encoder_max is not None and n_positions > encoder_max:
-        raise ConfigError(
-            f"n_positions is {n_positions}, more than the {encoder_max} of {origin}", argument="n_positions"
-        )
-    return n_positions or min(encoder_max or POSITIONS, POSITIONS)
+    return tokenizer, special
 
 
 def take_heads(model: PretrainingModel, folder: str) -> None:
@@ -174,38 +147,27 @@ def take_heads(model: PretrainingModel, folder: str) -> None:
 
 
 def text_vectors(reduction: Reduction | None, backbone: str | None) -> dict[str, Any]:
-    """Pooling and normalization, given or a sentence encoder's. ConfigError: it has prompts or other modules."""
+    """Pooling and normalization, given or a sentence encoder's.
+
+    ConfigError: it has prompts or modules behind its pooling, which pre-training would drop.
+    """
     pooling = {} if reduction is None else {"reduction": reduction}
-    sentence = sentence_encoder(backbone) if backbone else None
-    if backbone:
-        check_without(sentence and sentence.dense, read_prompts(backbone).values(), origin=backbone)
-    fields = (
-        {name: value for name, value in sentence.fields.items() if name in ("reduction", "normalize")}
-        if sentence
-        else {}
-    )
-    return {**fields, **pooling}
-
-
-def check_without(modules: Any, prompts: Collection[str], *, origin: str) -> None:
-    """Raises ConfigError for what pre-training would drop: modules behind an encoder's pooling, and prompts."""
+    if not backbone:
+        return pooling
+    sentence = sentence_encoder(backbone)
     for dropped, what, file in (
-        (modules, "Dense or other modules behind its pooling", "modules.json"),
-        (any(prompts), "prompts", "config_sentence_transformers.json"),
+        (sentence and sentence.dense, "Dense or other modules behind its pooling", "modules.json"),
+        (any(read_prompts(backbone).values()), "prompts", "config_sentence_transformers.json"),
     ):
         if dropped:
             raise ConfigError(
-                f"{origin} has {what}, and is pre-trained without: give the transformer alone as `backbone`, a copy of "
-                f"a sentence encoder's folder without {file}",
+                f"{backbone} has {what}, and is pre-trained without: give the transformer alone as `backbone`, a copy "
+                f"of a sentence encoder's folder without {file}",
                 argument="backbone",
             )
+    fields = sentence.fields if sentence else {}
+    return {name: fields[name] for name in ("reduction", "normalize") if name in fields} | pooling
 
 
 def _known(tokenizer: Tokenizer, tokens: tuple[str, ...]) -> str | None:
     return next((token for token in tokens if tokenizer.token_to_id(token) is not None), None)
-
-
-def _id(tokenizer: Tokenizer, token: str) -> int:
-    token_id = tokenizer.token_to_id(token)
-    assert token_id is not None
-    return int(token_id)

@@ -36,9 +36,8 @@ class Parlai(NamedTuple):
     """Metadata: the setting is also an option of ParlAI's agents. Classes that are `in_parlai` need none.
 
     name: the option's, if it differs; None for no option. theirs: whether ParlAI itself has it, so that no agent adds
-    it. short: its short flag.
+    it.
     """
 
     name: str | None = ""
     theirs: bool = False
-    short: str | None = None

@@ -12,7 +12,7 @@ from polyencoder.config import NextName, Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Files
-from polyencoder.settings.metadata import Needs, Parlai, Without
+from polyencoder.settings.metadata import Needs, Without
 from polyencoder.settings.training import (
     OptimizerConfig,
     OptimizerName,
@@ -24,7 +24,7 @@ from polyencoder.settings.training import (
 )
 from polyencoder.validation import AtLeastZero, Count, NotNegative, Positive, Share
 
-WARMUP_SHARE, WARMUP = 0.06, 1_000  # of the steps; where their number is not known, as in ParlAI's loop, steps
+WARMUP_SHARE = 0.06  # of the steps
 _NEW = Without("backbone")
 
 
@@ -52,7 +52,7 @@ class CorpusSettings(Settings):
     """Skip and count records that cannot be used, instead of stopping at them."""
 
 
-@settings(panel="Model", in_parlai=True)
+@settings(panel="Model")
 class EncoderSettings(Settings):
     """The encoder: a new one over a vocabulary, or one that is trained further."""
 
@@ -61,19 +61,19 @@ class EncoderSettings(Settings):
     vocab.json and merges.txt."""
     backbone: str | None = None
     """Continue with this encoder and its own tokenizer instead: folder or hub id."""
-    n_layers: Annotated[Count, _NEW, Parlai(short="-nl")] = 12
+    n_layers: Annotated[Count, _NEW] = 12
     """Layers of a new encoder."""
-    embedding_size: Annotated[Count, _NEW, Parlai(short="-esz")] = 768
+    embedding_size: Annotated[Count, _NEW] = 768
     """Dimensions of a new encoder."""
     n_heads: Annotated[Count, _NEW] = 12
     """Attention heads of a new encoder."""
-    ffn_size: Annotated[Count, _NEW, Parlai(short="-hid")] = 3_072
+    ffn_size: Annotated[Count, _NEW] = 3_072
     """Dimensions of a new encoder's feed-forward layers."""
     n_positions: Annotated[int, Field(ge=8)] | None = None
     """Maximum tokens of a sequence, a context with its response (default: 512, or the backbone's if fewer)."""
-    text_truncate: Annotated[Annotated[int, Field(ge=3)] | None, Parlai(theirs=True)] = None
+    text_truncate: Annotated[int, Field(ge=3)] | None = None
     """Maximum tokens of a context; its latest turns are kept (default: as many as fit)."""
-    history_size: Annotated[int, Parlai(theirs=True)] = 20
+    history_size: int = 20
     """Maximum turns of a context."""
     dropout: Share = 0.1
     """Dropout of embeddings and layers."""
@@ -81,7 +81,7 @@ class EncoderSettings(Settings):
     """Dropout of attention weights."""
 
 
-@settings(panel="Training", in_parlai=True)
+@settings(panel="Training")
 class ObjectiveSettings(Settings):
     """The objectives and how they are optimized. The defaults are the paper's (Section 4.1).
 
@@ -93,40 +93,40 @@ class ObjectiveSettings(Settings):
     """Share of the words that are masked."""
     next: NextName = "yes-no"
     """yes-no: whether a response follows, as in the paper; contrastive: which one of the batch does."""
-    reduction: Annotated[Reduction | None, Needs("next", ("contrastive",)), Parlai("reduction_type")] = None
+    reduction: Annotated[Reduction | None, Needs("next", ("contrastive",))] = None
     """How contrastive pools outputs into a vector (default: a sentence encoder's own, else first)."""
-    tokens_per_batch: Annotated[Count, Parlai(None)] = 32_000
+    tokens_per_batch: Count = 32_000
     """Tokens per batch and process, including padding."""
-    max_steps: Annotated[Count | None, Parlai("max_train_steps", theirs=True)] = None
+    max_steps: Count | None = None
     """Maximum number of updates."""
-    max_seconds: Annotated[Positive | None, Parlai("max_train_time", theirs=True)] = None
+    max_seconds: Positive | None = None
     """Maximum training time in seconds."""
-    learning_rate: Annotated[Positive, Parlai("learningrate", theirs=True)] = 2e-4
+    learning_rate: Positive = 2e-4
     """Peak learning rate, after the warm-up."""
-    optimizer: Annotated[OptimizerName, Parlai(theirs=True)] = "adam"
+    optimizer: OptimizerName = "adam"
     """The optimizer."""
-    beta1: Annotated[Share, Parlai("betas", theirs=True), Needs("optimizer", ("adam", "adamw", "adamax"))] = 0.9
+    beta1: Annotated[Share, Needs("optimizer", ("adam", "adamw", "adamax"))] = 0.9
     """First beta of adamw, adam and adamax."""
-    beta2: Annotated[Share, Parlai("betas", theirs=True), Needs("optimizer", ("adam", "adamw", "adamax"))] = 0.98
+    beta2: Annotated[Share, Needs("optimizer", ("adam", "adamw", "adamax"))] = 0.98
     """Second beta of adamw, adam and adamax."""
-    weight_decay: Annotated[NotNegative, Parlai(theirs=True)] = 0.0
+    weight_decay: NotNegative = 0.0
     """Weight decay of matrices."""
-    schedule: Annotated[ScheduleName, Parlai("lr_scheduler", theirs=True)] = "invsqrt"
+    schedule: ScheduleName = "invsqrt"
     """How the learning rate changes."""
-    warmup_steps: Annotated[AtLeastZero | None, Parlai("warmup_updates", theirs=True)] = None
+    warmup_steps: AtLeastZero | None = None
     """Updates of linear warm-up (default: 6% of the run)."""
-    precision: Annotated[PrecisionName, Parlai(None)] = "float32"
+    precision: PrecisionName = "float32"
     """float32, bfloat16 or, on a GPU, float16."""
     bf16: bool = False
     """Short for the precision bfloat16: compute in it where that is safe (autocast); the weights stay in float32."""
-    accumulate: Annotated[Count, Parlai("update_freq", theirs=True)] = 1
+    accumulate: Count = 1
     """Batches per update (gradient accumulation)."""
-    clip: Annotated[NotNegative, Parlai("gradient_clip", theirs=True)] = 5.0
+    clip: NotNegative = 5.0
     """Maximum gradient norm, 0 for no limit."""
     max_nonfinite: Count = 5
     """End the run with an error after this many updates in a row whose loss or gradients are nan or infinite. Such
     updates are skipped and counted."""
-    seed: Annotated[int, Parlai(None)] = 0
+    seed: int = 0
     """Random seed; equal seeds give equal runs."""
 
     @property

@@ -12,7 +12,6 @@ from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.importing.folder import save_tokenizer
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.modeling.loading import build_backbone
-from polyencoder.pretraining import run
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
 from polyencoder.settings.pretrain import PretrainingSettings
@@ -72,12 +71,6 @@ def talks(tmp_path) -> str:
 @pytest.fixture
 def rng() -> SeededRandom:
     return SeededRandom("a test")
-
-
-@pytest.fixture(autouse=True)
-def no_products(monkeypatch):
-    """The rate of the machine's products takes time, and says nothing here."""
-    monkeypatch.setattr(run, "matmul_throughput", lambda device, *, dtype: 1e9)
 
 
 @pytest.fixture

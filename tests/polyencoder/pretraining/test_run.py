@@ -334,6 +334,7 @@ def test_what_is_held_out_is_of_many_documents(make_settings, tmp_path, monkeypa
         ({"backbone": "x", "vocabulary": None}, "embedding_size is not read with backbone"),
         ({"max_steps": None}, "a run without an end"),
         ({"dropout": 1.0}, "dropout is 1.0"),
+        ({"mask_probability": 1.0}, "mask_probability is 1.0"),
         ({"reduction": "mean"}, "reduction is read only where next is contrastive"),
         ({"reduction": "most", "next": "contrastive"}, "reduction is 'most'"),
         ({"next": "maybe"}, "next is 'maybe'; it must be one of yes-no, contrastive"),

@@ -28,11 +28,12 @@ class LearningCurve(Callback):
 
     name = "curve"
     stored = ("points", "_every", "_batches")
-    panels: tuple[str, ...] = ("loss", "R@1", RATE)
-    """The measures to plot, one panel each."""
 
-    def __init__(self, path: str | os.PathLike[str], *, title: str) -> None:
-        self.path, self._title = os.fspath(path), title
+    def __init__(
+        self, path: str | os.PathLike[str], *, title: str, panels: Sequence[str] = ("loss", "R@1", RATE)
+    ) -> None:
+        """`panels`: the measures to plot, one panel each."""
+        self.path, self._title, self.panels = os.fspath(path), title, panels
         self.points: Points = {"training": [], "validation": []}
         self._every = 1  # updates between two points of training
         self._batches: list[dict[str, float]] = []  # since the last one
