@@ -25,7 +25,7 @@ from polyencoder.data.pairs import examples_to_rank, read_all_pairs, responses_o
 from polyencoder.evaluation.examples import tally_of
 from polyencoder.evaluation.metrics import ranks
 from polyencoder.ranker import Ranker
-from polyencoder.training.losses import smoothed_cross_entropy
+from polyencoder.training.losses import softmax_loss
 
 LEARNING_RATES, REGULARIZERS = (0.3, 0.1, 0.03, 0.01), (1.0, 0.1, 0.01, 0.0)
 BATCH_SIZE, PATIENCE, MAX_EPOCHS, LABEL_SMOOTHING, SEED = 256, 10, 100, 0.2, 0
@@ -89,7 +89,7 @@ def fit_map(train: PairVectors, held_out: PairVectors, *, max_epochs: int = MAX_
         for _ in range(max_epochs):
             for rows in torch.randperm(len(train.texts), generator=generator).split(BATCH_SIZE):
                 scores = train.take(rows).scores(weights + alpha * identity)
-                loss = smoothed_cross_entropy(scores, torch.arange(len(rows)), smoothing=LABEL_SMOOTHING).mean()
+                loss = softmax_loss(scores, torch.eye(len(rows)), smoothing=LABEL_SMOOTHING).mean()
                 optimizer.zero_grad()
                 (loss + regularizer / 2 * weights.square().sum()).backward()
                 optimizer.step()

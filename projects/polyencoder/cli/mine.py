@@ -127,10 +127,10 @@ Find = Callable[[list[Sequence[str]], list[str], list[list[str]]], list[list[str
 def _open_miner(ranker: Ranker, responses: list[str], chosen: HardNegatives, settings: MineSettings) -> Iterator[Find]:
     """Mines by words or in an index, which is open as long."""
     from polyencoder.index.open import open_index
-    from polyencoder.training.hard_negatives import Miner, WordMiner
+    from polyencoder.training.hard_negatives import Miner
 
     if settings.words:
-        by_words = WordMiner(ranker, responses, chosen)
+        by_words = Miner.by_words(ranker, responses, chosen)
         yield lambda contexts, labels, right: by_words(contexts, labels, right=right)
         return
     if settings.index is None:
@@ -139,7 +139,7 @@ def _open_miner(ranker: Ranker, responses: list[str], chosen: HardNegatives, set
         open_index(settings.index, ranker) if settings.index else ranker.index(responses, progress=settings.progress)
     )
     with index:
-        by_vectors = Miner(ranker, index, chosen)
+        by_vectors = Miner.by_vectors(ranker, index, chosen)
         yield lambda contexts, labels, right: by_vectors(ranker.encode_contexts(contexts), labels, right=right)
 
 

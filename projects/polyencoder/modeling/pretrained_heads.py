@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from polyencoder.modeling.base import RankerModel
@@ -13,9 +12,6 @@ from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.safe_load import read_weights
 
 HEADS = "heads.safetensors"
-
-NEXT_UTTERANCE = "next_utterance"
-"""The linear layer on the first output that predicts whether a response follows."""
 
 
 def read_heads(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -33,20 +29,17 @@ def begins_with_head(model: RankerModel, folder: str | os.PathLike[str]) -> bool
     return bool(_next_utterance(model, folder))
 
 
-@torch.no_grad()
 def start_from_heads(model: RankerModel, folder: str | os.PathLike[str]) -> None:
     """Copies the folder's next-utterance head, if any, into a cross-encoder that scores by the first output."""
-    for parameter, value in _next_utterance(model, folder):
-        parameter.copy_(value)
+    if (weights := _next_utterance(model, folder)) and model.next_utterance_head is not None:
+        model.next_utterance_head.load_state_dict(weights)
 
 
-def _next_utterance(model: RankerModel, folder: str | os.PathLike[str]) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of (model parameter, head tensor); empty without a matching head."""
-    if (head := model.next_utterance_head) is None:
-        return []
-    heads = read_heads(folder)
-    pairs = [(getattr(head, name), heads.get(f"{NEXT_UTTERANCE}.{name}")) for name in ("weight", "bias")]
-    matching = [
-        (parameter, value) for parameter, value in pairs if value is not None and value.shape == parameter.shape
-    ]
-    return matching if len(matching) == len(pairs) else []
+def _next_utterance(model: RankerModel, folder: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The weights of the linear layer that predicts whether a response follows; empty without a matching one."""
+    if (layer := model.next_utterance_head) is None:
+        return {}
+    heads, expected = read_heads(folder), layer.state_dict()
+    weights = {name: heads[key] for name in expected if (key := f"next_utterance.{name}") in heads}
+    fits = weights.keys() == expected.keys() and all(weights[name].shape == expected[name].shape for name in expected)
+    return weights if fits else {}

@@ -96,10 +96,10 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
             pad_id=tokenizer.token_to_id(special["pad_token"]),
         )
         encoder = build_backbone(config)
-    most = max_length(encoder.model.config.to_dict())
-    longest = sizes.n_positions or min(most or POSITIONS, POSITIONS)
-    if most is not None and longest > most:
-        raise ConfigError(f"n_positions is {longest}, more than the {most} of {backbone}", argument="n_positions")
+    limit = max_length(encoder.model.config.to_dict())
+    longest = sizes.n_positions or min(limit or POSITIONS, POSITIONS)
+    if limit is not None and longest > limit:
+        raise ConfigError(f"n_positions is {longest}, more than the {limit} of {backbone}", argument="n_positions")
     truncate = longest if sizes.text_truncate is None else min(sizes.text_truncate, longest)
     text = TextEncoder(
         tokenizer,

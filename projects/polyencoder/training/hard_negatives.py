@@ -34,92 +34,91 @@ class ScoredText(NamedTuple):
     score: float
 
 
-class EncodedTexts:
-    """Texts with their vectors [texts, dim], searched exhaustively in memory. `attention`: as in `score`."""
+SearchHit = Hit | ScoredText
+Find = Callable[[Any, int], Sequence[Sequence[SearchHit]]]
+"""(contexts, top_k) -> the best candidates of each context, best first."""
 
-    def __init__(self, texts: Sequence[str], vectors: Tensor, *, attention: str = "basic") -> None:
-        self._texts, self._vectors, self._attention = texts, vectors, attention
 
-    def __len__(self) -> int:
-        return len(self._texts)
+def exhaustive_search(texts: Sequence[str], vectors: Tensor, *, attention: str = "basic") -> Find:
+    """Searches texts in memory by their vectors [texts, dim]; equal scores are in the order of texts."""
 
-    def search(self, contexts: ContextEncoding, *, top_k: int) -> list[list[ScoredText]]:
-        """The best candidates of each context, best first; equal scores in the order of texts."""
-        step = max(1, _SCORES // len(self._texts))
+    def find(contexts: ContextEncoding, top_k: int) -> list[list[ScoredText]]:
+        step = max(1, _SCORES // len(texts))
         hits: list[list[ScoredText]] = []
         for i in range(0, contexts.batch_size, step):
-            scores = score(contexts.select(slice(i, i + step)), self._vectors, attention=self._attention)
+            scores = score(contexts.select(slice(i, i + step)), vectors, attention=attention)
             for values, rows in zip(*(part.tolist() for part in best(scores, top_k)), strict=True):
-                hits.append([ScoredText(self._texts[row], value) for row, value in zip(rows, values, strict=True)])
+                hits.append([ScoredText(texts[row], value) for row, value in zip(rows, values, strict=True)])
         return hits
 
-
-SearchHit = Hit | ScoredText
-Find = Callable[[int], Sequence[Sequence[SearchHit]]]
-"""top_k -> the best candidates of each context, best first."""
+    return find
 
 
 class Miner:
-    """Mines hard negatives from an index, which may be older than the weights of `ranker`, which encodes contexts.
+    """Mines hard negatives among `size` candidates, of which `find` gives the best. InputError if there are none.
 
-    InputError if the ranker is a cross-encoder, or the index is empty.
+    The ranker tokenizes candidates, and encodes them if there is a largest similarity.
     """
 
-    def __init__(self, ranker: TextRanker, index: Index | EncodedTexts, settings: HardNegatives) -> None:
-        self._model = separable(ranker)
-        if len(index) == 0:
-            raise InputError("the index is empty: no candidates to mine")
-        self._ranker, self._index = ranker, index
-        self._choice = Choice(ranker, settings)
+    def __init__(self, ranker: TextRanker, find: Find, settings: HardNegatives, *, size: int) -> None:
+        if size == 0:
+            raise InputError("there are no candidates to mine")
+        self._ranker, self._find, self._settings, self._size = ranker, find, settings, size
+
+    @classmethod
+    def by_vectors(cls, ranker: TextRanker, index: Index, settings: HardNegatives) -> Miner:
+        """Mines in an index, for encoded contexts. InputError: a cross-encoder."""
+        separable(ranker)
+        return cls(ranker, lambda contexts, k: index.search(contexts, top_k=k), settings, size=len(index))
+
+    @classmethod
+    def by_words(cls, ranker: TextRanker, texts: Sequence[str], settings: HardNegatives) -> Miner:
+        """Mines by BM25 among texts in memory, for contexts as text; the ranker may be a cross-encoder.
+
+        InputError: it has no vectors for a largest similarity. ConfigError: this Python's SQLite has no FTS5.
+        """
+        if settings.max_similarity is not None and not ranker.model.has_vectors:
+            raise InputError(
+                f"a {ranker.model.title} has no vectors, which a largest similarity compares",
+                argument="max_positive_similarity",
+            )
+        words = Words(sqlite3.connect(":memory:", isolation_level=None).execute)
+        words.create()
+        words.fill(enumerate(texts))
+
+        def find(contexts: Sequence[Context], k: int) -> list[list[ScoredText]]:
+            turns = ([context] if isinstance(context, str) else list(context) for context in contexts)
+            results = (words.find(query_words(each), k=k, allowed=None) for each in turns)
+            return [[ScoredText(texts[row], value) for row, value in hits] for hits in results]
+
+        return cls(ranker, find, settings, size=len(texts))
 
     @torch.no_grad()
     def __call__(
         self, contexts: Any, labels: Sequence[str], *, right: Sequence[Collection[str]] | None = None
     ) -> list[list[str]]:
-        """The hard negatives of each context, hardest first: at most `count`. The contexts are encoded.
+        """The hard negatives of each context, hardest first: at most `count`.
 
         Excludes the label, other `right` texts and duplicates, compared up to case, white space and tokenization.
         """
-
-        def find(k: int) -> Sequence[Sequence[SearchHit]]:
-            return self._index.search(contexts, top_k=k)
-
-        return self._choice(find, labels, size=len(self._index), right=right)
-
-
-class Choice:
-    """Chooses the negatives among the candidates that are found, as the settings say."""
-
-    def __init__(self, ranker: TextRanker, settings: HardNegatives) -> None:
-        self._ranker, self._settings = ranker, settings
-
-    def __call__(
-        self,
-        find: Find,
-        labels: Sequence[str],
-        *,
-        size: int,
-        right: Sequence[Collection[str]] | None,
-    ) -> list[list[str]]:
-        """The negatives of each label, from the candidates that `find` gives, best first, of `size` in all."""
         if not labels:
             return []
-        settings, (first, last) = self._settings, self._settings.ranks
+        first, last = self._settings.ranks
         positives = [[label, *more] for label, more in zip(labels, right or [[]] * len(labels), strict=True)]
         excluded = [set(self._keys(texts)) for texts in positives]
         top_k = last + max(map(len, excluded))
         while True:  # duplicates may require a larger search, unless there is nothing more to find
-            top_k = min(top_k, size)
-            results = find(top_k)
+            top_k = min(top_k, self._size)
+            results = self._find(contexts, top_k)
             wrong = [self._wrong(hits, out) for hits, out in zip(results, excluded, strict=True)]
             enough = (len(texts) >= last or len(hits) < top_k for texts, hits in zip(wrong, results, strict=True))
-            if top_k == size or all(enough):
+            if top_k == self._size or all(enough):
                 break
             top_k *= 2
         texts = [[hit.text for hit in hits[first - 1 : last]] for hits in wrong]
-        if settings.max_similarity is not None:
+        if self._settings.max_similarity is not None:
             return self._dissimilar(texts, positives)
-        return [some[: settings.count] for some in texts]
+        return [candidates[: self._settings.count] for candidates in texts]
 
     def _dissimilar(self, texts: list[list[str]], positives: Sequence[Sequence[str]]) -> list[list[str]]:
         """The first texts of each list that are no near-duplicates of its positives; encodes no more than it needs."""
@@ -156,38 +155,3 @@ class Choice:
 
     def _keys(self, texts: Sequence[str]) -> list[Hashable]:
         return [tuple(ids) for ids in self._ranker.text.candidate_ids([same(text) for text in texts])]
-
-
-class WordMiner:
-    """Mines hard negatives by BM25 among candidates in memory.
-
-    A ranker of any architecture encodes candidates, if there is a largest similarity. InputError if there are no texts,
-    or the ranker has no vectors for that; ConfigError if this Python's SQLite has no FTS5.
-    """
-
-    def __init__(self, ranker: TextRanker, texts: Sequence[str], settings: HardNegatives) -> None:
-        if not texts:
-            raise InputError("there are no candidates to mine")
-        if settings.max_similarity is not None and not ranker.model.has_vectors:
-            raise InputError(
-                f"a {ranker.model.title} has no vectors, which a largest similarity compares",
-                argument="max_positive_similarity",
-            )
-        self._texts = texts
-        self._choice = Choice(ranker, settings)
-        self._words = Words(sqlite3.connect(":memory:", isolation_level=None).execute)
-        self._words.create()
-        self._words.fill(enumerate(texts))
-
-    @torch.no_grad()
-    def __call__(
-        self, contexts: Sequence[Context], labels: Sequence[str], *, right: Sequence[Collection[str]] | None = None
-    ) -> list[list[str]]:
-        """The hard negatives of each context, in BM25's order: at most `count`. As `Miner`, without the vectors."""
-        turns = [[one] if isinstance(one, str) else list(one) for one in contexts]
-
-        def find(k: int) -> list[list[ScoredText]]:
-            results = (self._words.find(query_words(one), k=k, allowed=None) for one in turns)
-            return [[ScoredText(self._texts[row], score) for row, score in hits] for hits in results]
-
-        return self._choice(find, labels, size=len(self._texts), right=right)

@@ -25,7 +25,8 @@ def softmax_loss(scores: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> T
     -log (sum of exp(s_i) over the right candidates / sum of exp(s_j) over all), the summed objective of Clark and
     Gardner, "Simple and effective multi-paragraph reading comprehension" (ACL 2018, "Handling noisy labels"): the model
     need not rank every right candidate high, and one that it ranks high is never pushed down for another. `smoothing`
-    is the probability that the wrong candidates share evenly; a row without wrong candidates has no smoothing.
+    is the probability that the wrong candidates share evenly, as in note 10 of ConveRT: unlike torch's
+    `label_smoothing`, none of it goes to the label. A row without wrong candidates has no smoothing.
 
     Args:
         scores: [batch, n], -inf at padding.
@@ -42,17 +43,6 @@ def softmax_loss(scores: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> T
     spread = smoothing * (count > 0)
     of_others = logs.masked_fill(~others, 0).sum(-1) / count.clamp(min=1)
     return -(1 - spread) * of_right - spread * of_others
-
-
-def smoothed_cross_entropy(scores: Tensor, labels: Tensor, *, smoothing: float) -> Tensor:
-    """Cross-entropy with 1 - `smoothing` for the label and `smoothing` spread evenly over the other candidates.
-
-    Note 10 of ConveRT: it "means that each positive example in each batch is assigned the probability of 0.8, while the
-    remaining probability mass is evenly redistributed across in-batch negative examples". Unlike torch's
-    `label_smoothing`, none of it goes to the label. `labels` [batch] are the label's columns; without other candidates
-    there is no smoothing.
-    """
-    return softmax_loss(scores, torch.zeros_like(scores).scatter(-1, labels.unsqueeze(-1), 1.0), smoothing=smoothing)
 
 
 def listnet(scores: Tensor, labels: Tensor) -> Tensor:

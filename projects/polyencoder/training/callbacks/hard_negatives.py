@@ -18,7 +18,7 @@ from polyencoder.index.meta import separable
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.settings.training import HardNegatives
 from polyencoder.training.callbacks.base import Callback, Run
-from polyencoder.training.hard_negatives import EncodedTexts, Miner
+from polyencoder.training.hard_negatives import Miner, exhaustive_search
 
 _log = logging.getLogger(__name__)
 
@@ -85,8 +85,8 @@ class MinedNegatives(Callback):
     def _mine_among(self, vectors: Tensor) -> None:
         self._vectors = vectors
         attention = self._ranker.model.config.poly_attention
-        texts = EncodedTexts(list(self._seen)[: len(vectors)], vectors, attention=attention)
-        self._miner = Miner(self._ranker, texts, self._settings)
+        find = exhaustive_search(list(self._seen)[: len(vectors)], vectors, attention=attention)
+        self._miner = Miner(self._ranker, find, self._settings, size=len(vectors))
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": list(self._seen), "vectors": self._vectors, "encoded_at": self._encoded_at}
