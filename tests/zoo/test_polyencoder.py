@@ -269,7 +269,7 @@ def test_archives_that_are_refused(kind, published, archive, pack, malicious_pic
     bad["another"] = pack({"model_bi/model": b"1"})
     bad["pickle"] = pack({"model_poly/model": b"1", "model_poly/model.opt": b"{}", "model_bi/model.opt": content})
     published(bad[kind])
-    message = {"outside": "would leave the folder", "damaged": "damaged", "another": "model_poly/model: is missing"}
+    message = {"outside": "outside the destination", "damaged": "damaged", "another": "model_poly/model: is missing"}
     message["pickle"] = "model_bi/model.opt: not valid JSON"
     with pytest.raises(CheckpointError, match=message[kind]):
         modelzoo_path(str(tmp_path), NAME)
