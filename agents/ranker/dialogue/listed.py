@@ -25,7 +25,7 @@ IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI with a `-t sele
 
 
 class ListedSource(Source):
-    """Base of the sources that list candidates, each of which the model encodes once, until it changes."""
+    """Base of the sources that list candidates. The model encodes each once, until it changes."""
 
     def __init__(self, name: str, opt: Opt) -> None:
         super().__init__(name, opt)

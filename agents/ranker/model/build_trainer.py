@@ -112,12 +112,8 @@ class Report(Callback):
         self._note_update()
         if outcome is None or not len(outcome) or not outcome.losses.isfinite().all():
             return
-        self.note_batch(outcome)
         for name, (value, count) in outcome.sums.items():
             self._metrics.add(name, AverageMetric(value, count) if count else SumMetric(value))
-
-    def note_batch(self, outcome: Outcome) -> None:
-        """Adds the metrics of a batch of rankings."""
         rank = pool_ranks(outcome.scores, outcome.pool)
         n = len(rank)
         self._metrics.add("mean_loss", AverageMetric(float(outcome.losses.sum()), n))

@@ -62,9 +62,9 @@ def read_merges(path: str | os.PathLike[str], *, versioned: bool = False) -> lis
 def complete(vocabulary: dict[str, int], merges: Iterable[Merge], *, size: int) -> dict[str, int]:
     """Completes a vocabulary with all inputs and outputs of its merges; new tokens are numbered from `size`.
 
-    Merges pass through intermediate tokens, some of which never remain in the training text, so that the dictionary
-    lacks them. The `tokenizers` library needs a number for each; `names.with_unknown_rows` gives them the embedding
-    of the unknown token, as before.
+    Merges pass through intermediate tokens; some never remain in the training text, so the dictionary lacks them.
+    The `tokenizers` library needs a number for each; `names.with_unknown_rows` gives them the embedding of the
+    unknown token, as before.
     """
     completed = dict(vocabulary)
     for left, right in merges:

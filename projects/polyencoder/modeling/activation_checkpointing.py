@@ -6,8 +6,7 @@ vectors are kept; `torch.utils.checkpoint` runs it again, with the same random s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -38,7 +37,10 @@ class Pieces:
         def run(ids: Tensor, mask: Tensor, segments: Tensor | None) -> T:
             if ids.device.type == "cpu":
                 return_free_memory()  # fragmented by the previous chunk
-            with _without_cast_cache(ids.device.type):
+            kind = ids.device.type
+            casts, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+            # chunks that share a weight's cached cast would add up its gradient in bfloat16
+            with torch.autocast(kind, dtype, enabled=casts, cache_enabled=False):
                 return weights.run(function, TokenBatch(ids, mask, segments))
 
         return checkpoint(run, tokens.ids, tokens.mask, tokens.segments, use_reentrant=False)
@@ -57,13 +59,3 @@ def in_pieces(
     places = token_batches(tokens.mask.sum(1).tolist(), max_tokens=max_tokens)
     rows = [torch.tensor(piece, device=tokens.ids.device) for piece in places]
     return [pieces(function, tokens.select(piece)) for piece in rows], torch.argsort(torch.cat(rows))
-
-
-@contextmanager
-def _without_cast_cache(device: str) -> Iterator[None]:
-    """Autocast without its cache: chunks that share a cast weight would add up its gradient in bfloat16."""
-    if not torch.is_autocast_enabled(device):
-        yield
-        return
-    with torch.autocast(device, torch.get_autocast_dtype(device), cache_enabled=False):
-        yield

@@ -28,13 +28,9 @@ _SOURCES = {
 }
 _LENGTHS = ("text_truncate", "label_truncate", "history_size")
 
-_OF_ARCHITECTURE = [  # fields of weights that only one has: codes, their attention, the map of token vectors
-    "context_vectors",
-    "poly_attention",
-    "poly_attention_heads",
-    "token_dim",
-]
-_OF_KIND = ["n_codes", "codes_attention", "codes_attention_heads"]  # of context vectors: others have their own number
+# fields of weights that only one architecture has: codes, their attention, the map of token vectors
+_OF_ARCHITECTURE = ("context_vectors", "poly_attention", "poly_attention_heads", "token_dim")
+_OF_KIND = ("n_codes", "codes_attention", "codes_attention_heads")  # of context vectors: others have their own number
 
 
 def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origin: str) -> list[str]:

@@ -72,7 +72,7 @@ class PretrainingModel(TrainableModel):
         return self.next_utterance(self.encoder(tokens)[:, 0]).squeeze(-1)
 
     def response_scores(self, tokens: TokenBatch, *, contexts: int) -> Tensor:
-        """Scores [contexts, responses], float32, of sequences of which the first are contexts, the others responses.
+        """Scores [contexts, responses], float32, of sequences: first the contexts, then the responses.
 
         Dot products of vectors, as of a bi-encoder, divided by the root of their dimensions: an output has about that
         length, so that scores are some 16 times the cosine of two outputs of 256 dimensions, and just that times the

@@ -40,9 +40,9 @@ class PairInput:
 class PairBatch(Batch):
     """Sequences of contexts and responses, which have no candidates.
 
-    contexts: the sequences with their segments. Of each batch is one: targets, [batch, length]; follows, [batch], 1.0
-    or 0.0; answers, [n]: the sequences are then n contexts and behind these their different responses, of which each
-    context has this one. place: where it was in its source.
+    contexts: the sequences with their segments. A batch has one of: targets, [batch, length]; follows, [batch], 1.0 or
+    0.0; answers, [n]: the sequences are then n contexts followed by the different responses, and this is each context's
+    own. position: in its source.
     """
 
     targets: Tensor | None = None

@@ -27,8 +27,8 @@ MASKED, NEXT = "masked", "next"
 class PretrainingObjective:
     """Masked words: cross-entropy of the chosen words. Next utterance: binary cross-entropy of whether it follows.
 
-    Or, of a batch whose contexts and responses are apart, that of which response of the batch follows: the others are
-    the negatives (Henderson et al., "Efficient natural language response suggestion for Smart Reply", 2017).
+    Or, of a batch whose contexts and responses are apart, cross-entropy over its responses: the others are the
+    negatives (Henderson et al., "Efficient natural language response suggestion for Smart Reply", 2017).
 
     With several processes a loss is the mean over what all of them have; the responses are those of each one's batch.
     An outcome's `losses` are those of words, or of examples; it has no scores, and sums `masked_loss` and

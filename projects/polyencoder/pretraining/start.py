@@ -93,7 +93,7 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
             n_positions=sizes.n_positions or POSITIONS,
             dropout=sizes.dropout,
             attention_dropout=sizes.attention_dropout,
-            pad_id=tokenizer.token_to_id(special["pad_token"]),
+            pad_id=tokenizer.get_vocab()[special["pad_token"]],
         )
         encoder = build_backbone(config)
     limit = max_length(encoder.model.config.to_dict())

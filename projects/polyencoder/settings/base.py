@@ -245,7 +245,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(SafeLoader):
-    """Refuses a name that is given twice, of which YAML would keep the last value."""
+    """Refuses a name that is given twice: YAML would keep the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names: list[Any] = []

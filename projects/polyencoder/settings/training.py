@@ -62,19 +62,6 @@ LARGEST_NEW_RATE = 0.05
 """The default limit: Adam's updates of such a rate replace a code within a few updates."""
 
 
-def new_rate(learning_rate: float, new_learning_rate: float | None, *, optimizer: str) -> float:
-    """The peak learning rate of a ranker's new parts.
-
-    An update of Adam and its kin moves a number by about the learning rate, whatever its gradient: an encoder's rate
-    is too small for numbers that start at random. One of SGD, or of ADADELTA, moves it by its gradient.
-    """
-    if new_learning_rate is not None:
-        return new_learning_rate
-    if optimizer in ("sgd", "adadelta"):
-        return learning_rate
-    return max(learning_rate, min(NEW_PARTS * learning_rate, LARGEST_NEW_RATE))
-
-
 @settings(panel="Training", in_parlai=True)
 class OptimizerConfig(Settings):
     """The optimizer and its hyperparameters; the defaults are the paper's for BERT's weights (Section 5.1)."""
@@ -106,8 +93,16 @@ class OptimizerConfig(Settings):
 
     @property
     def rate_of_new_parts(self) -> float:
-        """Peak learning rate of a ranker's new parts."""
-        return new_rate(self.learning_rate, self.new_learning_rate, optimizer=self.name)
+        """Peak learning rate of a ranker's new parts.
+
+        An update of Adam and its kin moves a number by about the learning rate, whatever its gradient: an encoder's
+        rate is too small for numbers that start at random. SGD and ADADELTA move it by its gradient.
+        """
+        if self.new_learning_rate is not None:
+            return self.new_learning_rate
+        if self.name in ("sgd", "adadelta"):
+            return self.learning_rate
+        return max(self.learning_rate, min(NEW_PARTS * self.learning_rate, LARGEST_NEW_RATE))
 
 
 @settings(panel="Training", in_parlai=True)

@@ -1,7 +1,7 @@
 """Losses of scores [batch, n], one value for each example; a score of -inf is padding, and masked.
 
 Listwise losses compare the softmax over an example's candidates with the right ones or with that of the labels;
-pairwise ones compare pairs of candidates of which one has a higher label; pointwise ones each score with its own label;
+pairwise ones compare candidates with different labels; pointwise ones compare each score with its own label;
 those of distillation with a teacher's scores, where -inf means not scored.
 """
 

@@ -75,16 +75,15 @@ _ADAMS = ("adam", "adamw", "adamax")
 
 def build_optimizer(model: TrainableModel, config: OptimizerConfig) -> Optimizer:
     """Builds the optimizer. ConfigError: no parameter is trainable, or with `embedding_clip` no embedding."""
-    groups = parameter_groups(
-        model,
-        learning_rate=config.learning_rate,
-        new_learning_rate=config.rate_of_new_parts,
-        weight_decay=config.weight_decay,
-        embedding_clip=config.embedding_clip or None,
-    )
+    groups = parameter_groups(model, config)
     if not groups:
         raise ConfigError("nothing to train: all parameters of the model are frozen")
-    check_embedding_clip(groups, config.embedding_clip)
+    if config.embedding_clip and not any("clip" in group for group in groups):
+        raise ConfigError(
+            "embedding_clip limits the gradients of embeddings, and none are trained: leave it out, or train all of "
+            "the encoder",
+            argument="embedding_clip",
+        )
     options: dict[str, Any] = {"lr": config.learning_rate}
     if config.name in _ADAMS:
         options |= {"betas": config.betas, "eps": config.eps}
@@ -97,39 +96,22 @@ def build_optimizer(model: TrainableModel, config: OptimizerConfig) -> Optimizer
     return _CLASSES[config.name](groups, **options)
 
 
-def parameter_groups(
-    model: TrainableModel,
-    *,
-    learning_rate: float,
-    new_learning_rate: float,
-    weight_decay: float,
-    embedding_clip: float | None = None,
-) -> list[dict[str, Any]]:
+def parameter_groups(model: TrainableModel, config: OptimizerConfig) -> list[dict[str, Any]]:
     """Parameter groups, each with its peak rate as `lr`: with weight decay, without, clipped embeddings, new parts."""
     new = [parameter for parameter in model.new_parameters if parameter.requires_grad]
     of_new = {id(parameter) for parameter in new}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad and id(parameter) not in of_new]
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
-    apart = [p for p in trained if id(p) in tables] if embedding_clip is not None else []
+    apart = [p for p in trained if id(p) in tables] if config.embedding_clip else []
     others = [p for p in trained if not any(p is table for table in apart)]
+    clip = {"clip": config.embedding_clip, "lookup_decay": config.weight_decay}
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in others if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in others if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in others if p.dim() <= 1], "weight_decay": 0.0},
-        {"params": apart, "weight_decay": 0.0, "clip": embedding_clip, "lookup_decay": weight_decay},
+        {"params": apart, "weight_decay": 0.0, **clip},
+        {"params": new, "weight_decay": 0.0, "lr": config.rate_of_new_parts, NEW: True},
     ]
-    groups = [{"lr": learning_rate, **group} for group in groups]
-    groups.append({"lr": new_learning_rate, "params": new, "weight_decay": 0.0, NEW: True})
-    return [group for group in groups if group["params"]]
-
-
-def check_embedding_clip(groups: list[dict[str, Any]], clip: float | None) -> None:
-    """Raises ConfigError for an `embedding_clip` that nothing reads, as no embeddings are trained."""
-    if clip and not any("clip" in group for group in groups):
-        raise ConfigError(
-            "embedding_clip limits the gradients of embeddings, of which none are trained: leave it out, or train all "
-            "of the encoder",
-            argument="embedding_clip",
-        )
+    return [{"lr": config.learning_rate, **group} for group in groups if group["params"]]
 
 
 @torch.no_grad()

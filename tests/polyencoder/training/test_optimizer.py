@@ -38,7 +38,7 @@ def test_groups():
     names = {id(p): name for name, p in model.named_parameters()}
 
     def shown(**options):
-        groups = parameter_groups(model, learning_rate=1e-3, new_learning_rate=0.1, weight_decay=0.1, **options)
+        groups = parameter_groups(model, OptimizerConfig(weight_decay=0.1, **options))
         return [({names[id(p)] for p in group["params"]}, group["weight_decay"]) for group in groups]
 
     assert shown() == [({"table.weight", "layer.weight"}, 0.1), ({"layer.bias"}, 0.0)]
@@ -108,7 +108,7 @@ def test_without_a_gradient_there_is_nothing_to_clip():
     clip_embeddings(optimizer)
     assert model.table.weight.grad is None
     model.table.weight.requires_grad_(False)
-    with pytest.raises(ConfigError, match="embedding_clip limits .* of which none are trained"):
+    with pytest.raises(ConfigError, match="embedding_clip limits .* none are trained"):
         build_optimizer(model, OptimizerConfig(embedding_clip=1.0))
     with pytest.raises(ConfigError, match="embedding_clip is -1; it must be at least 0"):
         OptimizerConfig(embedding_clip=-1)

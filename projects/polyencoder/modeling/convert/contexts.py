@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import get_args
 
 import torch
 from torch import Tensor
 
 from polyencoder.config import ContextVector
-from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
 CONTEXT_VECTORS: tuple[ContextVector, ...] = get_args(ContextVector)
 """The vectors of both, the last utterance and those before it: h_xz, h_x and h_z of Figure 2."""
-
-
-def by_vector(encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
-    """Splits the three codes [batch, 3, dim] by name; the extra one is masked for contexts of one turn."""
-    assert encoded.mask is not None
-    codes = encoded.vectors.unbind(1)
-    encodings: dict[str, ContextEncoding] = {
-        name: ContextEncoding(codes[i].unsqueeze(1)) for i, name in enumerate(CONTEXT_VECTORS)
-    }
-    return encodings | {"extra": ContextEncoding(codes[2].unsqueeze(1), encoded.mask[:, 2:])}
 
 
 def immediate_and_extra(tokens: TokenBatch, *, separator: int) -> tuple[TokenBatch, TokenBatch, Tensor]:

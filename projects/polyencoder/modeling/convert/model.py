@@ -15,7 +15,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.capabilities import ConvertCapabilities
 from polyencoder.modeling.convert.blocks import Block, Embeddings
-from polyencoder.modeling.convert.contexts import by_vector, immediate_and_extra
+from polyencoder.modeling.convert.contexts import CONTEXT_VECTORS, immediate_and_extra
 from polyencoder.modeling.convert.outputs import AnnealedScale, FeedForward, Reduction
 from polyencoder.modeling.convert.quantization import (
     QuantizationAwareEmbedding,
@@ -286,9 +286,11 @@ class ConveRT(ConvertCapabilities, RankerModel):
         )
 
     def objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
-        if self.history is None or encoded.n_codes == 1:  # no contexts
+        if encoded.mask is None:  # one vector, or no contexts
             return {"": encoded}
-        return by_vector(encoded)
+        codes, mask = encoded.vectors.split(1, dim=1), encoded.mask[:, 2:]  # of contexts of one turn, extra is masked
+        masks = (None, None, mask)
+        return {name: ContextEncoding(*each) for name, *each in zip(CONTEXT_VECTORS, codes, masks, strict=True)}
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         return self._rounded(self._candidates, tokens)
