@@ -1,4 +1,4 @@
-"""Fixtures that run a test's commands and functions in processes of their own."""
+"""Fixtures that run a test's commands and functions in processes of their own, and a disk that is full."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,10 +24,21 @@ import torch.distributed as dist
 
 from polyencoder.training.lock import TrainingLock
 
-__all__ = ["forked_commands", "in_processes", "killed_after", "locked_elsewhere"]
+__all__ = ["forked_commands", "full_disk", "in_processes", "killed_after", "locked_elsewhere"]
 
 SECONDS = 60  # for a process that has answered, to end
 DEADLINE = 200  # seconds for an answer: more than the group's own timeout, far less than pytest's
+
+
+@contextmanager
+def full_disk(size: int = 1000) -> Iterator[None]:
+    """No file grows beyond this number of bytes in the block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture

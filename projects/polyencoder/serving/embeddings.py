@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, field_validator
 from polyencoder.errors import InputError
 from polyencoder.search.contexts import Array
 from polyencoder.serving.engine import Engine
-from polyencoder.serving.forward import CANDIDATE, CONTEXT, candidate, context
+from polyencoder.serving.forward import candidate, context
 from polyencoder.serving.messages import Body, KnownFields, Texts, Usage
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving
@@ -155,7 +155,6 @@ def _format_json(response: EmbeddingsResponse, rows: Array, *, kind: str) -> byt
 
 
 def _format_vector(row: Array, kind: str) -> Any:
-    """A vector as numbers, or as `base64`."""
     return base64.b64encode(row.astype("<f4").tobytes()).decode() if kind == "base64" else row.tolist()
 
 
@@ -188,15 +187,13 @@ async def embed(
     if is_query:
         for number, text in enumerate(texts):
             engine.check_turns([text], name=f"{name}.{number}")
-    with engine.measure_tokenizing():
+    with engine.metrics.tokenizing.time():
         ids = await (engine.query_ids(texts) if is_query else engine.candidate_ids(texts))
 
-    def finish(jobs: Sequence[Job]) -> list[Array]:
-        return [engine.forward.embeddings(CONTEXT if is_query else CANDIDATE, job.results) for job in jobs]
-
-    job = Job([context(row) if is_query else candidate(row) for row in ids], finish)
+    job = Job([context(row) if is_query else candidate(row) for row in ids], lambda jobs: [job.results for job in jobs])
     tokens = engine.count_tokens(job.items, name=name)
-    vectors = await engine.run(job)
+    encoded = await engine.run(job)
+    vectors = np.stack([item.context_vectors[0] if is_query else item.vector for item in encoded])
     warnings = {} if is_query else await engine.cut_warnings(texts, ids)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else 1
     return vectors / lengths, tokens, warnings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,7 +28,6 @@ class Engine:
     """A tokenizer thread and a model thread. A coroutine that is cancelled drops its work that has not begun."""
 
     def __init__(self, forward: Forward, *, limits: Limits, metrics: Metrics) -> None:
-        self.forward = forward
         self.ranker = forward.ranker
         self.limits = limits
         self.metrics = metrics
@@ -49,13 +47,6 @@ class Engine:
     async def tokenize(self, call: Callable[[], T]) -> T:
         """Runs a call that tokenizes or reads the disk on the tokenizer's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._tokenizer, call)
-
-    @contextmanager
-    def measure_tokenizing(self) -> Iterator[None]:
-        """Adds the seconds of the block, which tokenizes a request, to the metrics."""
-        start = time.perf_counter()
-        yield
-        self.metrics.tokenizing.observe(time.perf_counter() - start)
 
     async def query_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts as contexts of one turn."""
@@ -87,7 +78,7 @@ class Engine:
         """Checks a context against the limits. InputError that names it."""
         with _attribute_errors(name):
             turns = checked_context(name, value)
-        self._check_characters(sum(map(len, turns)), name)
+            self._check_characters(sum(map(len, turns)), name)
         return turns
 
     def check_texts(self, values: Sequence[str], *, name: str = "documents") -> list[str]:
@@ -116,14 +107,12 @@ class Engine:
         """Checks one text against the limits. InputError that names it."""
         with _attribute_errors(name):
             value = checked_candidate(name, value)
-        self._check_characters(len(value), name)
+            self._check_characters(len(value), name)
         return value
 
     def _check_characters(self, n: int, name: str) -> None:
         if n > self.limits.characters:
-            raise InputError(
-                f"{name} has {n:,} characters; it must have at most {self.limits.characters:,}", argument=name
-            )
+            raise InputError(f"{name} has {n:,} characters; it must have at most {self.limits.characters:,}")
 
     def count_tokens(
         self, items: Sequence[WorkItem], *, name: str = "documents", places: Sequence[int] | None = None

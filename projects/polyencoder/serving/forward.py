@@ -10,14 +10,10 @@ import numpy as np
 
 from polyencoder.calibration import CalibratedRanker
 from polyencoder.index.base import Index
-from polyencoder.index.hits import Hit
 from polyencoder.index.open import open_index
 from polyencoder.index.rerank import RERANK_K, check_reranker
-from polyencoder.index.searcher import Searcher
 from polyencoder.packages import is_installed
 from polyencoder.ranker import Ranker
-from polyencoder.search.contexts import Array, Contexts
-from polyencoder.search.late import TokenVectors
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.model_thread import WorkItem
 
@@ -60,29 +56,14 @@ class Forward:
         """The result of each."""
         encoder = self.ranker.encoder
         if kind == PAIR:
-            return self._pairs(tokens)
+            return self._score_pairs(tokens)
         if kind == CANDIDATE:
             return [*encoder.candidates(tokens, max_tokens=self.max_tokens)]
         encoded = encoder.encode_contexts(tokens, max_tokens=self.max_tokens)
         return [encoded.select([row]) for row in range(len(tokens))]
 
-    def score(self, context: Contexts, candidates: Sequence[TokenVectors]) -> Array:
-        """Scores encoded candidates for an encoded context: float32 [candidates]."""
-        scores: Array = self.ranker.encoder.rescore(context, candidates)[0]
-        return scores
-
-    def embeddings(self, kind: str, encoded: Sequence[Any]) -> Array:
-        """The single vectors of encoded contexts or candidates: float32 [n, dim]."""
-        return np.stack([item.context_vectors[0] if kind == CONTEXT else item.vector for item in encoded])
-
-    def find(
-        self, searcher: Searcher, encoded: Sequence[Contexts], contexts: Sequence[Sequence[str]]
-    ) -> list[list[Hit]]:
-        """The hits of each encoded context, best first; `contexts` are their texts."""
-        return searcher.find(Contexts.concatenated(encoded), contexts)
-
-    def _pairs(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
-        """The score of each; each different context, and each different candidate, is read once."""
+    def _score_pairs(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
+        """Scores pairs; each different context, and each different candidate, is read once."""
         places: dict[tuple[int, ...], list[int]] = {}
         columns: dict[tuple[int, ...], int] = {}
         for position, (ids, _) in enumerate(pairs):

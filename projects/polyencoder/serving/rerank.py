@@ -10,6 +10,7 @@ import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from polyencoder.calibration import CalibratedRanker
 from polyencoder.calibration.probability import ranked
 from polyencoder.search.contexts import Array
 from polyencoder.serving.engine import Engine
@@ -176,7 +177,7 @@ async def score(
     """
     texts = list(dict.fromkeys(documents))
     text = engine.ranker.text
-    with engine.measure_tokenizing():
+    with engine.metrics.tokenizing.time():
         context_ids = await engine.tokenize(lambda: text.context_ids(turns))
         passages = [[ids] for ids in await engine.candidate_ids(texts)]
         length = 0
@@ -195,7 +196,7 @@ async def score(
     first = np.cumsum([0, *(len(rows) for rows in passages[:-1])])
 
     def finish(jobs: Sequence[Job]) -> list[Array]:
-        return [np.maximum.reduceat(_collect_scores(engine, job.results), first) for job in jobs]
+        return [np.maximum.reduceat(_collect_scores(engine.ranker, job.results), first) for job in jobs]
 
     of_text = dict(zip(texts, await engine.run(Job(items, finish)), strict=True))
     is_split = {text: len(rows) > 1 for text, rows in zip(texts, passages, strict=True)}
@@ -204,12 +205,12 @@ async def score(
 
 
 def _read_passages(text: TextEncoder, document: str) -> list[list[int]]:
-    """The token ids of a document's passages."""
     return text.candidate_ids(split_text(document, text, tokens=text.candidate_room), remember=False)
 
 
-def _collect_scores(engine: Engine, results: Sequence[Any]) -> Array:
-    if engine.ranker.model.reads_pairs:
+def _collect_scores(ranker: CalibratedRanker, results: Sequence[Any]) -> Array:
+    if ranker.model.reads_pairs:
         return np.array(results, dtype=np.float32)
     *vectors, encoded = results
-    return engine.forward.score(encoded, vectors)
+    scores: Array = ranker.encoder.rescore(encoded, vectors)[0]
+    return scores

@@ -170,7 +170,6 @@ class HeaderLimit(H11Protocol):
         self._stop()
 
     def _limit(self) -> None:
-        """Starts the time when a header is awaited; data in between do not prolong it."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop()
         elif self._timer is None:

@@ -14,6 +14,7 @@ from polyencoder.calibration import AnswerOptions
 from polyencoder.errors import InputError
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
+from polyencoder.search.contexts import Contexts
 from polyencoder.serving.config import NO_ANSWER, not_calibrated
 from polyencoder.serving.forward import context
 from polyencoder.serving.messages import (
@@ -32,11 +33,7 @@ from polyencoder.serving.service import Service, Serving
 
 router = APIRouter()
 
-_options: Any = create_model(
-    "SearchFields",
-    __base__=(KnownFields, Body),
-    **fields_of(SearchOptions),
-)
+_options: Any = create_model("SearchFields", __base__=(KnownFields, Body), **fields_of(SearchOptions))
 _hit: Any = create_model("HitFields", **fields_of(Hit))
 
 
@@ -150,12 +147,12 @@ async def find_hits(
     def find(jobs: Sequence[Job]) -> list[tuple[list[Hit], Hit | None]]:
         if index is None or len(index) == 0:  # all candidates were removed in the meantime
             return [([], None) for _ in jobs]
-        encoded = [job.results[0] for job in jobs]
+        encoded = Contexts.concatenated([job.results[0] for job in jobs])
         searcher = service.searcher(options, keep_turns=keep_turns)
-        results = engine.forward.find(searcher, encoded, [job.payload for job in jobs])
+        results = searcher.find(encoded, [job.payload for job in jobs])
         return list(zip(results, searcher.improbable, strict=True))
 
-    with engine.measure_tokenizing():
+    with engine.metrics.tokenizing.time():
         item = context(await engine.tokenize(read))
     tokenize_seconds = time.perf_counter() - start
     job = Job([item], find, group_key=repr((options, keep_turns)), payload=turns, blocking_io=remote)

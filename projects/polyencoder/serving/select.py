@@ -17,9 +17,6 @@ from polyencoder.text.options import read_options
 
 router = APIRouter(tags=["select"])
 
-Given = str | dict[str, Any]
-
-
 _answers: Any = create_model("AnswerFields", **fields_of(AnswerOptions))
 
 
@@ -29,7 +26,7 @@ class SelectRequest(KnownFields, Asked, _answers):
     model_config = ConfigDict(strict=True)  # true is not 1
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
-    options: Annotated[list[Given], Field(fail_fast=True)] = Field(
+    options: Annotated[list[str | dict[str, Any]], Field(fail_fast=True)] = Field(
         description="Texts, or tools: OpenAI's `{type: function, function: {name, description, parameters}}` or MCP's "
         "`{name, description, inputSchema}`."
     )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,24 +9,9 @@ import pytest
 from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.index import FolderIndex, verify
 from tests.commands import command_fails, run_command
+from tests.processes import full_disk
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def with_disk_of():
-    """(limit) -> a block in which no file can be larger: a full disk."""
-
-    @contextmanager
-    def limited(limit: int) -> Iterator[None]:
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    return limited
 
 
 @pytest.fixture
@@ -47,12 +29,12 @@ def many(make_ranker, make_backbone_config, tmp_path):
     return write
 
 
-def test_a_full_disk_is_one_line_and_the_same_command_goes_on(many, with_disk_of, tmp_path):
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(many, tmp_path):
     command = ["index", "--model", tmp_path / "wide", "--candidates", many("many.txt", 0), "--out", tmp_path / "index"]
     command += ["--shard-size", 1000]
 
     def fail_with(limit: int) -> None:
-        with with_disk_of(limit):
+        with full_disk(limit):
             command_fails(InputError, "cannot be written.*run the same command again", *command)
 
     fail_with(50_000)  # less than the database
@@ -63,17 +45,17 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(many, with_disk_of
     assert len(FolderIndex.open(tmp_path / "index", many.ranker)) == 1000
 
 
-def test_a_full_disk_and_faiss(many, with_disk_of, tmp_path):
+def test_a_full_disk_and_faiss(many, tmp_path):
     pytest.importorskip("faiss")
     options = ["--model", tmp_path / "wide", "--candidates", many("many.txt", 0), "--out", tmp_path / "index"]
-    with with_disk_of(600_000):  # more than the vectors, which FAISS copies with a little beside them
+    with full_disk(600_000):  # more than the vectors, which FAISS copies with a little beside them
         command_fails(PolyencoderError, "FAISS could not build", "index", *options, "--faiss", "hnsw")
     index = FolderIndex.open(tmp_path / "index", many.ranker)
     assert len(index.search(many.ranker.encode_contexts(["hello"]), top_k=3)[0]) == 3
     assert not list((tmp_path / "index").glob("faiss*"))
 
 
-def test_a_full_disk_leaves_an_index_as_it_was(many, with_disk_of, tmp_path):
+def test_a_full_disk_leaves_an_index_as_it_was(many, tmp_path):
     folder, model = tmp_path / "index", ["--model", tmp_path / "wide"]
 
     def call(*arguments: object) -> None:
@@ -84,7 +66,7 @@ def test_a_full_disk_leaves_an_index_as_it_was(many, with_disk_of, tmp_path):
     call("update", *model, "--index", folder, "--remove-id", "gone")
     before = {path.name for path in folder.glob("[!i]*")}  # SQLite's log comes and goes
     change = ["update", *model, "--index", folder, "--add", many("b.txt", 1000)]
-    with with_disk_of(400_000):
+    with full_disk(400_000):
         command_fails(InputError, "cannot be written .*run the same command again", *change)
         command_fails(InputError, "cannot be written", "update", *model, "--index", folder, "--compact")
     assert {path.name for path in folder.glob("[!i]*")} == before

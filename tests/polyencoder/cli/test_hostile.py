@@ -6,7 +6,6 @@ A row of a table is a command. The exit code is 1, and what is left behind is wh
 from __future__ import annotations
 
 import json
-import resource
 import socket
 import sys
 from contextlib import closing
@@ -35,6 +34,7 @@ from tests.polyencoder.cli.commands import (
     instead,
     with_model,
 )
+from tests.processes import full_disk
 
 LONG = "n" * 300
 WRITING = [
@@ -46,8 +46,7 @@ WRITING = [
 
 @pytest.mark.parametrize("name", [*COMMANDS, "import", "check"])
 @pytest.mark.parametrize(
-    "model",
-    ["notes.txt", LONG, f"{LONG}/x", "", "index", "texts.txt/below", "./no/such", "no/such", "x" * 5000],
+    "model", ["notes.txt", LONG, f"{LONG}/x", "", "index", "texts.txt/below", "./no/such", "no/such", "x" * 5000]
 )
 def test_what_is_no_model(name, model, refused):
     command = {**COMMANDS, "import": IMPORT, "check": CHECK}[name]
@@ -170,12 +169,8 @@ def test_a_file_that_is_read_is_not_replaced(command, refused):
 
 @pytest.mark.parametrize("name", ["export", "calibrate", "mine"])
 def test_a_full_disk(name, refused):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
+    with full_disk(100):
         said = refused(COMMANDS[name])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "cannot be written (" in said
 
 

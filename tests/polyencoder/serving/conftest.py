@@ -66,9 +66,7 @@ def make_service(make_ranker, tmp_path):
         ranker = make_ranker(ranker) if isinstance(ranker, str) else ranker
         index = ranker.index(records, tmp_path / "index") if records else None
         config = ServerConfig(
-            model="tiny",
-            index=str(tmp_path / "index") if records else None,
-            **({"port": 0} | fields),
+            model="tiny", index=str(tmp_path / "index") if records else None, **({"port": 0} | fields)
         )
         services.append(
             Service.of(config, Forward(ranker, max_tokens=config.batch_tokens), index=index, reranker=reranker)

@@ -1,4 +1,4 @@
-"""What else can run the model, and keep the index: ONNX graphs, weights in bfloat16, Milvus."""
+"""What else can run the model: ONNX graphs, weights in bfloat16."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ import torch
 
 from polyencoder import Ranker
 from polyencoder.export.onnx import export_onnx
-from polyencoder.index.entries import Candidate
-from polyencoder.index.open import open_index
-from polyencoder.index.options import SearchOptions
-from polyencoder.serving import rerank, search
+from polyencoder.serving import rerank
 from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.forward import Forward
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES
 
@@ -43,36 +39,10 @@ def test_results_are_those_of_a_ranker_of_the_same_backend(
     if backend == "onnx":
         export_onnx(make_ranker(architecture), tmp_path / "model")
     ranker = Ranker.from_pretrained(tmp_path / "model", backend=backend, dtype=dtype, device="cpu")
-    config = ServerConfig(
-        model=str(tmp_path / "model"),
-        backend=backend,
-        model_dtype=dtype,
-        device="cpu",
-    )
+    config = ServerConfig(model=str(tmp_path / "model"), backend=backend, model_dtype=dtype, device="cpu")
     service = Service.load(config)
     try:
         expected = torch.cat([torch.as_tensor(ranker.score([query], DOCUMENTS)) for query in QUERIES]).sigmoid()
         torch.testing.assert_close(all_at_once(service), expected, atol=tolerance, rtol=0)
     finally:
         service.close()
-
-
-def test_an_index_in_milvus_is_searched_and_changed(serve, make_ranker, tmp_path):
-    pytest.importorskip("milvus_lite")
-    ranker = make_ranker("poly")
-    where = f"milvus:{tmp_path}/replies.db"
-    ranker.index(REPLIES, where)
-    index = open_index(where, ranker)
-    service = Service.of(ServerConfig(model="tiny", index=where), Forward(ranker), index=index)
-    new = Candidate("new", "do you have a horse ?", {"lang": "en"})
-
-    async def change():
-        await service.writer.change(lambda index: index.put([new, REPLIES[0]._replace(text="no pets .")]))
-        await service.writer.change(lambda index: index.remove(["tag"]))
-        return await search.find_hits(service, ["hello"], SearchOptions(top_k=10, exactness="exact"))
-
-    try:
-        found = {hit.id: hit.text for hit in asyncio.run(change())[0]}
-    finally:
-        service.close()
-    assert found == {one.id: one.text for one in REPLIES if one.id != "tag"} | {"new": new.text, "pets": "no pets ."}

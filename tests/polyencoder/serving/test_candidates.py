@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.forward import Forward
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running, started
+from tests.processes import full_disk
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,8 @@ def test_what_passes_a_filter_is_removed(serve):
     [
         ([NEW, {"id": "x", "text": " "}], "candidates.1"),
         ([NEW, NEW], "duplicate id 'new'"),
-        ([NEW, {"id": "x", "text": "a", "more": 1}], "'more' is not a field of this request"),
+        ([NEW, {"id": "x", "txt": "a"}], "'txt' is not a field of this request; did you mean text?"),
+        ([NEW, {"id": "x", "txt": "a"}], '"param":"candidates.1.txt"'),
         ([NEW, {"id": "", "text": "a"}], "candidates.1.id"),
         ([NEW, {"id": 3.5, "text": "a"}], "candidates.1.id"),
         ([], "candidates is empty"),
@@ -101,14 +102,8 @@ def test_what_cannot_be_put_changes_nothing(shared, candidates, says):
     body = json.dumps({"candidates": candidates})  # with escapes for what no encoding has
     answer = shared.put("/v1/candidates", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
-    assert says in answer.json()["message"]
+    assert says in answer.text
     assert found(shared) == before
-
-
-def test_a_field_that_is_not_known_is_said_with_its_place(shared):
-    answer = shared.put("/v1/candidates", json={"candidates": [NEW, {"id": "x", "txt": "a"}]})
-    assert answer.json()["message"] == "'txt' is not a field of this request; did you mean text?"
-    assert answer.json()["error"]["param"] == "candidates.1.txt"
 
 
 def test_what_is_not_there_is_removed_already(serve):
@@ -116,7 +111,6 @@ def test_what_is_not_there_is_removed_already(serve):
     for _ in range(2):
         assert delete(client, "tag", "tag", "nothing").json() == {"candidates": len(REPLIES)}
         assert client.delete("/v1/candidates/nothing").json() == {"candidates": len(REPLIES)}
-    assert client.delete("/v1/candidates/").json()["message"] == "id: String should have at least 1 character"
     assert client.delete("/v1/candidates/").status_code == 422
     assert client.delete("/v1/candidates/a/b").json() == {"candidates": len(REPLIES) - 1}
     assert found(client).keys() == {one.id for one in REPLIES} - {"tag"}
@@ -138,10 +132,8 @@ def test_an_index_without_candidates_finds_nothing_and_can_be_filled(serve):
     client = serve("bi", no_answer="nothing .")
     assert delete(client, *(one.id for one in REPLIES)).json() == {"candidates": 0}
     assert found(client) == {}
-    assert (
-        client.post("/v1/chat", json={"messages": [{"role": "user", "content": "hello"}]}).json()["reply"]
-        == "nothing ."
-    )
+    dialogue = [{"role": "user", "content": "hello"}]
+    assert client.post("/v1/chat", json={"messages": dialogue}).json()["reply"] == "nothing ."
     assert put(client, NEW) == 1
     assert found(client).keys() == {"new"}
 
@@ -253,12 +245,8 @@ def test_an_index_that_another_process_keeps_is_answered_503_and_searched_as_eve
 def test_a_full_disk_is_said_as_such_and_nothing_is_changed(serve):
     client = serve("bi")
     before = found(client)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
+    with full_disk():
         answer = client.put("/v1/candidates", json={"candidates": [NEW]})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert answer.status_code == 507, answer.text
     assert "the index cannot be written" in answer.json()["message"]
     assert found(client) == before

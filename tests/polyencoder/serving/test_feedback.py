@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -12,15 +11,13 @@ import pytest
 from polyencoder.data.pairs import read_all_pairs
 from polyencoder.errors import ConfigError, PolyencoderError
 from polyencoder.serving.feedback import Feedback
+from tests.processes import full_disk
 
 
 def test_good_replies_are_examples_to_train_with_and_others_stand_beside(serve, tmp_path):
     client = serve("bi", feedback=str(tmp_path / "said.jsonl"))
     assert client.get("/info").json()["feedback"]
-    asked = {
-        "messages": [{"role": "user", "content": "hello \n there"}],
-        "candidates": ["a", "b"],
-    }
+    asked = {"messages": [{"role": "user", "content": "hello \n there"}], "candidates": ["a", "b"]}
     for response, good in (("a", True), ("b", False), ("c", True)):
         answer = client.post("/v1/feedback", json=asked | {"response": response, "good": good})
         assert answer.json() == {"status": "kept"}
@@ -68,17 +65,6 @@ def test_lines_of_several_workers_do_not_mix(tmp_path):
         list(pool.map(lambda n: workers[n % 4].write([str(n)], "x" * 20_000, candidates=[], good=True), range(40)))
     lines = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
     assert sorted(int(line["context"][0]) for line in lines) == list(range(40))
-
-
-@contextmanager
-def full_disk():
-    """No file grows beyond 1,000 bytes."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_full_disk_leaves_no_half_of_a_line(tmp_path):

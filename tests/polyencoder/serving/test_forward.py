@@ -157,17 +157,7 @@ def folder(make_ranker, tmp_path_factory):
 
 
 @pytest.mark.slow
-@mostly_long(
-    "architecture",
-    [
-        "poly",
-        "cross",
-        "convert",
-        "bi",
-        "late",
-    ],
-    quick=3,
-)
+@mostly_long("architecture", ["poly", "cross", "convert", "bi", "late"], quick=3)
 def test_the_answers_of_torch(folder, architecture):
     model = folder(architecture)
     index = None if architecture == "cross" else str(model.with_name("replies"))
@@ -175,8 +165,7 @@ def test_the_answers_of_torch(folder, architecture):
         clients = []
         for backend in ("torch", "onnx"):
             config = ServerConfig(model=str(model), index=index, backend=backend, threads=1, port=0)
-            forward, opened, _ = load(config)
-            url = stack.enter_context(running(Service.of(config, forward, index=opened)))
+            url = stack.enter_context(running(Service.load(config)))
             clients.append(stack.enter_context(httpx.Client(base_url=url, timeout=SECONDS)))
         for path, body in REQUESTS.items():
             expected, found = (client.post(path.strip(), json=body) for client in clients)
@@ -194,7 +183,7 @@ def test_the_answers_of_torch(folder, architecture):
 @pytest.mark.slow
 def test_a_poly_encoder_of_one_code_has_no_embeddings(folder):
     config = ServerConfig(model=str(folder("poly", n_codes=1)), backend="onnx", threads=1, port=0)
-    with running(Service.of(config, load(config)[0], index=None)) as url:
+    with running(Service.load(config)) as url:
         answer = httpx.post(f"{url}/v1/embeddings", json=REQUESTS["/v1/embeddings"], timeout=SECONDS)
         assert not httpx.get(f"{url}/info", timeout=SECONDS).json()["embeddings"]
     assert answer.status_code == 422
@@ -208,9 +197,8 @@ def test_a_faiss_index_without_faiss_is_an_error_before_the_server_starts(folder
     Ranker.from_pretrained(model, device="cpu").index(REPLIES, place, faiss="hnsw,m=8").close()
     config = ServerConfig(model=model, index=place, backend=backend, threads=1, port=0)
     monkeypatch.setitem(sys.modules, "faiss", None)
-    forward, opened, _ = load(config)
     with pytest.raises(ConfigError, match=r"^the package `faiss` is not installed: pip install '.*\[faiss\]'$"):
-        Service.of(config, forward, index=opened)
+        Service.load(config)
 
 
 @pytest.mark.slow
@@ -230,8 +218,7 @@ def test_searches_by_faiss(folder, architecture, tmp_path, monkeypatch):
     answers = []
     for backend in ("torch", "onnx"):
         config = ServerConfig(model=model, index=place, backend=backend, threads=1, port=0)
-        forward, opened, _ = load(config)
-        with running(Service.of(config, forward, index=opened)) as url:
+        with running(Service.load(config)) as url:
             asked = [httpx.post(f"{url}/v1/search", json={"query": "hi", **body}, timeout=SECONDS) for body in bodies]
             answers.append([without_times(answer.json()) for answer in asked])
     check_alike(answers[1], answers[0])
@@ -245,16 +232,12 @@ def test_a_server_of_graphs_searches_in_every_way_and_changes_its_index(folder, 
     for backend in ("torch", "onnx"):
         place = tmp_path / backend
         Ranker.from_pretrained(model, backend=backend, device="cpu").index(REPLIES, place, words=True).close()
-        forward, index, _ = load(ServerConfig(model=str(model), index=str(place), backend=backend, port=0))
-        with running(Service.of(ServerConfig(model="m", backend=backend), forward, index=index)) as url:
+        config = ServerConfig(model=str(model), index=str(place), backend=backend, port=0)
+        with running(Service.load(config)) as url, httpx.Client(base_url=url, timeout=SECONDS) as client:
             new = {"candidates": [{"text": "i ski a lot .", "id": "new"}, {"text": "no pets .", "id": "pets"}]}
-            assert httpx.put(f"{url}/v1/candidates", json=new, timeout=SECONDS).json() == {
-                "candidates": 1 + len(REPLIES)
-            }
+            assert client.put("/v1/candidates", json=new).json() == {"candidates": 1 + len(REPLIES)}
             asked = [{}, {"hybrid": True}, {"words_only": True}, {"diversity": 0.5}, {"group_by": "lang"}]
-            found = [
-                httpx.post(f"{url}/v1/search", json={"query": "do you ski ?"} | one, timeout=SECONDS) for one in asked
-            ]
+            found = [client.post("/v1/search", json={"query": "do you ski ?"} | one) for one in asked]
             answers.append([without_times(one.json()) for one in found])
             assert [one.status_code for one in found] == [200] * len(asked)
             assert "new" in {hit["id"] for hit in found[0].json()["results"]}

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from polyencoder.errors import PolyencoderError
 from polyencoder.serving.config import Limits
 from tests.polyencoder.serving.conftest import SECONDS, running
 
@@ -113,21 +112,6 @@ def test_an_index_that_does_not_answer_is_asked_once(serve, blocking):
     while client.get("/ready").status_code != 200:
         assert time.monotonic() < until
     assert blocking.asked > 1
-
-
-def test_those_who_ask_meanwhile_are_told_the_same(serve, blocking):
-    client = serve("bi")
-
-    def away() -> None:
-        blocking()
-        raise PolyencoderError("folder: the index is away", public="the index is away")
-
-    client.service.index.check_searchable = away
-    with ThreadPoolExecutor(8) as pool:
-        asking = [pool.submit(client.get, "/ready") for _ in range(8)]
-        time.sleep(0.5)
-        blocking.leave.set()
-    assert {(one.result().status_code, one.result().json()["reason"]) for one in asking} == {(503, "the index is away")}
 
 
 def test_a_server_ends_though_its_index_does_not_answer(make_service, blocking):

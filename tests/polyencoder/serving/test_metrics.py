@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 
@@ -11,6 +10,7 @@ import pytest
 
 from polyencoder.errors import ConfigError, PolyencoderError
 from polyencoder.serving.metrics import SHARED, Metrics
+from tests.processes import full_disk
 
 _WORKERS = """
 import os
@@ -44,13 +44,8 @@ def test_a_worker_that_died_has_nothing_under_way_and_its_answers_still_count(tm
 
 def test_a_disk_without_room_for_counts(tmp_path, monkeypatch):
     monkeypatch.setenv(SHARED, str(tmp_path))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        with pytest.raises(PolyencoderError, match="File too large.*make room, or let TMPDIR"):
-            Metrics()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_disk(), pytest.raises(PolyencoderError, match="File too large"):
+        Metrics()
     assert list(tmp_path.iterdir()) == []
 
 

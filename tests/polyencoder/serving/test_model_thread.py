@@ -80,14 +80,6 @@ def test_the_piece_that_came_first_is_in_the_next_pass_and_others_of_its_kind_jo
     assert gate.passes[1:] == [("b", [1, 3]), ("a", [2, 4])]
 
 
-def test_a_piece_of_more_than_the_budget_is_computed_alone(make_thread):
-    gate, thread, _ = blocked(make_thread, max_tokens=4)
-    futures = [thread.submit(one) for one in (job(1), job(2, cost=100), job(3))]
-    gate.open.set()
-    assert [future.result(SECONDS) for future in futures] == [[2], [4], [6]]
-    assert gate.passes[1:] == [("a", [1]), ("a", [2]), ("a", [3])]
-
-
 def test_what_nobody_waits_for_is_not_computed(make_thread):
     gate, thread, _ = blocked(make_thread)
     dropped, kept = thread.submit(job(1, 2)), thread.submit(job(3))

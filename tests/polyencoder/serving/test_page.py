@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from polyencoder.calibration import Calibration
 from polyencoder.data.pairs import read_all_pairs
-from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.index.entries import Candidate
+from tests.polyencoder.calibration.test_probability import calibrated as calibrate
 from tests.polyencoder.serving.conftest import REPLIES, figures
 
 pytestmark = pytest.mark.slow
@@ -49,10 +48,7 @@ def scheme(browser):
 
 @pytest.fixture
 def calibrated(make_ranker):
-    ranker = make_ranker("poly")
-    fingerprint = model_fingerprint(ranker.model, ranker.text)
-    ranker.calibration = Calibration(temperature=5.0, none=-3.0, fingerprint=fingerprint)
-    return ranker
+    return calibrate(make_ranker("poly"), temperature=5.0, none=-3.0)
 
 
 def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wait, all_of):

@@ -107,6 +107,9 @@ def test_each_limit_of_texts_says_which_one_it_is(serve):
         ("/v1/rerank", {"query": "a", "documents": ["x " * 10, "y " * 10, "z " * 10]}, "documents.1: up to it"),
         ("/v1/rerank", {"query": "a", "documents": ["x " * 25, "y"]}, "documents.0: up to it"),  # its passages
         ("/v1/rerank", {"query": "a " * 25, "documents": ["x " * 5, "y " * 5]}, "documents: up to it"),
+        ("/v1/select", {"query": "a", "options": ["a"] * 4}, "options has 4 texts"),
+        ("/v1/select", {"query": "a", "options": ["a", {"name": "x", "description": long}]}, "options.1 has 6"),
+        ("/v1/select", {"query": "a", "options": ["x " * 10, "y " * 10, "z " * 10]}, "options.1: up to it"),
         ("/v1/embeddings", {"input": ["a", "b", long]}, "input.2 has 60 characters"),
         ("/v1/search", {"query": "a", "top_k": 11}, "top_k is 11"),
         ("/v1/chat", {"messages": [{"role": "user", "content": long}]}, "messages has 60 characters"),

@@ -9,20 +9,11 @@ import math
 import cohere
 import pytest
 
-from polyencoder.calibration import Calibration
-from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.text.passages import split_text
+from tests.polyencoder.calibration.test_probability import calibrated
 
 QUERY = "do you have any pets ?"
 DOCUMENTS = ["i have two dogs and a cat .", "i am a teacher .", "hello", "i like to ski ."]
-CALIBRATION = {"temperature": 2.0, "none": -1.0}
-
-
-@pytest.fixture
-def calibrated(make_ranker):
-    ranker = make_ranker("poly")
-    ranker.calibration = Calibration(**CALIBRATION, fingerprint=model_fingerprint(ranker.model, ranker.text))
-    return ranker
 
 
 def results(answer) -> list[tuple[int, float]]:
@@ -103,12 +94,13 @@ def test_each_route_ranks_and_only_version_1_gives_documents_back(serve, route):
     assert answer.json()["usage"]["total_tokens"] > 0
 
 
-def test_relevance_is_the_probability_of_a_calibrated_model(serve, calibrated):
-    client = serve(calibrated, records=None)
+def test_relevance_is_the_probability_of_a_calibrated_model(serve, make_ranker):
+    ranker = calibrated(make_ranker("poly"))
+    client = serve(ranker, records=None)
     documents = [*DOCUMENTS, DOCUMENTS[0]]  # which is one candidate, there twice
     found = results(client.post("/v1/rerank", json={"query": QUERY, "documents": documents, "top_n": 2}))
-    assert_same(found, expected(calibrated, documents=documents)[:2])
-    assert expected(calibrated)[0][1] == calibrated.rank(QUERY, DOCUMENTS)[0].probability
+    assert_same(found, expected(ranker, documents=documents)[:2])
+    assert expected(ranker)[0][1] == ranker.rank(QUERY, DOCUMENTS)[0].probability
 
 
 @pytest.mark.parametrize("field", ["query", "messages"])
@@ -156,8 +148,6 @@ def test_what_is_not_json_is_said_with_its_place(shared):
     answer = shared.post("/v1/rerank", content=b'{"query": ', headers={"Content-Type": "application/json"})
     assert answer.json()["message"] == "the body is not JSON: Expecting value at character 11"
     assert answer.json()["error"]["param"] is None
-    answer = shared.post("/v1/rerank", content=b'{"query": x}', headers={"Content-Type": "application/json"})
-    assert (answer.json()["message"][:20], answer.json()["error"]["param"]) == ("the body is not JSON", None)
 
 
 @pytest.mark.parametrize(
@@ -174,13 +164,6 @@ def test_a_body_that_cannot_be_read_is_said_with_what_to_send(shared, body, caus
     assert answer.status_code == 422
     assert cause in answer.json()["message"]
     assert answer.json()["message"].endswith("send JSON in UTF-8, not compressed")
-
-
-@pytest.mark.parametrize("route", ["/v1/rerank", "/v2/rerank"])
-def test_an_unknown_field_is_refused_by_name(shared, route):
-    answer = shared.post(route, json={"query": QUERY, "documents": DOCUMENTS, "top_k": 2})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "top_k")
-    assert "top_n" in answer.json()["message"]
 
 
 @pytest.mark.parametrize("architecture", ["bi", "cross"])

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving import embeddings, rerank, search
+from polyencoder.serving import rerank, search
 from polyencoder.serving.config import Limits
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import Forward
@@ -56,28 +56,6 @@ def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
         relevances = [relevance for _, relevance in order]
         assert relevances == sorted(relevances, reverse=True)
-
-
-@pytest.mark.parametrize("architecture", ["bi", "convert"])
-def test_vectors_are_those_of_the_ranker(make_ranker, architecture):
-    ranker = make_ranker(architecture)
-    texts = [" ".join(WORDS[:n]) for n in (1, 9, 3, 10, 2)]
-    engine = Engine(Forward(ranker, max_tokens=8), limits=Limits(), metrics=Metrics())
-
-    async def ask():
-        return await asyncio.gather(
-            *(embeddings.embed(engine, [text], is_query=True, normalize=False) for text in texts),
-            *(embeddings.embed(engine, [text], is_query=False, normalize=False) for text in texts),
-        )
-
-    try:
-        found = torch.cat([torch.from_numpy(vectors) for vectors, *_ in asyncio.run(ask())])
-    finally:
-        engine.close()
-    queries, documents = found.split(len(texts))
-    for found, kind in ((queries, "context"), (documents, "candidate")):
-        expected = torch.from_numpy(ranker.encode(texts, kind=kind))
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly"])

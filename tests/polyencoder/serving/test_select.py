@@ -85,35 +85,3 @@ def test_what_is_wrong_is_said_with_its_field(shared, body, param, says):
     assert answer.status_code == 422
     assert says in answer.json()["message"]
     assert answer.json()["error"]["param"] == param
-
-
-def test_limits_are_those_of_other_routes(serve):
-    client = serve("bi", records=None, limits=Limits(documents=3, characters=40, tokens=20))
-    too_long = {"name": "x", "description": "hello " * 10}
-    cases = [
-        (["a", "b", "c", "d"], "options", "at most 3"),
-        (["a", too_long], "options.1", "at most 40"),
-        (["a", "b", "i have two dogs and a cat . hello ."], "options.2", "at most 20"),
-    ]
-    for options, param, says in cases:
-        answer = client.post("/v1/select", json={"query": "a", "options": options})
-        assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
-        assert says in answer.json()["message"]
-
-
-def test_options_are_read_once(serve):
-    client = serve("poly", records=None)
-    _, tower = client.service.engine.ranker.model.towers
-    read = []
-    tower.register_forward_pre_hook(lambda _, inputs: read.append(len(inputs[0])))
-    sent = [{"query": query, "options": TOOLS} for query in ("do you ski ?", "hello")]
-    assert [client.post("/v1/select", json=one).status_code for one in sent] == [200, 200]
-    assert sum(read) == len(TOOLS)
-
-
-def test_openapi_describes_it(shared):
-    schema = shared.get("/openapi.json").json()
-    assert "/v1/select" in schema["paths"]
-    assert set(schema["components"]["schemas"]["SelectRequest"]["properties"]) == {
-        *("query", "messages", "model", "options", "top_k", "keep", "min_probability", "max_risk")
-    }

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from polyencoder.errors import ConfigError, InputError, NoAnswerError
+from polyencoder.errors import InputError, NoAnswerError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.postgres import PostgresIndex
 from polyencoder.serving.writing import IndexWriter
@@ -131,10 +131,3 @@ def test_a_client_that_stops_waiting_before_its_change_begins_cancels_it(writer,
     asyncio.run(run())
     writer.close()
     assert not index.texts_of(["second"])
-
-
-def test_a_server_without_an_index():
-    writer = IndexWriter(None)
-    with pytest.raises(ConfigError, match="this server has no index to change"):
-        asyncio.run(writer.change(adding("a")))
-    writer.close()
