@@ -38,13 +38,8 @@ class Example:
         if self.labels is None:
             return
         for text, number in self.labels.items():
-            if isinstance(number, bool) or not isinstance(number, Real) or not 0 < number < float("inf"):
-                raise InputError(
-                    f"the label of {text!r:.60} is {number!r:.60}; give a finite number above 0; leave out wrong texts",
-                    argument="labels",
-                )
-            if problem := _label_problem(number):
-                raise InputError(f"the label of {text!r:.60} is {problem}", argument="labels")
+            if not _check_label(f"the label of {text!r:.60}", number):
+                raise InputError(f"the label of {text!r:.60} is 0: leave out wrong texts", argument="labels")
         if self.label not in self.labels or self.labels[self.label] < max(self.labels.values()):
             raise InputError(f"{self.label!r:.60} is not the text with the highest of the labels", argument="label")
         if dict(self.labels) == {self.label: 1}:
@@ -65,11 +60,7 @@ class Example:
             raise InputError(f"has {len(numbers)} labels for {len(candidates)} candidates", argument="labels")
         values: dict[str, float] = {}
         for position, (text, number) in enumerate(zip(candidates, numbers, strict=True)):
-            if isinstance(number, bool) or not isinstance(number, Real):
-                raise InputError(f"label {position} is {number!r:.60}, not a number", argument="labels")
-            if problem := _label_problem(number):
-                raise InputError(f"label {position} is {problem}", argument="labels")
-            value = float(number)
+            value = _check_label(f"label {position}", number)
             if values.setdefault(text, value) != value:
                 raise InputError(
                     f"the candidate {text!r:.60} occurs twice, with the labels {values[text]:g} and {value:g}",
@@ -96,11 +87,14 @@ class Example:
         return [self.label] if self.labels is None else list(self.labels)
 
 
-def _label_problem(number: Any) -> str | None:
-    """Why a number cannot be a label, 0 or more and neither infinite nor 0 in float32 alone; None if it can."""
-    if not 0 <= number < float("inf"):
-        return f"{number!s:.60}; give a finite number of 0 or more"
-    if number == 0 or _SMALLEST <= number <= _LARGEST:
-        return None
-    size = "large" if number > 1 else "small"
-    return f"{number!s:.60}, too {size} for float32; give numbers from {_SMALLEST:.3g} to {_LARGEST:.3g}"
+def _check_label(name: str, number: Any) -> float:
+    """Checks that a label is 0 or a number that float32 holds. InputError that names it."""
+    if isinstance(number, bool) or not isinstance(number, Real) or not 0 <= number < float("inf"):
+        raise InputError(f"{name} is {number!r:.60}; give a finite number of 0 or more", argument="labels")
+    if number and not _SMALLEST <= number <= _LARGEST:
+        size = "large" if number > 1 else "small"
+        raise InputError(
+            f"{name} is {number!s:.60}, too {size} for float32; give numbers from {_SMALLEST:.3g} to {_LARGEST:.3g}",
+            argument="labels",
+        )
+    return float(number)

@@ -27,7 +27,6 @@ from polyencoder.data.readers import (
 )
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.packages import require
-from polyencoder.text.dialogue import SystemMessages
 
 HUB = "hf:"
 """Prefix of a hub dataset: `hf:NAME:SPLIT` or `hf:NAME@CONFIG:SPLIT`."""
@@ -66,28 +65,7 @@ def pairs_and_records(
         rows = ((f"{name}, row {number}", row) for number, row in enumerate(_hub(name)[2], start=1))
     else:
         rows = records(source, delimiter=columns.delimiter, bad=bad)
-    counts = Counter[str]()
-    for where, record in rows:
-        try:
-            pairs = examples_of(record, columns, where=where, add_response=add_response, counts=counts)
-        except InputError as error:
-            bad(error)
-        else:
-            yield from pairs
-    _log_chats(str(source.path if isinstance(source, DataFile) else source), counts, system=columns.system)
-
-
-def _log_chats(name: str, counts: Counter[str], *, system: SystemMessages) -> None:
-    """Logs, once for a file however often it is read, what `examples_of` counted and what is left out of contexts."""
-    if counts["chats"]:
-        all_answer = counts["answers"] == counts["replies"]
-        log_once(
-            logging.INFO if all_answer else logging.WARNING,
-            f"{name}: {counts['answers']:,} of the assistant's {counts['replies']:,} messages in {counts['chats']:,} "
-            "chats are examples, those after a message of the user",
-        )
-    if counts["system"] and system == "leave-out":
-        log_system_messages(name, counts["system"])
+    yield from _read_rows(str(source), rows, columns, add_response=add_response, bad=bad)
 
 
 def pairs_of_rows(
@@ -103,11 +81,19 @@ def pairs_of_rows(
     `name` is that of the data, in errors; `add_response` as in `read_pairs`. Raises InputError for a row that is
     neither, and what `bad` raises.
     """
+    numbered = ((f"{name}, row {number}", row) for number, row in enumerate(rows, start=1))
+    for pair, _ in _read_rows(name, numbered, columns or Columns(), add_response=add_response, bad=bad):
+        yield pair
+
+
+def _read_rows(
+    name: str, rows: Iterable[tuple[str, Any]], columns: Columns, *, add_response: bool, bad: OnBad
+) -> Iterator[tuple[Example, dict[str, Any]]]:
+    """Yields the examples of rows, each with its place, and logs, once for a file, what is left out of chats."""
     counts = Counter[str]()
-    for number, row in enumerate(rows, start=1):
-        where, columns = f"{name}, row {number}", columns or Columns()
+    for where, row in rows:
         if isinstance(row, Example):
-            yield row if row.where else replace(row, where=where)
+            yield row if row.where else replace(row, where=where), {}
             continue
         try:
             if not isinstance(row, Mapping):
@@ -116,8 +102,16 @@ def pairs_of_rows(
         except InputError as error:
             bad(error)
         else:
-            yield from (pair for pair, _ in pairs)
-    _log_chats(name, counts, system=(columns or Columns()).system)
+            yield from pairs
+    if counts["chats"]:
+        all_answer = counts["answers"] == counts["replies"]
+        log_once(
+            logging.INFO if all_answer else logging.WARNING,
+            f"{name}: {counts['answers']:,} of the assistant's {counts['replies']:,} messages in {counts['chats']:,} "
+            "chats are examples, those after a message of the user",
+        )
+    if counts["system"] and columns.system == "leave-out":
+        log_system_messages(name, counts["system"])
 
 
 def data_files(names: str) -> list[str]:

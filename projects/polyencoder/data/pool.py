@@ -128,24 +128,19 @@ def inline_pool(
 ) -> CandidatePool:
     """A pool of each example's own candidates, deduplicated."""
     lists = [list(dict.fromkeys(texts)) for texts in candidates]
-    pool: dict[str, int] = {}
-    for texts in lists:
-        for text in texts:
-            pool.setdefault(text, len(pool))
-    width = max(len(texts) for texts in lists)
-    index = torch.tensor([[pool[text] for text in texts] + [-1] * (width - len(texts)) for texts in lists])
-    columns = (
-        None
-        if labels is None
-        else torch.tensor([texts.index(label) for texts, label in zip(lists, labels, strict=True)])
-    )
+    pool = list(dict.fromkeys(chain.from_iterable(lists)))
+    row_of = {text: row for row, text in enumerate(pool)}
+    width = max(map(len, lists))
+    index = torch.tensor([[row_of[text] for text in texts] + [-1] * (width - len(texts)) for texts in lists])
+    columns, numbers = None, None
+    if labels is not None:
+        columns = torch.tensor([texts.index(label) for texts, label in zip(lists, labels, strict=True)])
+        if relevance is not None:
+            places = [{text: column for column, text in enumerate(texts)} for texts in lists]
+            numbers = _relevance(places, labels, relevance, width=width)
     mask = index >= 0
     sizes = [len(texts) for texts in candidates]
-    numbers = None
-    if labels is not None and relevance is not None:
-        places = [{text: column for column, text in enumerate(texts)} for texts in lists]
-        numbers = _relevance(places, labels, relevance, width=width)
-    return CandidatePool(list(pool), columns, lists, index, None if bool(mask.all()) else mask, sizes, numbers)
+    return CandidatePool(pool, columns, lists, index, None if bool(mask.all()) else mask, sizes, numbers)
 
 
 def fixed_pool(

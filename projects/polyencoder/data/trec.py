@@ -104,18 +104,16 @@ def without_identical_ids(run: Run) -> dict[str, dict[str, float]]:
     return {query: {id_: score for id_, score in found.items() if id_ != query} for query, found in run.items()}
 
 
-def write_run(path: Path, run: Run, *, name: str = "polyencoder", overwrite: bool = True) -> None:
+def write_run(path: Path, run: Run, *, overwrite: bool = True) -> None:
     """Writes a run in TREC's format, the best result of each query first.
 
     Raises:
-        InputError: an id or the name has a space, which the format cannot hold, or a score is not finite.
+        InputError: an id has a space, which the format cannot hold, or a score is not finite.
         PolyencoderError: the file cannot be written, or exists and `overwrite` is False.
     """
     for id_ in (id_ for query, found in run.items() for id_ in (query, *found)):
         if id_.split() != [id_]:
             raise InputError(f"the id {id_!r:.60} cannot be written: TREC's format has no spaces in ids")
-    if name.split() != [name]:
-        raise InputError(f"the run's name {name!r:.60} cannot be written: TREC's format has no spaces in names")
     for query, results in run.items():
         if not all(map(math.isfinite, results.values())):
             raise InputError(f"the run has a score for the query {query!r} that is not finite")
@@ -126,7 +124,7 @@ def write_run(path: Path, run: Run, *, name: str = "polyencoder", overwrite: boo
     ):
         for query, results in run.items():
             file.writelines(
-                f"{query} Q0 {document} {rank} {float(score)!r} {name}\n"
+                f"{query} Q0 {document} {rank} {float(score)!r} polyencoder\n"
                 for rank, (document, score) in enumerate(best_first(results), 1)
             )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,15 +60,12 @@ def read_options(values: Any) -> list[Option]:
         except InputError as error:
             error.argument = f"options.{number}"
             raise
-    places: defaultdict[str, list[int]] = defaultdict(list)
+    numbers: dict[str, int] = {}
     for number, option in enumerate(options):
-        if option.name is not None:
-            places[option.name].append(number)
-    for name, (first, *others) in places.items():
-        if others:
+        if option.name is not None and (first := numbers.setdefault(option.name, number)) != number:
             raise InputError(
-                f"options {first} and {others[0]} have the same name, {name!r:.60}: rename one, or leave it out",
-                argument=f"options.{others[0]}",
+                f"options {first} and {number} have the same name, {option.name!r:.60}: rename one, or leave it out",
+                argument=f"options.{number}",
             )
     return options
 

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from polyencoder.data.example import Example
 from polyencoder.data.pairs import pairs_and_records, read_pairs
 from polyencoder.data.readers import BadExamples, open_bytes
 from polyencoder.errors import InputError
@@ -35,11 +36,7 @@ def test_each_judged_query_is_an_example(folder):
     path = str(folder / "qrels" / "train.tsv")
     graded, several = pairs_and_records(path)
     example, record = graded
-    assert (example.turns, example.label, example.candidates) == (
-        ["who barks ?"],
-        "Dogs bark .",
-        ["Dogs bark .", "cows moo ."],
-    )
+    assert example == Example(["who barks ?"], "Dogs bark .", ["Dogs bark .", "cows moo ."])
     assert record == {"context": ["who barks ?"], "candidates": ["Dogs bark .", "cows moo ."], "labels": [1.0, 0.0]}
     assert (several[0].candidates, dict(several[0].labels)) == (None, {"cats purr .": 2.0})  # two documents of one text
     with open_bytes(path) as file:
@@ -62,7 +59,6 @@ def test_trecs_formats(folder):
         ("q3\td1\t0", "line 6: "),
         ("q1\td1\t2", "line 6: judges the document 'd1' for the query 'q1' a second time"),
         ("q1\td2\t0.5", "line 6: the label is '0.5'; it must be a whole number"),
-        ("q1\td2\tnan", "line 6: the label is 'nan'"),
     ],
 )
 def test_what_leads_nowhere_is_named(folder, line, problem):

@@ -100,14 +100,10 @@ def test_messages_are_turns(write, record, pair):
     ("record", "message"),
     [
         ({"messages": [ANSWER, USER]}, "line 1: has no 'response', and none of its messages is the assistant's after"),
-        ({"messages": [ANSWER]}, "line 1: has no 'response', and none of its messages"),
         ({"messages": [USER, CALL]}, "line 1: has no 'response', and none of its messages"),
         ({"messages": [USER, CALL], "candidates": ["a"]}, "line 1: the last of its messages, .* only calls tools"),
         ({"messages": [{"role": "bot"}], "response": "x"}, "line 1: the context, message 0 is"),
-        (
-            {"messages": [USER, {"role": "assistant", "content": None}]},
-            "line 1: the messages, message 1, content is None",
-        ),
+        ({"messages": [USER, {"role": "assistant", "content": None}]}, "line 1: the messages, message 1, content is"),
     ],
 )
 def test_messages_that_cannot_be_used(write, record, message):
@@ -148,28 +144,13 @@ def test_a_chat_with_a_bad_message_gives_no_example(write):
     assert bad.count == 1
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        (
-            Columns(context="ctx"),
-            "has no 'ctx'; it has 'context', 'response', 'messages'. Name the column with the context",
-        ),
-        (
-            Columns(response="x"),
-            "has no 'x'; it has 'context', 'response', 'messages'. Name the column with the response",
-        ),
-        (
-            Columns(candidates="c"),
-            "has no 'c'; it has 'context', 'response', 'messages'. Name the column with the cand",
-        ),
-    ],
-)
-def test_a_mistyped_column_names_those_that_there_are(write, columns, message):
+@pytest.mark.parametrize("part", ["context", "response", "candidates"])
+def test_a_mistyped_column_names_those_that_there_are(write, part):
     record = {"context": "hi", "response": "you", "messages": [USER, ANSWER]}
+    message = f"has no 'x'; it has 'context', 'response', 'messages'. Name the column with the {part}"
     with pytest.raises(InputError, match=message) as error:
-        list(read_pairs(write("a.jsonl", json.dumps(record)), columns=columns))
-    assert error.value.argument is not None
+        list(read_pairs(write("a.jsonl", json.dumps(record)), columns=Columns(**{part: "x"})))
+    assert error.value.argument == f"columns.{part}"
 
 
 @pytest.mark.parametrize("right", [[["x", "y"], ["w", "v"], ["u"]], [["x", "y"], ["y", "z"]]])

@@ -58,9 +58,7 @@ def test_a_pool_of_different_texts_stays_itself():
     assert without_twins(shared_pool(["a", "a."], None), ["a", "a"]).texts == ["a"]
 
 
-class Fixed:
-    texts = ("x", "y")
-    place = {"x": 0, "y": 1}  # noqa: RUF012
+FIXED = ("x", "y"), {"x": 0, "y": 1}
 
 
 def test_the_pool_of_each_source():
@@ -70,17 +68,14 @@ def test_the_pool_of_each_source():
     inline = batch_pool("inline", **given)
     assert [inline.candidates(row) for row in (0, 1)] == [["b", "c"], ["a", "b"]]
     assert inline.counts(2) == [2, 3]  # as the data says it: one twice
-    fixed = fixed_pool(Fixed.texts, Fixed.place, given["labels"], add=True)
+    fixed = fixed_pool(*FIXED, given["labels"], add=True)
     assert list(fixed.texts) == ["x", "y", "b", "a"]
     assert fixed.mask.tolist() == [[True, True, True, False], [True, True, False, True]]
     assert fixed.counts(2) == [3, 3]
     assert batch_pool("batch-all-cands", **given).counts(2) == [3, 3]
-    nothing = {"labels": None, "candidates": None}
     for source in ("batch", "batch-all-cands", "inline"):
         with pytest.raises(InputError, match=f"candidates from '{source}' are not supported"):
-            batch_pool(source, **nothing)
-    with pytest.raises(InputError, match="candidates from 'index' are not supported"):
-        batch_pool("index", **given)
+            batch_pool(source, labels=None, candidates=None)
 
 
 def test_who_has_a_choice():
@@ -90,9 +85,9 @@ def test_who_has_a_choice():
 
 
 def test_a_label_outside_the_fixed_candidates_is_an_error_unless_it_is_added():
-    assert fixed_pool(Fixed.texts, Fixed.place, ["y"], add=False).labels.tolist() == [1]
+    assert fixed_pool(*FIXED, ["y"], add=False).labels.tolist() == [1]
     with pytest.raises(InputError, match="label 'z' is not among the 2 fixed candidates") as raised:
-        fixed_pool(Fixed.texts, Fixed.place, ["y", "z"], add=False)
+        fixed_pool(*FIXED, ["y", "z"], add=False)
     assert raised.value.argument == "add_label"
 
 

@@ -66,12 +66,8 @@ def test_ids_of_beir_may_have_spaces(tmp_path):
     for id_ in ("d 1", " d1", "d1\u2028"):
         with pytest.raises(InputError, match="the id '.*' cannot be written"):
             write_run(tmp_path / "run", {"q": {id_: 1.0}})
-    for run, name, message in (
-        ({"q": {"d": float("nan")}}, "mine", "score for the query 'q' that is not finite"),
-        ({"q": {"d": 1.0}}, "my run", "the run's name 'my run' cannot be written"),
-    ):
-        with pytest.raises(InputError, match=message):
-            write_run(tmp_path / "run", run, name=name)
+    with pytest.raises(InputError, match="score for the query 'q' that is not finite"):
+        write_run(tmp_path / "run", {"q": {"d": float("nan")}})
     assert not (tmp_path / "run").exists()
     write_run(tmp_path / "run", {"q": {"d": np.float32(1.5)}})
     assert read_run(tmp_path / "run") == {"q": {"d": 1.5}}

@@ -140,11 +140,8 @@ def test_transformers_opens_its_folder(texts, kind, tmp_path):
     assert special == {"start_token": "[S]", "end_token": "[S]", "separator": "[S]", "pad_token": "[PAD]"}
     pair = opened.encode("hello , you", "the snow")
     assert pair.ids == tokenizer.encode("hello , you", "the snow").ids
-    assert [place for place, token in enumerate(pair.tokens) if token == "[S]"] == [
-        0,
-        pair.type_ids.index(1) - 1,
-        len(pair) - 1,
-    ]
+    places = [place for place, token in enumerate(pair.tokens) if token == "[S]"]
+    assert places == [0, pair.type_ids.index(1) - 1, len(pair) - 1]
     assert tokenizer.decode(pair.ids).replace(" ", "") == "hello,youthesnow"
 
 

@@ -11,13 +11,7 @@ from tokenizers import Tokenizer
 
 from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError
-from polyencoder.text import (
-    TextEncoder,
-    separate_turns,
-    special_tokens,
-    train_tokenizer,
-    turn_separator,
-)
+from polyencoder.text import TextEncoder, separate_turns, special_tokens, train_tokenizer, turn_separator
 from polyencoder.text.vocabulary import SMALLEST_VOCABULARY, TRAINED_SPECIAL_TOKENS
 
 

@@ -50,7 +50,7 @@ def test_a_step_has_the_loss_of_the_messages_grades(model, objective, source, ma
     [
         ([1], {}, r"has 2 labels, but label_grades \[1\]: give a number for each"),
         ("2|x", {}, "has label_grades '2|x', which are no numbers"),
-        ([1, -1], {}, "the label of 'my cat is here .' is -1.0; give a finite number above 0"),
+        ([1, -1], {}, "the label of 'my cat is here .' is -1.0; give a finite number"),
         ([math.nan, 1], {}, "the label of 'my dog is here .' is nan"),
         ([1, 2], {"objective": "bce"}, "has a label of 2, and --objective bce reads labels as probabilities"),
     ],

@@ -19,16 +19,6 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(s
 OBJECTS = st.lists(st.dictionaries(st.text(), VALUES, max_size=4), max_size=6)
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(content: str | bytes, name: str = "data.json"):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write
-
-
 def read_all(path) -> tuple[list[dict], BadExamples]:
     bad = BadExamples(skip=True)
     return [record for _, record in json_array(path, bad=bad)], bad
@@ -54,28 +44,28 @@ def test_a_file_cut_anywhere_gives_whole_objects_and_then_an_error(write):
     objects = [{"id": i, "text": "ab\u00e9" * i, "more": [{"x": i / 4}]} for i in range(5)]
     content = json.dumps(objects, ensure_ascii=False).encode()
     for length in range(len(content)):
-        found, bad = read_all(write(content[:length]))
+        found, bad = read_all(write("data.json", content[:length]))
         assert found == objects[: len(found)]
         assert bad.count == 1
         assert content[:length].count(b"]}") == len(found)  # and none of the whole ones is lost
-    assert read_all(write(content))[0] == objects
+    assert read_all(write("data.json", content))[0] == objects
 
 
 def test_a_cut_gzip_gives_whole_objects_and_then_an_error(write):
     objects = [{"id": i * 7919} for i in range(50)]
     whole = gzip.compress(json.dumps(objects).encode(), mtime=0)
     for length in range(1, len(whole)):
-        found, bad = read_all(write(whole[:length], "data.json.gz"))
+        found, bad = read_all(write("data.json.gz", whole[:length]))
         assert found == objects[: len(found)]
         assert bad.count == 1
-    assert read_all(write(whole, "data.json.gz"))[0] == objects
+    assert read_all(write("data.json.gz", whole))[0] == objects
 
 
 def test_all_objects_before_the_damage_are_given(write):
     digits = random.Random(0)
     content = json.dumps([{"id": str(digits.randrange(10**30))} for _ in range(20_000)]).encode()
     cut = gzip.compress(content)[:-50_000]
-    found, bad = read_all(write(cut, "data.json.gz"))
+    found, bad = read_all(write("data.json.gz", cut))
     assert len(found) == zlib.decompressobj(wbits=31).decompress(cut).count(b"}")
     assert bad.first.endswith(f"; example {len(found)} is the last whole one")
 
@@ -98,7 +88,7 @@ def test_all_objects_before_the_damage_are_given(write):
 )
 def test_what_is_wrong_is_named_in_one_line(write, content, message):
     with pytest.raises(InputError, match=message) as raised:
-        list(json_array(write(content)))
+        list(json_array(write("data.json", content)))
     assert "\n" not in str(raised.value)
 
 
@@ -107,11 +97,11 @@ def test_the_parsers_picture_of_the_place_is_in_the_error(write):
     if ijson.backend_name == "python":
         pytest.skip("ijson's Python backend says the place alone")
     with pytest.raises(InputError, match=r'unallowed token .*: \[\{"a": 1\},, \{"a": 3\}\]'):
-        list(json_array(write('[{"a": 1},, {"a": 3}]')))
+        list(json_array(write("data.json", '[{"a": 1},, {"a": 3}]')))
 
 
 def test_elements_that_are_no_objects_are_skipped_and_counted(write):
-    found, bad = read_all(write('[{"a": 1}, 5, "x", null, [[1]], {"item": [{"a": 1}]}]'))
+    found, bad = read_all(write("data.json", '[{"a": 1}, 5, "x", null, [[1]], {"item": [{"a": 1}]}]'))
     assert found == [{"a": 1}, {"item": [{"a": 1}]}]
     assert bad.count == 4
     assert bad.first.endswith("example 2: not a JSON object, but 5")
@@ -121,7 +111,7 @@ def test_elements_that_are_no_objects_are_skipped_and_counted(write):
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_array(write):
     def peak(n: int) -> int:
-        path = write("[" + ",".join(json.dumps({"text": f"{i} " * 50}) for i in range(n)) + "]")
+        path = write("data.json", "[" + ",".join(json.dumps({"text": f"{i} " * 50}) for i in range(n)) + "]")
         tracemalloc.start()
         try:
             assert sum(1 for _ in json_array(path)) == n
@@ -137,9 +127,9 @@ def test_every_backend_reads_the_same(write, monkeypatch):
     ijson = pytest.importorskip("ijson")
     monkeypatch.setattr(ijson, "items", ijson.get_backend("python").items)
     content = '[{"a": 1, "b": 1.5}, {"a": "\u00e9"}'
-    assert read_all(write(content + "]"))[0] == [{"a": 1, "b": 1.5}, {"a": "\u00e9"}]
+    assert read_all(write("data.json", content + "]"))[0] == [{"a": 1, "b": 1.5}, {"a": "\u00e9"}]
     for wrong in (content, content + ",,", content + "] 5", b'[{"a": 1, "b": 1.5}, {"a": "\xff"}]'):
-        _, bad = read_all(write(wrong))
+        _, bad = read_all(write("data.json", wrong))
         assert bad.count == 1
         assert "not valid JSON, or cut off (" in bad.first
 
@@ -149,7 +139,7 @@ def test_without_ijson_the_error_says_what_to_install(write, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "ijson", None)
     with pytest.raises(ConfigError, match=r"`ijson` is not installed: pip install 'parlai-polyencoder\[data\]'"):
-        list(json_array(write("[]")))
+        list(json_array(write("data.json", "[]")))
 
 
 @pytest.mark.slow

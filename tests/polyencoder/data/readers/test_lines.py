@@ -125,8 +125,3 @@ def test_an_open_file_is_left_open(tmp_path):
     with open_bytes(path) as file:
         assert [text for _, text in lines(file)] == ["one", "two"]
         assert not file.closed
-
-
-def test_a_missing_file_is_not_skipped(tmp_path):
-    with pytest.raises(InputError, match="nowhere.txt: no such file"):
-        list(lines(tmp_path / "nowhere.txt", bad=BadExamples(skip=True)))
