@@ -18,10 +18,8 @@ libraries and model, and the part of it that is pages of files, such as the inde
 from __future__ import annotations
 
 import json
-import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,15 +35,9 @@ from benchmarks.search.systems import CODES, OURS, Answer
 from benchmarks.search.texts import numbered
 from benchmarks.search.vectors import grown
 from polyencoder.config import Architecture
-from polyencoder.index import open_index
-from polyencoder.index.entries import Candidate
-from polyencoder.index.folder.catalogue import Catalogue, File
-from polyencoder.index.folder.change import recorded
-from polyencoder.index.folder.database import connect_to_fill
-from polyencoder.index.folder.files import DATABASE
-from polyencoder.index.meta import Fingerprints, IndexMeta
+from polyencoder.index import Candidate, Fingerprints, open_index
+from polyencoder.index.open import make_index
 from polyencoder.index.searcher import Searcher
-from polyencoder.index.vectors import quantize, write_vectors
 from polyencoder.ranker import Ranker
 
 COUNTS = (1_000, 100_000, 1_000_000)
@@ -129,42 +121,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _write(folder: Path, texts: Sequence[str], real: Tensor, ranker: Ranker) -> None:
-    """Candidates as each side has them: an index folder, as `build_index` leaves it; a list and an array in a file."""
-    index = folder / INDEX
-    index.mkdir(parents=True)
+    """Candidates as each side has them: an index folder; a list and an array in a file."""
+    folder.mkdir()
     (folder / TEXTS).write_text(json.dumps(texts), encoding="utf-8")
     size = (len(texts), real.size(1))
     theirs = np.lib.format.open_memmap(folder / VECTORS, mode="w+", dtype=np.float32, shape=size)
-    files: list[File] = []
-    row, build = 0, secrets.token_hex(8)
-    for shard in grown(real, len(texts)):
-        files += recorded(write_vectors(index, row, *quantize(shard.numpy(), "float32"), tag=build), len(shard))
-        theirs[row : row + len(shard)] = normalize(shard).numpy()
-        row += len(shard)
+
+    def candidates() -> Iterator[Candidate]:
+        row = 0
+        for shard in grown(real, len(texts)):
+            end = row + len(shard)
+            theirs[row:end] = normalize(shard).numpy()
+            yield from (
+                Candidate(None, text, vector=vector) for text, vector in zip(texts[row:end], shard.numpy(), strict=True)
+            )
+            row = end
+
+    make_index(candidates(), folder / INDEX, Fingerprints.of(ranker)).close()
     theirs.flush()
-    meta = IndexMeta(
-        architecture="bi",
-        dim=real.size(1),
-        dtype="float32",
-        fingerprints=Fingerprints.of(ranker),
-        model_name="",
-        shard_size=max(file.rows for file in files),
-        build=build,
-        rows=len(texts),
-        entries=len(texts),
-    )
-    (index / DATABASE).touch()
-    with closing(connect_to_fill(index / DATABASE)) as connection:
-        catalogue = Catalogue(connection, index)
-        connection.execute("BEGIN")
-        for text in texts:
-            catalogue.put(Candidate(None, text))
-        catalogue.create_indexes()
-        catalogue.describe(meta.to_json())
-        for file in files:
-            catalogue.add_file(file)
-        connection.execute("COMMIT")
-        connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _ours(backbone: str, architecture: Architecture) -> Ranker:
