@@ -5,19 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
-__all__ = [
-    "CheckpointError",
-    "ConfigError",
-    "InputError",
-    "NoAnswerError",
-    "PolyencoderError",
-    "TrainingError",
-    "UsageError",
-    "did_you_mean",
-    "first_line",
-    "one_line",
-]
-
 
 class PolyencoderError(RuntimeError):
     """Base of all errors that this library raises on purpose. The message says what is wrong and what to do.
@@ -73,8 +60,8 @@ def did_you_mean(
 
     Args:
         name: the unknown one.
-        known: the names to compare it with.
-        listed: whether to list the known names if none is similar, as "; it must be one of X, Y"; else it is empty.
+        choices: the known names.
+        listed: whether to list them if none is similar, as "; it must be one of X, Y"; else it is empty.
         shown: formats a known name.
         form: of the result, around the hint.
     """

@@ -93,23 +93,16 @@ svg { max-width: 100%; height: auto; background: white }
 def inspection_page(inspection: Inspection) -> str:
     """Renders a self-contained HTML file: candidates by context vectors, and context vectors by tokens."""
     vectors = range(len(inspection.weights[0]) if inspection.weights else 0)
-    head = [
-        "score",
-        *(["probability"] if inspection.ranked[0].probability is not None else []),
-        *inspection.objectives,
-        "",
-    ]
+    has_probabilities = inspection.ranked[0].probability is not None
+    head = ["score", *(["probability"] if has_probabilities else []), *inspection.objectives, ""]
     largest = max(max(row) for row in inspection.weights) if vectors else 0
     rows = []
     for row, candidate in enumerate(inspection.ranked):
         cells = [f"<td>{candidate.score:.3f}</td>"]
         cells += [] if candidate.probability is None else [f"<td>{candidate.probability:.0%}</td>"]
         cells += [f"<td>{scores[row]:.3f}</td>" for scores in inspection.objectives.values()]
-        cells += [
-            f'<td class="text">{escape(candidate.text)}</td>',
-            _heat(inspection.weights[row], largest) if vectors else "",
-        ]
-        rows.append("".join(cells))
+        cells.append(f'<td class="text">{escape(candidate.text)}</td>')
+        rows.append("".join(cells) + (_heat(inspection.weights[row], largest) if vectors else ""))
     parts = [
         f"<h1>{escape(inspection.title)}</h1>",
         *(f"<p>{escape(turn)}</p>" for turn in inspection.context),
@@ -125,29 +118,21 @@ def inspection_page(inspection: Inspection) -> str:
             for token, *weights in zip(inspection.tokens, *(inspection.token_weights[n] for n in real), strict=True)
         ]
         parts += ["<h2>Tokens of each context vector, in percent</h2>", _table(["", *(str(n + 1) for n in real)], rows)]
-    return _page(inspection.title, parts)
+    page_head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(inspection.title)}</title><style>{STYLE}</style>"
+    )
+    return f'<!doctype html><html lang="en"><head>{page_head}</head><body><main>{"".join(parts)}</main></body></html>\n'
 
 
 def _heat(weights: Sequence[float], largest: float) -> str:
     """Renders cells with weights in percent, coloured relative to the largest of their table."""
     cells = []
     for weight in weights:
-        number, colour = (
-            f"{100 * weight:.0f}" if weight >= 0.005 else "",
-            f"rgb(217 72 15 / {weight / (largest or 1):.3f})",
-        )
+        colour = f"rgb(217 72 15 / {weight / (largest or 1):.3f})"
+        number = f"{100 * weight:.0f}" if weight >= 0.005 else ""
         cells.append(f'<td class="heat" style="background:{colour}">{number}</td>')
     return "".join(cells)
-
-
-def _page(title: str, parts: Iterable[str]) -> str:
-    """A page of these parts, which are HTML; the title is escaped, and what UTF-8 cannot hold becomes `?`."""
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style>"
-    )
-    made = f'<!doctype html><html lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>\n'
-    return made.encode("utf-8", "replace").decode()  # names of files may have lone surrogates
 
 
 def _table(head: Sequence[str], rows: Iterable[str]) -> str:

@@ -111,7 +111,6 @@ def export(
 
 
 def _name_recall(examples: list[Example]) -> str:
-    """R@1, with the number of candidates if it is the same for all."""
     from polyencoder.evaluation.names import recall_name
 
     counts = {len(example.choices) for example in examples}

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from polyencoder.checks import check_place
 from polyencoder.cli.shared.loading import load
-from polyencoder.cli.shared.output import one_line, say
+from polyencoder.cli.shared.output import one_line, say, without_none
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index import candidates_from
@@ -77,21 +77,18 @@ def inspect(*, settings: InspectSettings) -> None:
 def _format_json(inspection: Inspection) -> str:
     candidates = []
     for row, candidate in enumerate(inspection.ranked):
-        more = {name: scores[row] for name, scores in inspection.objectives.items()}
-        record = {
-            **candidate._asdict(),
-            "objectives": more,
-            "weights": inspection.weights[row] if inspection.weights else None,
-        }
-        candidates.append({key: value for key, value in record.items() if value not in (None, {})})
+        more = {name: scores[row] for name, scores in inspection.objectives.items()} or None
+        weights = inspection.weights[row] if inspection.weights else None
+        candidates.append(without_none({**candidate._asdict(), "objectives": more, "weights": weights}))
     record = {
         "model": inspection.title,
         "context": inspection.context,
         "candidates": candidates,
         "missing": inspection.missing,
+        "tokens": inspection.tokens or None,
+        "token_weights": inspection.token_weights or None,
     }
-    record |= {"tokens": inspection.tokens, "token_weights": inspection.token_weights} if inspection.tokens else {}
-    return json.dumps({key: value for key, value in record.items() if value is not None}, ensure_ascii=False)
+    return json.dumps(without_none(record), ensure_ascii=False)
 
 
 def _format_lines(inspection: Inspection) -> Iterator[str]:
@@ -116,6 +113,5 @@ def _format_lines(inspection: Inspection) -> Iterator[str]:
 
 
 def _select_largest(weights: Sequence[float]) -> list[tuple[int, float]]:
-    """The places and values of the largest weights, without those that round to 0%."""
     best = sorted(enumerate(weights), key=lambda item: -item[1])[:SHOWN]
     return [pair for pair in best if pair[1] >= 0.005]

@@ -209,7 +209,6 @@ def _list_below(command: App) -> list[str]:
 
 @cache
 def _list_arguments(command: str) -> list[Argument]:
-    """The arguments of a command, and of those below it."""
     top = app[command]
     apps = [
         command for command in (top, *(top[name] for name in _list_below(top))) if command.default_command is not None

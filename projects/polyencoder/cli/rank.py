@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from polyencoder.calibration import AnswerOptions
 from polyencoder.cli.shared.loading import load
-from polyencoder.cli.shared.output import one_line, say
+from polyencoder.cli.shared.output import one_line, say, without_none
 from polyencoder.data.readers import expand, format_of
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, candidates_from
@@ -54,9 +54,9 @@ def rank(*, settings: RankSettings) -> None:
     ranked = ranker.rank(context, texts, top_k=settings.top_k, diversity=settings.diversity, **vars(settings.answers))
     best_left_out = None if ranked else ranker.rank(context, texts, top_k=1)[0]
     if settings.as_json:
-        record: dict[str, Any] = {"context": context, "hits": [_drop_none(hit, candidates) for hit in ranked]}
+        record: dict[str, Any] = {"context": context, "hits": [_describe_hit(hit, candidates) for hit in ranked]}
         if best_left_out is not None:
-            record["best_left_out"] = _drop_none(best_left_out, candidates)
+            record["best_left_out"] = _describe_hit(best_left_out, candidates)
         say(json.dumps(record, ensure_ascii=False))
         return
     say(f"> {one_line(' / '.join(context))}")
@@ -68,9 +68,8 @@ def rank(*, settings: RankSettings) -> None:
         say(f"  no candidate is probable enough; the best is right with {likely}: {one_line(best_left_out.text)}")
 
 
-def _drop_none(hit: Ranked, candidates: list[Candidate]) -> dict[str, Any]:
-    values = {"id": candidates[hit.index].id, **hit._asdict()}
-    return {name: value for name, value in values.items() if value is not None}
+def _describe_hit(hit: Ranked, candidates: list[Candidate]) -> dict[str, Any]:
+    return without_none({"id": candidates[hit.index].id, **hit._asdict()})
 
 
 def read_candidates(texts: Sequence[str], columns: CandidateColumns) -> Iterator[Candidate]:

@@ -6,13 +6,13 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from polyencoder.cli.shared.filters import read_filter
 from polyencoder.cli.shared.loading import left_out, load, load_reranker
-from polyencoder.cli.shared.output import one_line, say
+from polyencoder.cli.shared.output import one_line, say, without_none
 from polyencoder.data.contexts import Question, read_questions
 from polyencoder.data.loader import in_batches
 from polyencoder.data.readers import expand
@@ -123,14 +123,10 @@ def _explain_none(searcher: Searcher, improbable: Hit | None) -> str:
 
 
 def _format_json(question: Question, hits: list[Hit], improbable: Hit | None) -> str:
-    records = [_drop_none(hit) for hit in hits]
-    record = {"context": question.turns, "hits": records} | ({} if question.id is None else {"id": question.id})
-    record |= {} if improbable is None else {"best_left_out": _drop_none(improbable)}
-    return json.dumps(record, ensure_ascii=False, default=plain)
-
-
-def _drop_none(hit: Hit) -> dict[str, Any]:
-    return {key: value for key, value in hit._asdict().items() if value is not None}
+    records = [without_none(hit._asdict()) for hit in hits]
+    left_out = None if improbable is None else without_none(improbable._asdict())
+    record = {"context": question.turns, "hits": records, "id": question.id, "best_left_out": left_out}
+    return json.dumps(without_none(record), ensure_ascii=False, default=plain)
 
 
 def _explain_choice(searcher: Searcher, hit: Hit) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from polyencoder import ConfigError, InputError
-from polyencoder.calibration import Calibration
 from polyencoder.calibration.probability import FittedOn
-from polyencoder.calibration.risk import Promise
-from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import CheckpointError, UsageError
 from polyencoder.serving.config import NO_ANSWER
 from tests.commands import command_fails, run_command
+from tests.polyencoder.calibration.test_probability import calibrated, promise
 
 TEXTS = ["i like to ski .", "two dogs and a cat .", "i teach math .", "hello there !"]
 
@@ -54,12 +52,9 @@ def test_who_asks_for_more_than_it_has_gets_no_answer(ranker):
 @pytest.mark.parametrize(("threshold", "answers"), [(0.99, False), (0.0, True), (None, True)])
 def test_the_promise_for_the_index_decides_whether_it_answers(ranker, tmp_path, threshold, answers):
     ranker.index(TEXTS, tmp_path / "index").close()
-    promise = {"risk": 0.05, "confidence": 0.9, "examples": 100, "answered": 0.5, "threshold": threshold}
-    promises = () if threshold is None else (Promise(**promise),)
+    promises = () if threshold is None else (promise(threshold=threshold),)
     fitted_on = FittedOn(data="", examples=9, candidates=8, date="", index="index")
-    fingerprint = model_fingerprint(ranker.model, ranker.text)
-    made = Calibration(temperature=1.0, none=50.0, fingerprint=fingerprint, promises=promises, fitted_on=fitted_on)
-    made.save("model")
+    calibrated(ranker, none=50.0, promises=promises, fitted_on=fitted_on).save_pretrained("model")
     assert (replies("--index", "index", said="hi !\n") != [NO_ANSWER]) is answers
     assert replies("--index", "index", "--min-probability", "0", said="hi !\n") != [NO_ANSWER]
     assert replies("-c", *TEXTS, said="hi !\n") != [NO_ANSWER]  # no promise for these

@@ -98,11 +98,8 @@ def test_a_model_file(make_ranker, tmp_path):
     command_fails(CheckpointError, r"model: damaged \(Bad CRC-32", "check", path)
 
 
-def test_what_is_none_of_these(tmp_path):
+def test_an_index_and_what_is_none(make_ranker, sentences, tmp_path):
     command_fails(CheckpointError, "no such model, index or .opt file", "check", tmp_path / "nothing")
-
-
-def test_an_index(make_ranker, sentences, tmp_path):
     make_ranker("bi").index(sentences, tmp_path / "index")
     assert run_command("check", tmp_path / "index").stdout == f"{tmp_path / 'index'}: an index, undamaged\n"
     (vectors,) = (tmp_path / "index").glob("vectors-*.int8.npy")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -35,10 +36,10 @@ def test_shorter_vectors(run, make_ranker, sentences, tmp_path):
     ranker.save_pretrained(tmp_path / "whole")
     run(tmp_path / "whole", tmp_path / "short", "--vector-dim", "5", "--onnx")
     assert "their first 5 dimensions" in (tmp_path / "short" / "README.md").read_text()
-    expected = torch.as_tensor(ranker.encode_candidates(sentences))[:, :5]
+    expected = ranker.encode_candidates(sentences)[:, :5]
     for backend in ("torch", "onnx"):
         short = Ranker.from_pretrained(tmp_path / "short", device="cpu", backend=backend)
-        torch.testing.assert_close(torch.as_tensor(short.encode_candidates(sentences)), expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(short.encode_candidates(sentences), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(ConfigError, match="this ranker is ONNX graphs"):
         short.shortened(3)
     many = ("export", tmp_path / "whole", tmp_path / "no", "--vector-dim", "1000")
@@ -120,12 +121,10 @@ def test_a_reranker_of_the_hub(run, make_reranker, sentences, tmp_path):
     assert 'from_pretrained("ours")' in card
     assert "CrossEncoder" not in card
     contexts, candidates = ["how are you ?"], ["i am fine .", "two dogs", " ".join(sentences * 3)]
-    expected = torch.as_tensor(Ranker.load(source, device="cpu").score(contexts, candidates))
+    expected = Ranker.load(source, device="cpu").score(contexts, candidates)
     for backend in ("torch", "onnx"):
-        scores = torch.as_tensor(
-            Ranker.from_pretrained(tmp_path / "ours", backend=backend, device="cpu").score(contexts, candidates)
-        )
-        torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
+        ours = Ranker.from_pretrained(tmp_path / "ours", backend=backend, device="cpu")
+        np.testing.assert_allclose(ours.score(contexts, candidates), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_model_file(run, ranker, model_file, tmp_path, sentences):
@@ -133,23 +132,15 @@ def test_a_model_file(run, ranker, model_file, tmp_path, sentences):
     listed = [str(Path(line.split()[0]).relative_to(tmp_path / "out")) for line in shown.splitlines()]
     assert listed == files_of(ranker.model, "README.md")
     again = Ranker.from_pretrained(tmp_path / "out", device="cpu")
-    expected, found = (torch.as_tensor(one.score([sentences[:2]], sentences)) for one in (ranker, again))
-    assert (found - expected).abs().max() < 5e-2 * expected.abs().max()
+    expected, found = (one.score([sentences[:2]], sentences) for one in (ranker, again))
+    assert abs(found - expected).max() < 5e-2 * abs(expected).max()
     card = (tmp_path / "out" / "README.md").read_text()
-    for fact in ("selection:convai2", "0.8367", "`--batchsize`", "bfloat16", "# out"):
-        assert fact in card
+    facts = ("selection:convai2", "0.8367", "`--batchsize`")
+    assert all(fact in card for fact in (*facts, "bfloat16", "# out"))
 
     run(tmp_path / "out", tmp_path / "again")  # a folder of an earlier export keeps what is known of its training
     again = (tmp_path / "again" / "README.md").read_text()
-    for fact in (
-        "selection:convai2",
-        "0.8367",
-        "`--batchsize`",
-        "stored in float32",
-        "# again",
-        'from_pretrained("again")',
-    ):
-        assert fact in again
+    assert all(fact in again for fact in (*facts, "stored in float32", "# again", 'from_pretrained("again")'))
     assert "bfloat16" not in again.partition("## Training")[0]
 
 
@@ -173,21 +164,21 @@ def test_graphs(run, ranker, model_file, examples, tmp_path, sentences):
     assert last.startswith("R5@1 on 2 examples: ")
     before, after = (float(word) for word in last.split() if word.replace(".", "").isdigit() and "." in word)
     assert last.endswith(f"({after - before:+.2f} points)")
+    expected = Ranker.from_pretrained(tmp_path / "out", device="cpu").score(["hello"], sentences)
     for backend, tolerance in (("onnx", 1e-4), ("onnx-int8", 0.5)):
-        found = torch.as_tensor(
-            Ranker.from_pretrained(tmp_path / "out", backend=backend, device="cpu").score(["hello"], sentences)
-        )
-        expected = torch.as_tensor(Ranker.from_pretrained(tmp_path / "out", device="cpu").score(["hello"], sentences))
-        assert (found - expected).abs().max() < tolerance * expected.abs().max()
+        exported = Ranker.from_pretrained(tmp_path / "out", backend=backend, device="cpu")
+        assert abs(exported.score(["hello"], sentences) - expected).max() < tolerance * abs(expected).max()
 
 
-def test_an_export_of_an_export_says_what_it_has(run, model_file, tmp_path):
+def test_an_export_of_an_export_says_what_it_has(run, ranker, model_file, tmp_path):
     """Also what somebody wrote into the card stays."""
     pytest.importorskip("onnxruntime")
     run(model_file, tmp_path / "out")
     with (tmp_path / "out" / "README.md").open("a") as card:
         card.write("\n## Limits\n\n# out\n\nNone.\n")
     run(tmp_path / "out", tmp_path / "graphs", "--onnx")
+    graphs = ("context.onnx", "candidates.onnx", "onnx.json")
+    assert files_in(tmp_path / "graphs") == files_of(ranker.model, "README.md", *graphs)
     card = (tmp_path / "graphs" / "README.md").read_text()
     assert "| ONNX graphs | float32 |" in card
     assert "## Limits" in card
@@ -196,13 +187,6 @@ def test_an_export_of_an_export_says_what_it_has(run, model_file, tmp_path):
     assert "ONNX" not in card
     assert "stored in float16" in card
     assert "## Limits" in card
-
-
-def test_onnx_alone(run, ranker, model_file, tmp_path):
-    pytest.importorskip("onnxruntime")
-    run(model_file, tmp_path / "out", "--onnx")
-    graphs = ("context.onnx", "candidates.onnx", "onnx.json")
-    assert files_in(tmp_path / "out") == files_of(ranker.model, "README.md", *graphs)
 
 
 def fails(error: type[Exception], match: str, *arguments: object) -> None:
@@ -229,12 +213,7 @@ def test_options_that_cannot_be_used(model_file, examples, tmp_path, error, mess
     [
         ("", "has no examples"),
         ('{"context": "hi", "response": "ho"}', r"bad.jsonl: has no 'candidates', and no second response"),
-        ('{"context": [], "response": "ho", "candidates": ["ho"]}', r"line 1: the context is empty"),
         ('{"context": "hi", "response": ["ho"], "candidates": ["ho"]}', r"line 1: the response is list, not a text"),
-        (
-            '{"context": "hi", "response": "ho", "candidates": {"ho": 1}}',
-            r"line 1: the candidates are not a list of texts",
-        ),
     ],
 )
 def test_examples_that_cannot_be_used(model_file, tmp_path, line, message):

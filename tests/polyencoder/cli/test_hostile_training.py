@@ -30,10 +30,7 @@ TRAINING = {
     ),
     "nothing to start from": (["train", "--train", "pairs.jsonl", "--out", "out"], "give either backbone"),
     "two to start from": ([*TRAIN, "--backbone", "model"], "give either backbone"),
-    "no backbone": (
-        ["train", "--train", "pairs.jsonl", "--backbone", "./nothing", "--out", "out"],
-        "nothing",
-    ),
+    "no backbone": (["train", "--train", "pairs.jsonl", "--backbone", "./nothing", "--out", "out"], "nothing"),
     "another architecture": ([*TRAIN, "--architecture", "bi"], "is of the architecture poly, not bi"),
     "no architecture": ([*TRAIN, "--architecture", "tri"], "architecture is 'tri'; it must be one of bi, poly"),
     "no file of settings": ([*TRAIN, "--config", "no.yaml"], "no.yaml: cannot be read"),

@@ -63,13 +63,7 @@ def test_fairseq(run, calls, tmp_path, states):
     assert f"parlai train_model -m polyencoder --backbone {tmp_path / 'out'} " in second
 
 
-@pytest.mark.parametrize(
-    ("flags", "encoding"),
-    [
-        (["--codes", "codes"], Codes(Path("codes"))),
-        ([], PlainWords()),
-    ],
-)
+@pytest.mark.parametrize(("flags", "encoding"), [(["--codes", "codes"], Codes(Path("codes"))), ([], PlainWords())])
 def test_fairseqs_encoding_is_that_of_the_files(run, calls, flags, encoding):
     run(FAIRSEQ, *FAIRSEQ_FLAGS[:2], *flags)
     assert calls == [("fairseq", "model.pt", {"dictionary": Path("dict.txt"), "encoding": encoding})]

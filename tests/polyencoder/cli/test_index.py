@@ -126,10 +126,11 @@ def test_a_recall_is_measured_and_told(call, texts, tmp_path, ranker, command):
     folder, contexts = tmp_path / "index", tmp_path / "contexts.jsonl"
     contexts.write_text('{"context": ["do you ski ?", "no ."]}\n{"context": "hello"}\n')
     options = ["--recall", 0.99, "--contexts", contexts]
+    making = ("index", "--candidates", texts, "--out", folder, "--faiss", "ivf-flat,nlist=4,nprobe=1")
     if command == "index":
-        said = call("index", "--candidates", texts, "--out", folder, "--faiss", "ivf-flat,nlist=4,nprobe=1", *options)
+        said = call(*making, *options)
     else:
-        call("index", "--candidates", texts, "--out", folder, "--faiss", "ivf-flat,nlist=4,nprobe=1")
+        call(*making)
         said = call("update", "--index", folder, *options)
     tuned = FolderIndex.open(folder, ranker).meta.faiss.tuned
     assert (tuned.measured, tuned.contexts, tuned.source) == (1.0, 2, str(contexts))
@@ -194,9 +195,8 @@ def test_an_index_of_another_installation_is_searched_once_it_is_trusted(call, t
         call(*search)
     assert call(*search, "--exactness", "exact")
     assert "trusted" in call("update", "--index", folder, "--trust-faiss")
-    assert call(*search, "--exactness", "certified") == call(*search, "--exactness", "exact").replace(
-        "exact", "certified"
-    )
+    exact, certified = (call(*search, "--exactness", kind) for kind in ("exact", "certified"))
+    assert certified == exact.replace("exact", "certified")
     call("index", "--candidates", texts, "--out", tmp_path / "plain")
     with pytest.raises(ConfigError, match="FAISS"):
         call("update", "--index", tmp_path / "plain", "--trust-faiss")
@@ -219,19 +219,8 @@ def test_updates(call, model, ranker, tmp_path):
     (tmp_path / "ids.txt").write_text("0\n1\n\n")
     changed = write("changed.jsonl", {"id": 3, "text": "another text", "n": 1})
     new = write("new.jsonl", {"id": "x", "text": "text x"})
-    said = call(
-        "update",
-        "--index",
-        folder,
-        "--remove",
-        tmp_path / "ids.txt",
-        "--remove-id",
-        2,
-        "--update",
-        changed,
-        "--add",
-        new,
-    )
+    gone = ("--remove", tmp_path / "ids.txt", "--remove-id", 2)
+    said = call("update", "--index", folder, *gone, "--update", changed, "--add", new)
     assert said == f"{folder}: 3 removed, 1 changed, 1 added\n{folder}: 4 candidates\n"
     assert found(folder, ranker) == {"another text", "text 4", "text 5", "text x"}
     assert ids(folder, ranker, n=1) == {"3"}

@@ -98,13 +98,7 @@ def test_some_pairs_may_have_no_negative(run):
     assert [record["candidates"] for record in found[1:3]] == [[pair["response"]] for pair in PAIRS[1:3]]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--ranks", "50-100"],
-        ["-n", 3, "--max-positive-similarity", "-0.99"],
-    ],
-)
+@pytest.mark.parametrize("options", [["--ranks", "50-100"], ["-n", 3, "--max-positive-similarity", "-0.99"]])
 def test_without_any_negative_nothing_is_written(run, tmp_path, options):
     with pytest.raises(InputError, match="not written, as no pair has a hard negative: there are too few .* for ranks"):
         run(*options)
@@ -126,18 +120,10 @@ def test_by_words(run):
 @pytest.mark.parametrize(
     ("arguments", "pairs", "error", "message"),
     [
-        (["-n", "0"], PAIRS, ConfigError, "negatives is 0; it must be at least 1"),
         (["--words", "--index", "x"], PAIRS, ConfigError, "words .* index"),
         (["--max-positive-similarity", "1.5"], PAIRS, ConfigError, "max_positive_similarity is 1.5"),
-        (["--ranks", "a-b"], PAIRS, ConfigError, "ranks 'a-b': give the first and the last"),
         ([], [], InputError, "pairs.jsonl: no pair in it"),
-        (
-            [],
-            [{"context": "hello"}],
-            InputError,
-            "line 1: has no 'response'; it has 'context'. Name .* the response",
-        ),
-        ([], [{"context": [], "response": "x"}], InputError, "line 1: the context is empty"),
+        ([], [{"context": "hello"}], InputError, "line 1: has no 'response'; it has 'context'. Name .* the response"),
         (
             [],
             [{"context": 5, "response": "x"}],

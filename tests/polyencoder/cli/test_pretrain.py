@@ -14,19 +14,17 @@ from polyencoder.cli.main import main
 from tests.commands import invoke
 from tests.parameters import mostly_long
 from tests.polyencoder.cli.commands import with_files_once
+from tests.polyencoder.cli.conftest import THINGS
 
 pytestmark = pytest.mark.slow
-
-WORDS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Twenty conversations, pairs, and a vocabulary of these."""
     monkeypatch.chdir(tmp_path)
-    talks = [
-        [f"do you like {word} ?", f"my {word} is {how} .", f"{how} {word} !"] for word in WORDS for how in ("ok", "mad")
-    ]
+    both = [(word, how) for word in THINGS for how in ("ok", "mad")]
+    talks = [[f"do you like {word} ?", f"my {word} is {how} .", f"{how} {word} !"] for word, how in both]
     (tmp_path / "talks.jsonl").write_text("".join(json.dumps({"turns": talk}) + "\n" for talk in talks))
     pairs = [{"context": talk[:1], "response": talk[1]} for talk in talks]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))

@@ -85,12 +85,8 @@ def test_groups(ask, run, ranker, folder):
 
 def test_hybrid(ask, run, ranker, folder, tmp_path, sentences):
     for flag in ("--hybrid", "--words-only"):
-        command_fails(
-            ConfigError,
-            f"{folder}: has no words to search by; an index folder has them with `polyencoder index --words`",
-            "search",
-            *("--model", tmp_path / "model", "--index", folder, "--context", "hello", flag),
-        )
+        search = ("--model", tmp_path / "model", "--index", folder, "--context", "hello", flag)
+        command_fails(ConfigError, f"{folder}: has no words .* with `polyencoder index --words`", "search", *search)
     update = ["update", "--model", tmp_path / "model", "--index", folder]
     for said in ("words of 8 texts added", "words there already"):
         assert run_command(*update, "--words").stdout.splitlines() == [f"{folder}: {said}", f"{folder}: 8 candidates"]
@@ -104,9 +100,8 @@ def test_hybrid(ask, run, ranker, folder, tmp_path, sentences):
     assert f"{alone['hits'][0]['word_score']:.2f} by words  words  id3" in shown
     nothing = "  no candidate has a word of the context, except its turns (--keep-turns keeps these)\n"
     assert run("--context", "?!", "--words-only").stdout == f"> ?!\n{nothing}"
-    run_command(
-        "index", "--model", tmp_path / "model", "--words", "--candidates", "-", "--out", tmp_path / "new", input="4711"
-    )
+    making = ("index", "--model", tmp_path / "model", "--words", "--candidates", "-", "--out", tmp_path / "new")
+    run_command(*making, input="4711")
     assert "words: of all texts" in run_command("index", "--info", tmp_path / "new").stdout
 
 
@@ -145,9 +140,8 @@ def test_the_command(ranker, folder, tmp_path):
 def test_contexts_of_lines_and_records(ask, ranker, folder, tmp_path):
     lines = f"{CONTEXTS[0][0]}\n\n{json.dumps({'context': CONTEXTS[1], 'id': 5})}\n"
     (tmp_path / "contexts.txt").write_text(lines)
-    (tmp_path / "contexts.jsonl").write_text(
-        json.dumps({"text": CONTEXTS[0][0]}) + "\n" + json.dumps({"context": CONTEXTS[1], "id": 5}) + "\n"
-    )
+    records = [{"text": CONTEXTS[0][0]}, {"context": CONTEXTS[1], "id": 5}]
+    (tmp_path / "contexts.jsonl").write_text("\n".join(map(json.dumps, records)))
     by_standard_input = ask(input=lines)
     assert [record["context"] for record in by_standard_input] == CONTEXTS
     assert [record.get("id") for record in by_standard_input] == [None, 5]
@@ -173,12 +167,10 @@ def test_filters(ask, ranker, folder, flags, filter):
     assert answers(ask(*given, "--context", "hello")) == [expected(ranker, "hello", folder, filter=filter)]
 
 
-def test_nothing_passes_the_filter(run):
+def test_nothing_is_left(run, sentences):
+    """By a filter, or because all candidates are turns."""
     shown = run("--context", "hello", "--filter", "n=none").stdout
     assert shown == "> hello\n  no candidate passes the filter\n"
-
-
-def test_nothing_is_left_but_turns_of_the_context(run, sentences):
     shown = run(*[part for one in sentences for part in ("--context", one)]).stdout
     assert shown.endswith("\n  every candidate is a turn of the context (--keep-turns keeps these)\n")
 
@@ -202,13 +194,8 @@ def test_effort_and_length_of_lists(folder, ranker, tmp_path):
 
     def command(name: str, *options: object) -> str:
         given = [name, "--model", tmp_path / "model", "--index", folder, *options]
-        done = subprocess.run(
-            [sys.executable, "-m", "polyencoder.cli.main", *map(str, given)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        words = [sys.executable, "-m", "polyencoder.cli.main", *map(str, given)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -253,11 +240,7 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
         (CheckpointError, "nowhere: no index", ["--index", "nowhere"]),
         (CheckpointError, "polyencoder.json: no index", ["--index", "MODEL/polyencoder.json"]),
         (ConfigError, "contexts is not read with context: give one of them", ["--contexts", "contexts.txt"]),
-        (
-            InputError,
-            "cannot re-rank: .* `polyencoder train --architecture cross",
-            ["--rerank", "MODEL"],
-        ),
+        (InputError, "cannot re-rank: .* `polyencoder train --architecture cross", ["--rerank", "MODEL"]),
     ],
 )
 def test_options_that_cannot_be_used(folder, tmp_path, error, message, options):

@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 
 from tests.commands import invoke
 from tests.model_folders import weights_in
+from tests.polyencoder.cli.conftest import THINGS
 
 pytestmark = [pytest.mark.usefixtures("forked_commands"), pytest.mark.slow]
 
 KILLED = "tests.polyencoder.cli.killed"
-WORDS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def folder(tmp_path, backbone_folder, edit_json):
     """Twenty pairs, and an encoder without dropout, which each process draws for itself."""
     records = [
         {"context": ["hello !", f"{greeting} {word} ?"], "response": f"my {word} is {greeting} ."}
-        for word in WORDS
+        for word in THINGS
         for greeting in ("today", "great")
     ]
     for name in ("train", "valid"):
@@ -50,14 +50,8 @@ def arguments(folder, out: str, *more: object) -> list[str]:
 
 def two_processes(*command: str, module: str = "polyencoder.cli.main", **more: str) -> subprocess.CompletedProcess[str]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.run(
-        [*torchrun, "-m", module, *command],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=150,
-        env={**os.environ, **more},
-    )
+    options = {"capture_output": True, "text": True, "check": False, "timeout": 150, "env": {**os.environ, **more}}
+    return subprocess.run([*torchrun, "-m", module, *command], **options)
 
 
 def test_two_processes_learn_what_one_does(folder):

@@ -22,16 +22,7 @@ from tests.parameters import mostly_long
 pytestmark = pytest.mark.slow
 
 
-@mostly_long(
-    "architecture",
-    [
-        "poly",
-        "cross",
-        "bi",
-        "late",
-    ],
-    quick=2,
-)
+@mostly_long("architecture", ["poly", "cross", "bi", "late"], quick=2)
 def test_a_model_that_can_be_used(run, arguments, pairs, architecture):
     # A late-interaction encoder's loss is 0 in float32 after 30.
     epochs = {"cross": 2, "late": 8}.get(architecture, 20)
@@ -121,24 +112,9 @@ def test_the_card_describes_the_kept_model(arguments, pairs):
 def test_a_yaml_file_holds_settings_and_flags_go_before_it(run, arguments, pairs):
     (pairs / "run.yaml").write_text("architecture: bi\nepochs: 1\nseed: 7\nlearning-rate: 1.0\n")
     run(*arguments, "--config", pairs / "run.yaml")
-    settings = json.loads(json.dumps(Ranker.from_pretrained(pairs / "out", device="cpu").model.config.architecture))
-    assert settings == "bi"
+    assert Ranker.from_pretrained(pairs / "out", device="cpu").model.config.architecture == "bi"
     card = (pairs / "out" / "README.md").read_text()
     assert "`0.01`" in card  # the flag, not the file's
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("epoch: 3\n", "unknown setting 'epoch'; did you mean 'epochs'"),
-        ("- 3\n", "must hold `name: value` lines"),
-        ("a: [\n", "not YAML"),
-    ],
-)
-def test_a_yaml_file_that_cannot_be_used(run, arguments, pairs, text, message):
-    (pairs / "run.yaml").write_text(text)
-    with pytest.raises((ConfigError, InputError), match=message):
-        run(*arguments, "--config", pairs / "run.yaml")
 
 
 def test_hard_negatives_distillation_and_held_out_data(run, arguments, pairs, backbone_folder):
@@ -204,8 +180,7 @@ def test_encoders_are_compiled(run, arguments, monkeypatch):
 
 def test_a_ranker_that_is_trained_on_keeps_its_architecture_and_may_get_other_lengths(run, arguments, pairs):
     run(*arguments, "--architecture", "poly", "--n-codes", 4, "--epochs", 1)
-    start = arguments[3:]
-    start = [part for part in start if part not in ("--reduction", "mean")]
+    start = [part for part in arguments[3:] if part not in ("--reduction", "mean")]
     start[start.index("--out") + 1] = pairs / "again"
     start[start.index("--text-truncate") + 1] = 20
     run("train", "--init", pairs / "out", *start, "--context-prompt", "hi ! ", "--epochs", 1)
@@ -248,11 +223,14 @@ def test_a_cross_encoder_starts_from_a_bi_encoder(run, arguments, pairs):
         ("train: 7", "run.yaml: train is 7; it must be a text"),
         ("seed: true", "run.yaml: seed is True; it must be a whole number"),
         ("output_scaling: much", "run.yaml: output_scaling is 'much'; it must be a number or 'auto'"),
+        ("epoch: 3", "unknown setting 'epoch'; did you mean 'epochs'"),
+        ("- 3", "must hold `name: value` lines"),
+        ("a: [", "not YAML"),
     ],
 )
-def test_values_of_a_yaml_file_that_cannot_be(run, arguments, pairs, line, message):
+def test_a_yaml_file_that_cannot_be_used(run, arguments, pairs, line, message):
     (pairs / "run.yaml").write_text(f"{line}\n")
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, InputError), match=message):
         run(*arguments, "--config", pairs / "run.yaml")
 
 

@@ -14,11 +14,9 @@ from polyencoder.training.losses import OF_LABELS
 from polyencoder.training.run import train_ranker
 from tests.commands import run_command
 from tests.parameters import mostly_long
+from tests.polyencoder.cli.conftest import KINDS, THINGS
 
 pytestmark = pytest.mark.slow
-
-THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
-KINDS = ["today", "great", "fine", "high"]
 
 
 def record(thing, kind, *, top):
@@ -34,7 +32,7 @@ def files(tmp_path_factory):
 
     def make(top):
         folder = tmp_path_factory.mktemp("graded")
-        records = [record(thing, kind, top=top) for thing in THINGS for kind in KINDS]
+        records = [record(thing, kind, top=top) for thing in THINGS for kind in KINDS[:4]]
         for name, part in (("train", records), ("valid", records[::3])):
             (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in part))
         return folder
@@ -67,16 +65,13 @@ def test_a_run_raises_ndcg(objective, train, files, tmp_path, caplog):
     losses = [float(found) for found in re.findall(r"loss ([\d.e-]+), R@1 of the batch", caplog.text)]
     assert len(losses) >= 4
     assert losses[-1] < losses[0]
-    report = json.loads(
-        run_command("evaluate", "-m", tmp_path / "out", "--data", files[1] / "valid.jsonl", "--json").output
-    )
+    evaluated = run_command("evaluate", "-m", tmp_path / "out", "--data", files[1] / "valid.jsonl", "--json")
+    report = json.loads(evaluated.output)
     assert report["nDCG@10"] == pytest.approx(trained, abs=1e-3)
 
 
 def test_labels_that_an_objective_cannot_read(train, tmp_path):
-    with pytest.raises(
-        InputError, match=r"train.jsonl, line 1: objective bce reads labels as probabilities, but one is 2"
-    ):
+    with pytest.raises(InputError, match=r"train.jsonl, line 1: objective bce reads labels as prob.*, but one is 2"):
         train("bce", "--candidates", "inline", top=2)
     with pytest.raises(ConfigError, match="objective listnet has no meaning with candidates 'batch'"):
         train("listnet", "--candidates", "batch")
@@ -115,10 +110,8 @@ def test_mined_candidates_never_have_the_labels_of_others(make_ranker, tmp_path)
     rows += [{"messages": [{"role": "assistant", "content": "my ski ."}], "context": "hi", "response": "my ski ."}]
     rows[2] |= {"labels": ["sport", "greeting"]}
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run_command(
-        *("mine", "-m", tmp_path / "model", "-p", tmp_path / "pairs.jsonl", "--no-progress", "-n", 1),
-        *("-o", tmp_path / "out.jsonl"),
-    )
+    mine = ("mine", "-m", tmp_path / "model", "-p", tmp_path / "pairs.jsonl", "--no-progress", "-n", 1)
+    run_command(*mine, "-o", tmp_path / "out.jsonl")
     mined = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["labels"] for row in mined] == [[1, 0], [1, 0], ["sport", "greeting"]]
 
@@ -139,10 +132,8 @@ def test_records_in_memory_train_as_their_files_do(files, backbone_folder, tmp_p
     assert (found.before, found.trained) == (expected.before, expected.trained)
     weights = [(tmp_path / name / "polyencoder.safetensors").read_bytes() for name in ("files", "rows")]
     assert weights[0] == weights[1]
-    bad, settings = (
-        [rows["train"][0], {**rows["train"][1], "labels": [1]}],
-        {**fields, **named, "out": tmp_path / "bad"},
-    )
+    bad = [rows["train"][0], {**rows["train"][1], "labels": [1]}]
+    settings = {**fields, **named, "out": tmp_path / "bad"}
     with pytest.raises(InputError, match="my rows, row 2: has 1 labels for 4 candidates"):
         train_ranker(TrainSettings(**settings), train=bad, valid=rows["valid"])
     with pytest.raises(InputError, match="my rows, row 1: is neither a record with named columns nor an Example: 'hi'"):

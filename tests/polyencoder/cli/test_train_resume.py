@@ -40,14 +40,7 @@ def test_a_limit_of_time_may_be_raised(run, arguments, pairs):
     assert "in 10 updates" in run(*arguments, *flags, "--max-seconds", 1e6)
 
 
-@mostly_long(
-    ("candidates", "kills"),
-    [
-        ("inline", [3, 8]),
-        ("batch", [8]),
-    ],
-    quick=1,
-)
+@mostly_long(("candidates", "kills"), [("inline", [3, 8]), ("batch", [8])], quick=1)
 def test_a_killed_run_that_streams_goes_on_bit_by_bit(run, arguments, pairs, losses, candidates, kills):
     """Two epochs of five batches, from two files, mixed in a buffer that holds a part of them."""
     lines = (pairs / "train.jsonl").read_text().splitlines(keepends=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -31,6 +31,11 @@ def check_json_lines(out: str | os.PathLike[str]) -> None:
     """Raises ConfigError if a file of JSON lines has another ending, by which commands would read it."""
     if (path := Path(out)).suffix.lower() not in (".jsonl", ".ndjson", ".json"):
         raise ConfigError(f"{path}: JSON lines are written; give the file the ending .jsonl", argument="out")
+
+
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values for JSON, without those that are None."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def one_line(text: str) -> str:
