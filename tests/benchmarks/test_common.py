@@ -19,10 +19,7 @@ EVALUATE = partial(partial, eval)  # gives a function of texts, and can be pickl
 
 def test_each_has_a_process_in_which_it_stays():
     pid = "__import__('os').getpid()"
-    with (
-        run_in_process(EVALUATE, threads=1) as first,
-        run_in_process(EVALUATE, threads=1) as second,
-    ):
+    with run_in_process(EVALUATE, threads=1) as first, run_in_process(EVALUATE, threads=1) as second:
         pids = {first(pid), second(pid), os.getpid()}
         assert len(pids) == 3
         assert first(pid) in pids

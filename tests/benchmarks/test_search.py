@@ -180,13 +180,7 @@ def test_answering(datapath, tmp_path, monkeypatch):
     monkeypatch.setattr(logging.logger, "level", logging.logger.level)
     texts, contexts = read_candidates(datapath), read_contexts(datapath, 3)
     rows = answering.measure(
-        datapath,
-        texts,
-        contexts,
-        tmp_path,
-        size_of={"layers": 1, "dim": 16, "heads": 2},
-        counts=(10, 40),
-        cross=(1, 4),
+        datapath, texts, contexts, tmp_path, size_of={"layers": 1, "dim": 16, "heads": 2}, counts=(10, 40), cross=(1, 4)
     )
     ours = [row["system"] for row in rows if row["candidates"] == 40]
     assert ours == [*SYSTEMS, "ParlAI's poly-64"] == [row["system"] for row in rows if row["candidates"] == 10]

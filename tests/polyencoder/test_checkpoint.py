@@ -10,13 +10,7 @@ import safetensors.torch
 import torch
 
 from polyencoder import checkpoint
-from polyencoder.checkpoint import (
-    check_folder,
-    holds_encoder,
-    holds_ranker,
-    load_folder,
-    load_weights,
-)
+from polyencoder.checkpoint import check_folder, holds_encoder, holds_ranker, load_folder, load_weights
 from polyencoder.config import DenseConfig
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.ranker import Ranker
@@ -94,7 +88,7 @@ def test_a_loaded_model_is_ready_for_use(folder):
 @pytest.mark.parametrize("step", NAMES)
 def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch, sentences, step):
     """At whichever file the disk is full, it is the old model that is there, not a mixture of two."""
-    before = torch.as_tensor(Ranker.from_pretrained(folder).score([sentences[:1]], sentences))
+    before = Ranker.from_pretrained(folder).score([sentences[:1]], sentences)
     names = files_in(folder)
     write_text = Path.write_text
 
@@ -117,7 +111,7 @@ def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch
     assert files_in(folder) == names
     again = Ranker.from_pretrained(folder)
     assert again.model.config.architecture == "poly"
-    assert torch.equal(torch.as_tensor(again.score([sentences[:1]], sentences)), before)
+    assert np.array_equal(again.score([sentences[:1]], sentences), before)
 
 
 @pytest.mark.slow
@@ -127,8 +121,8 @@ def test_a_kill_between_the_renames_leaves_the_old_model_or_the_new_one(
 ):
     old, new = Ranker.from_pretrained(folder), make_ranker("poly", seed=1, output_scaling=5.0)
     killed_after(renames, lambda: new.save_pretrained(folder))
-    expected = torch.as_tensor((new if renames else old).score([sentences[:1]], sentences))
-    assert torch.equal(torch.as_tensor(Ranker.from_pretrained(folder).score([sentences[:1]], sentences)), expected)
+    expected = (new if renames else old).score([sentences[:1]], sentences)
+    assert np.array_equal(Ranker.from_pretrained(folder).score([sentences[:1]], sentences), expected)
 
 
 @pytest.mark.parametrize("name", ["polyencoder.json", "tokenizer.json"])
@@ -171,10 +165,7 @@ def test_of_two_that_save_at_once_one_waits(folder, make_ranker, monkeypatch, se
     monkeypatch.setattr(os, "replace", renamed)
     make_ranker("bi", seed=1).save_pretrained(folder)
     second.join()
-    assert np.array_equal(
-        Ranker.from_pretrained(folder, device="cpu").score(sentences[:1], sentences),
-        other.score(sentences[:1], sentences),
-    )
+    assert np.array_equal(*(one.score(sentences[:1], sentences) for one in (Ranker.from_pretrained(folder), other)))
 
 
 @pytest.mark.slow
@@ -207,14 +198,8 @@ def test_a_missing_file_is_named(folder, name):
     [
         (lambda w: w.pop("codes.codes"), "codes.codes is missing$"),
         (lambda w: w.update({"linear.bias": torch.zeros(1)}), "linear.bias is not part of this model$"),
-        (
-            lambda w: w.update({"codes.codes": torch.zeros(5, 16)}),
-            r"codes.codes has shape \[5, 16\], the model needs \[4, 16\]$",
-        ),
-        (
-            lambda w: [w.pop("codes.codes"), w.update({"linear.bias": torch.zeros(1), "more": torch.zeros(1)})],
-            r"codes.codes is missing \(and 2 more\)$",
-        ),
+        (lambda w: w.update({"codes.codes": torch.zeros(5, 16)}), r"codes.codes has shape \[5, 16\], .* \[4, 16\]$"),
+        (lambda w: w.update({"more": w.pop("codes.codes")}), r"codes.codes is missing \(and 1 more\)$"),
     ],
 )
 def test_weights_that_do_not_fit_are_named(folder, change_weights, change, message):
@@ -251,10 +236,7 @@ def test_a_truncated_file(folder, name, kept):
         ({"colour": "red"}, "polyencoder.json: unknown setting 'colour'; it must be one of architecture,"),
         ({"architecture": ...}, "polyencoder.json: not the configuration of a ranker"),
         ({"backbone": {"model_type": "bort"}}, "knows no model type 'bort'"),
-        (
-            {"architecture": "resnet50"},
-            "polyencoder.json: architecture is 'resnet50'; it must be one of bi, poly, cross, late, c",
-        ),
+        ({"architecture": "resnet50"}, "polyencoder.json: architecture is 'resnet50'; it must be one of bi, poly, c"),
         ({"architecture": "convert"}, "polyencoder.json: a convert model needs its sizes, `convert`"),
     ],
 )

@@ -8,7 +8,6 @@ import os
 import numpy as np
 import pandas
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from polyencoder.checks import (
@@ -46,30 +45,16 @@ def test_candidates_of_any_sequence(kind, ranker):
     found = ranker.rank("hi", given)
     assert found == ranker.rank("hi", TEXTS)
     assert all(type(one.text) is str for one in found)
-    torch.testing.assert_close(
-        torch.as_tensor(ranker.score(np.array(["hi", "you"]), given)),
-        torch.as_tensor(ranker.score(["hi", "you"], TEXTS)),
+    np.testing.assert_allclose(
+        ranker.score(np.array(["hi", "you"]), given), ranker.score(["hi", "you"], TEXTS), rtol=1e-5, atol=1e-5
     )
 
 
 @pytest.mark.parametrize(
     "candidates",
     [
-        "text",
-        b"text",
-        None,
-        3,
-        [1],
-        [None],
-        ["a", 2.0],
-        [["a"]],
-        {"a": 1},
-        {"a"},
-        range,
-        [b"a"],
-        [HALF],
-        [],
-        np.array("x"),
+        *("text", b"text", None, 3, {"a": 1}, {"a"}, range, np.array("x")),
+        *([1], [None], ["a", 2.0], [["a"]], [b"a"], [HALF], []),
     ],
     ids=str,
 )
@@ -116,7 +101,7 @@ def test_what_is_no_count(value):
         checked_count("top_k", value)
 
 
-def test_counts_of_numpy():
+def test_what_numpy_holds():
     assert checked_count("n", np.int64(3)) == 3
     assert checked_texts("texts", np.array(["a"])) == ["a"]
     assert type(checked_text("text", np.str_("a"))) is str
@@ -145,22 +130,10 @@ def test_places(name):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n_codes", "4"),
-        ("n_codes", 4.0),
-        ("n_codes", True),
-        ("n_codes", None),
-        ("n_codes", 0),
-        ("output_scaling", float("nan")),
-        ("output_scaling", float("inf")),
-        ("output_scaling", 0.0),
-        ("output_scaling", "1"),
-        ("share_encoders", 1),
-        ("normalize", None),
-        ("reduction", None),
-        ("reduction", ["first"]),
-        ("text", {}),
-        ("backbone", []),
-        ("backbone", {"model_type": 3}),
+        *(("n_codes", value) for value in ("4", 4.0, True, None, 0)),
+        *(("output_scaling", value) for value in (float("nan"), float("inf"), 0.0, "1")),
+        *[("share_encoders", 1), ("normalize", None), ("reduction", None), ("reduction", ["first"])],
+        *[("text", {}), ("backbone", []), ("backbone", {"model_type": 3})],
     ],
 )
 def test_fields_of_a_configuration(field, value, make_config):
@@ -210,10 +183,7 @@ def test_json_from_outside_has_its_problems_named_by_their_place():
     assert json_problem([deep]) == ("0.0.0", "is nested more than 100 levels deep: keep fewer")
     assert json_problem({"a": ["b", {"c": "\ud83d"}]})[0] == "a.1.c"
     assert json_problem({"a": {"\ud83d": 1}})[0] == "a"
-    assert json_problem([1.5, {"a": float("-inf")}]) == (
-        "1.a",
-        "is -inf; nan and infinity cannot be kept, leave it out",
-    )
+    assert json_problem([1.5, {"a": float("-inf")}])[0] == "1.a"
     assert lone_surrogates([float("nan")]) is None
     assert lone_surrogates(["fine", {"\ud83d": 1}]).startswith("character 1 of")
 

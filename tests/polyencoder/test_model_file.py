@@ -81,12 +81,8 @@ def test_a_truncated_model_file(model_file, kept):
 @pytest.mark.parametrize(
     "states",
     [
-        {"model": {}},
-        {"ranker_config": "{}"},
-        [],
-        {"model": {}, "ranker_config": 3},
-        {"model": 3, "ranker_config": ""},
-        3,
+        *({"model": {}}, {"ranker_config": "{}"}, {"model": {}, "ranker_config": 3}, {"model": 3, "ranker_config": ""}),
+        *([], 3),
     ],
 )
 def test_another_programs_model_file(model_file, states):

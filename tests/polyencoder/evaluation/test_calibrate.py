@@ -139,10 +139,8 @@ def test_of_a_search_too():
         def __call__(self, contexts):
             return [hits for _ in contexts]
 
-    found, expected = (
-        observe_search(Search(), [SEVERAL, ONE]),
-        observations_of([SEVERAL, ONE], [(0, SCORES), (1, SCORES)]),
-    )
+    found = observe_search(Search(), [SEVERAL, ONE])
+    expected = observations_of([SEVERAL, ONE], [(0, SCORES), (1, SCORES)])
     assert torch.equal(found.scores, expected.scores)
     assert torch.equal(found.right, expected.right)
     assert (found.depth, expected.depth) == (DEPTH, None)
@@ -161,9 +159,8 @@ def test_the_fit_adds_the_probabilities_of_the_right_ones():
     def likelihood(slope: float, none: float) -> float:
         total = 0.0
         for asked in (seen, seen.without_the_right()):
-            for row, right, among in zip(
-                asked.scores.tolist(), asked.right.tolist(), asked.among.tolist(), strict=True
-            ):
+            rows = (asked.scores.tolist(), asked.right.tolist(), asked.among.tolist())
+            for row, right, among in zip(*rows, strict=True):
                 weights = [math.exp(slope * score) for score in row]
                 rest = among * math.exp(none)
                 picked = sum(w for w, is_right in zip(weights, right, strict=True) if is_right) or rest

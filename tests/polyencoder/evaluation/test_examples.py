@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -26,13 +28,14 @@ def test_recall_is_how_often_the_label_is_first(make_ranker, sentences, architec
 
 
 def test_recall_of_what_cannot_be_counted(make_ranker):
-    ranker = make_ranker("bi")
-    with pytest.raises(InputError, match="no example to evaluate the ranker on"):
-        recall_at_1(ranker, [])
-    with pytest.raises(InputError, match="example 2: the label 'c' is not among its 2 candidates"):
-        recall_at_1(ranker, [Example(["hi"], "a", ["a", "b"]), Example(["hi"], "c", ["a", "b"])])
-    with pytest.raises(InputError, match="my.jsonl, line 7: the label 'a' is not among its 1 candidates"):
-        recall_at_1(ranker, [Example(["hi"], "a", ["b"], "my.jsonl, line 7")])
+    """By a ranker and by the keyword baseline."""
+    for count in (partial(recall_at_1, make_ranker("bi")), partial(evaluate_tfidf, ["aa bb"])):
+        with pytest.raises(InputError, match="no example to evaluate the ranker on"):
+            count([])
+        with pytest.raises(InputError, match="example 2: the label 'c' is not among its 2 candidates"):
+            count([Example(["hi"], "aa", ["aa", "bb"]), Example(["hi"], "c", ["aa", "bb"])])
+        with pytest.raises(InputError, match="my.jsonl, line 7: the label 'a' is not among its 1 candidates"):
+            count([Example(["hi"], "a", ["b"], "my.jsonl, line 7")])
 
 
 @pytest.mark.parametrize("architecture", ["bi", "cross", "late"])
@@ -75,10 +78,3 @@ def test_equal_tokens_have_equal_scores(make_ranker, monkeypatch, architecture):
     assert all(own[0] == own[1] == own[3] != own[2] for own in scores.values())
     ranks = [evaluate(ranker, [Example(["hi"], text, texts)]).report()["rank"] for text in texts[:2]]
     assert ranks[0] == ranks[1]
-
-
-def test_the_baseline_refuses_what_a_ranker_refuses():
-    with pytest.raises(InputError, match="example 1: the label 'cc' is not among its 2 candidates"):
-        evaluate_tfidf(["aa bb"], [Example(["hi"], "cc", ["aa", "bb"])])
-    with pytest.raises(InputError, match="no example to evaluate the ranker on"):
-        evaluate_tfidf(["aa bb"], [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
@@ -27,8 +28,8 @@ def test_the_same_scores(make_ranker, tmp_path, sentences, architecture, dtype, 
     assert {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {getattr(torch, dtype)}
     again = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     assert {p.dtype for p in again.model.parameters()} == {torch.float32}
-    expected, found = (torch.as_tensor(one.score([sentences[:2]], sentences)) for one in (ranker, again))
-    assert (found - expected).abs().max() <= tolerance * expected.abs().max()
+    expected, found = (one.score([sentences[:2]], sentences) for one in (ranker, again))
+    assert abs(found - expected).max() <= tolerance * abs(expected).max()
 
 
 def test_weights_that_are_too_large_for_float16(make_ranker, tmp_path):
@@ -48,11 +49,10 @@ def test_graphs_are_of_the_rounded_weights(make_ranker, tmp_path, sentences):
     change = export_folder(ranker, tmp_path / "out", dtype="bfloat16", int8=True, examples=examples)
     rounded = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     graphs = Ranker.from_pretrained(tmp_path / "out", backend="onnx", device="cpu")
-    expected = torch.as_tensor(rounded.score([sentences[:2]], sentences))
-    assert torch.allclose(torch.as_tensor(graphs.score([sentences[:2]], sentences)), expected, atol=1e-3)
-    assert (
-        change.before == sum(rounded.rank(one.turns, one.choices, top_k=1)[0].text == one.label for one in examples) / 3
-    )
+    both = [one.score([sentences[:2]], sentences) for one in (graphs, rounded)]
+    np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-3)
+    right = [rounded.rank(one.turns, one.choices, top_k=1)[0].text == one.label for one in examples]
+    assert change.before == sum(right) / 3
     assert 0 <= change.after <= 1
     assert "| ONNX graphs | float32 and int8 |" in (tmp_path / "out" / "README.md").read_text()
 
@@ -60,7 +60,9 @@ def test_graphs_are_of_the_rounded_weights(make_ranker, tmp_path, sentences):
     assert files_in(tmp_path / "out") == files_of(ranker.model, "README.md")
 
 
-@pytest.mark.parametrize("fails_at", ["weights", "card"])
+@pytest.mark.parametrize(
+    "fails_at", ["polyencoder.checkpoint.safetensors.torch.save_file", "polyencoder.export.folder.model_card"]
+)
 @pytest.mark.parametrize("was_there", [False, True])
 def test_an_export_that_fails_leaves_what_was_there(make_ranker, monkeypatch, tmp_path, fails_at, was_there):
     if was_there:
@@ -70,11 +72,7 @@ def test_an_export_that_fails_leaves_what_was_there(make_ranker, monkeypatch, tm
     def fail(*args, **options):
         raise OSError("disk full")
 
-    name = {
-        "weights": "polyencoder.checkpoint.safetensors.torch.save_file",
-        "card": "polyencoder.export.folder.model_card",
-    }
-    monkeypatch.setattr(name[fails_at], fail)
+    monkeypatch.setattr(fails_at, fail)
     with pytest.raises(CheckpointError, match=r"cannot be written \(disk full\)"):
         export_folder(make_ranker("poly"), tmp_path / "out")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -87,13 +85,9 @@ def test_a_folder_with_other_things_is_left_alone(make_ranker, tmp_path):
     (tmp_path / "link").symlink_to("gone")
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "README.md").write_text("mine")
-    for name, message in [
-        ("file", "file: is a file"),
-        ("link", "link: is a link to gone, which does not exist"),
-        ("project", "project: has other files in it"),
-    ]:
+    for message in ("file: is a file", "link: is a link to gone, which does not ex", "project: has other files in it"):
         with pytest.raises(CheckpointError, match=message):
-            export_folder(ranker, tmp_path / name)
+            export_folder(ranker, tmp_path / message.partition(":")[0])
     (tmp_path / "project" / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(CheckpointError, match="project: holds an encoder"):
         export_folder(ranker, tmp_path / "project")
@@ -112,7 +106,7 @@ def test_a_new_export_takes_the_place_of_the_earlier_one_alone(make_ranker, tmp_
 def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, tmp_path, sentences, killed_after):
     pytest.importorskip("onnxruntime")
     old, new = make_ranker("bi"), make_ranker("bi", seed=1, output_scaling=5.0)
-    expected = [torch.as_tensor(ranker.score([sentences[:1]], sentences)) for ranker in (old, new)]
+    expected = [ranker.score([sentences[:1]], sentences) for ranker in (old, new)]
     for ranker, name in ((old, "old"), (new, "new")):
         export_folder(ranker, tmp_path / name, onnx=True)
     files = len(files_in(tmp_path / "new"))
@@ -120,9 +114,8 @@ def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, tmp_path, 
         shutil.copytree(tmp_path / "old", out := tmp_path / f"out-{renames}")
         killed_after(renames, lambda out=out: _place(tmp_path / "new", out))
         for backend in ("torch", "onnx"):
-            ranker = Ranker.from_pretrained(out, backend=backend, device="cpu")
-            scores = torch.as_tensor(ranker.score([sentences[:1]], sentences))
-            torch.testing.assert_close(scores, expected[renames > 0], rtol=1e-4, atol=1e-4)
+            scores = Ranker.from_pretrained(out, backend=backend, device="cpu").score([sentences[:1]], sentences)
+            np.testing.assert_allclose(scores, expected[renames > 0], rtol=1e-4, atol=1e-4)
 
 
 def _place(source, target):

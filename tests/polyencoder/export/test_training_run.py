@@ -14,6 +14,11 @@ OVERRIDE = {"task": "selection:convai2", "learningrate": 5e-05, "backbone": "/ho
 OVERRIDE |= {"model_file": "/home/someone/model", "datapath": "/home/someone/data", "init_model": None}
 
 
+SHOWN = {"backbone": "minilm", "learningrate": 5e-05, "task": "selection:convai2"}
+ALL = {**OVERRIDE, "batchsize": 16, "num_epochs": -1, "mutators": None, "verbose": True}
+CONVERT = {"hidden_size": 64, "quantization_update": 20}
+
+
 @pytest.fixture
 def model_file(tmp_path) -> Path:
     return tmp_path / "model"
@@ -24,28 +29,17 @@ def write(model_file: Path, suffix: str, values) -> None:
     Path(f"{model_file}{suffix}").write_text(text)
 
 
-def test_flags_that_were_given(model_file):
-    write(model_file, ".opt", {"override": OVERRIDE, "batchsize": 16})
-    assert read_run(model_file).flags == {
-        "backbone": "minilm",
-        "learningrate": 5e-05,
-        "task": "selection:convai2",
-    }
-
-
-def test_flags_of_an_opt_that_does_not_say_which_were_given(model_file):
-    write(model_file, ".opt", {**OVERRIDE, "batchsize": 16, "num_epochs": -1, "mutators": None, "verbose": True})
-    assert read_run(model_file).flags == {
-        "backbone": "minilm",
-        "batchsize": 16,
-        "learningrate": 5e-05,
-        "task": "selection:convai2",
-    }
-
-
-def test_the_settings_of_an_architecture_are_among_them(model_file):
-    write(model_file, ".opt", {"model": "convert", "hidden_size": 64, "quantization_update": 20, "history_size": 4})
-    assert read_run(model_file).flags == {"hidden_size": 64, "quantization_update": 20}
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        ({"override": OVERRIDE, "batchsize": 16}, SHOWN),
+        (ALL, {**SHOWN, "batchsize": 16}),  # which were given is not known
+        ({"model": "convert", "history_size": 4, **CONVERT}, CONVERT),
+    ],
+)
+def test_flags(model_file, options, flags):
+    write(model_file, ".opt", options)
+    assert read_run(model_file).flags == flags
 
 
 def test_the_last_report_that_was_written_counts(model_file):

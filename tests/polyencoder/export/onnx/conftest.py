@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from filelock import FileLock
@@ -49,6 +51,13 @@ N_LAYERS = {
     "late": 0,
     "cross": 1,
 }
+
+
+assert_close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+
+
+def load_graphs(folder, backend: str = "onnx") -> Ranker:
+    return Ranker.from_pretrained(folder, backend=backend, device="cpu")
 
 
 @pytest.fixture(params=KINDS)

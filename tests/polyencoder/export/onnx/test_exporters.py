@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 
-import numpy as np
 import onnx
 import pytest
 import torch
 import transformers
 from transformers import AutoModel
 
-from polyencoder import ConfigError, Ranker
+from polyencoder import ConfigError
 from polyencoder.encoding.graph import Graph
 from polyencoder.export.onnx import export_onnx, exporters
 from polyencoder.export.onnx.exporters import write_graph
@@ -19,7 +18,7 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.export_steps import Step
 from polyencoder.text import TokenBatch, pad
 from tests.parameters import mostly_long
-from tests.polyencoder.export.onnx.conftest import BY_CURRENT_EXPORTER, N_LAYERS
+from tests.polyencoder.export.onnx.conftest import BY_CURRENT_EXPORTER, N_LAYERS, assert_close, load_graphs
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +76,7 @@ def check_graph(backbone: Backbone, path) -> None:
         with torch.no_grad():
             (expected,) = Outputs(backbone)(tokens.ids, tokens.mask)
         (found,) = graph(tokens.sequences()).values()
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+        assert_close(found, expected)
 
 
 def said(caplog) -> list[str]:
@@ -127,11 +126,8 @@ def test_other_rankers(make_exportable, sentences, tmp_path, by_current_exporter
     ranker = make_exportable(kind)
     export_onnx(ranker, tmp_path)
     assert opset(tmp_path / ("scorer.onnx" if kind == "cross" else "context.onnx")) == exporters.OPSET
-    graphs = Ranker.from_pretrained(tmp_path, backend="onnx", device="cpu")
     contexts = [["hi"], sentences[:3], sentences]
-    np.testing.assert_allclose(
-        graphs.score(contexts, sentences), ranker.score(contexts, sentences), rtol=1e-4, atol=1e-4
-    )
+    assert_close(load_graphs(tmp_path).score(contexts, sentences), ranker.score(contexts, sentences))
 
 
 @mostly_long("implementation", [None, "eager"], quick=1)
@@ -176,7 +172,7 @@ def test_what_the_exporter_cannot_follow_is_traced_and_the_log_says_so(tmp_path,
     with torch.no_grad():
         (expected,) = step(tokens.ids, tokens.mask)
     (found,) = Graph(tmp_path / "graph.onnx")(tokens.sequences()).values()
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert_close(found, expected)
 
 
 @pytest.mark.skipif(not exporters.IS_CURRENT, reason="this torch's exporter needs nothing else")
