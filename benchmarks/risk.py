@@ -212,7 +212,6 @@ def _first_turns(datapath: Path, n: int) -> list[str]:
 
 
 def _dialogues(datapath: Path) -> Iterator[tuple[str, list[str]]]:
-    """The split and the turns of each."""
     for _, row in records(datapath / "dailydialog" / "dialogues.jsonl.gz"):
         yield row["split"], row["turns"]
 

@@ -128,7 +128,6 @@ def _measured(
 
 
 def _ratios(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
-    """Our speed relative to the other peer's."""
     ours, other = rows
     return {
         name: ours["examples_per_second"] / other["examples_per_second"],

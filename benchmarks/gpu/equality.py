@@ -146,7 +146,6 @@ def _gradient(trainer: Trainer, examples: Sequence[Example]) -> Tensor:
 
 
 def _tail(losses: Sequence[float]) -> float:
-    """The mean of the last quarter."""
     part = losses[-max(1, len(losses) // 4) :]
     return sum(part) / len(part)
 

@@ -85,7 +85,6 @@ def _timed(
 
 
 def _ours(made: Ranker, config: TrainingConfig, data: Sequence[Example], cached: int) -> Callable[[], object]:
-    """A step of the library's trainer, tokenizing included."""
     trainer, collate = Trainer(made, replace(config, grad_cache=cached)), Collator(made.text)
     return lambda: trainer.step(collate(list(data)))
 

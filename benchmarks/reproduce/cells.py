@@ -167,7 +167,6 @@ def _steps(flags: Flags, *, task: Task, model: Model, processes: int, where: str
 
 
 def _warmed_up(flags: Flags, batch: int) -> Iterator[tuple[str, Any]]:
-    """Replace `warmup-examples` by the equivalent `warmup-updates`."""
     for name, value in flags.items():
         yield ("warmup-updates", math.ceil(int(value) / batch)) if name == "warmup-examples" else (name, value)
 

@@ -254,7 +254,6 @@ def _in_order(dataset: Any, batch_size: int, drop_last: bool, **_: Any) -> Batch
 
 
 def _examples(datapath: str, datatype: str, *, seed: int) -> Iterator[Example]:
-    """Examples of the task; training examples in a seeded order."""
     teacher = teacher_of(CONVAI2, datatype=datatype, mutators="flatten", datapath=datapath, teacher_seed=seed)
     for _ in range(teacher.num_examples()):
         message = teacher.act()

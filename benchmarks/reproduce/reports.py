@@ -62,7 +62,6 @@ def training_amount(model: Path, *, batch: int) -> TrainingAmount:
 
 
 def _object(printed: str) -> str:
-    """The last JSON object in a command's output."""
     start = printed.find("{") if printed.lstrip().startswith("{") else printed.rfind("\n{") + 1
     return printed[start:] if start >= 0 else ""
 
@@ -78,7 +77,6 @@ def _json(text: str, where: str) -> dict[str, Any]:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
-    """The finite numbers of a nested mapping."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name}.")

@@ -204,7 +204,6 @@ def _engines(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict
 
 
 def _vectors(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> Vectors:
-    """The rows that are searched, below `folder`."""
     real = _array(flags.vectors)
     if real is None and _has_encoder(flags):
         real = torch.from_numpy(ranker().encode_candidates(read_candidates(flags.datapath, flags.real)))

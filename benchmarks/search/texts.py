@@ -83,7 +83,6 @@ def _convai2(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
 
 
 def _file_of(datapath: Path, pattern: str) -> Path:
-    """The largest file of this name: it has the most texts."""
     paths = [path for path in datapath.glob(pattern) if path.is_file()]
     if not paths:
         raise SystemExit(f"{datapath}: has no {pattern}; --datapath is ParlAI's data folder (docs/tasks.md)")

@@ -78,6 +78,5 @@ class MtebRanker:
 
 
 def _text(row: dict[str, Any]) -> str:
-    """A document's title and text, as MTEB joins them."""
     joined = f"{row.get('title') or ''} {row['text']}".strip()
     return joined or _EMPTY

@@ -134,7 +134,6 @@ def _last_report(path: str) -> dict[str, Any] | None:
 
 
 def _best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
-    """The validation report of the saved model."""
     reports = stats.get("valid_reports") or []
     best = stats.get("best_valid")
     return next((one for one in reports if best == one.get(metric)), None)
