@@ -7,7 +7,7 @@ Each question is encoded once. For each of `--resamples` splits `--examples` que
 `promised` have a promise, and `broken` one that more wrong answers break, at most 5 % by its confidence. Beside it: the
 lowest score above which 90 % of the answers to the same calibration questions are right.
 
-- banking77: MiniLM, untrained. An intent's score is that of its most similar training question. Questions without an
+- banking77: MiniLM, untrained. An intent's score is its most similar training question's. Questions without an
   answer are first turns of DailyDialog.
 - shop: the 240 questions and 40 replies of `make demo`, MiniLM, half of them for the calibration; likewise.
 - dialogue: DailyDialog's validation and test turns, among 20 replies, with `--dialogue` (default: MiniLM). Turns
@@ -52,14 +52,14 @@ TOOLS = Path(__file__).parents[1] / "examples" / "tools.py"
 
 
 class Questions(NamedTuple):
-    """Questions whose answers are known, and the same questions as they are asked."""
+    """Questions with known answers, and the same questions as users ask them."""
 
     answerable: Observations
     outside: Observations | None = None
     """Questions of another kind, which no candidate answers; None for the same ones without their right candidates."""
 
     def mixed(self, rng: np.random.Generator, *, unanswerable: float) -> Observations:
-        """The questions; by chance so many of them have no right answer."""
+        """The questions; a random share of them have no right answer."""
         answerable, keep = self.answerable, torch.as_tensor(rng.random(len(self.answerable)) >= unanswerable)
         if self.outside is None:
             return answerable.where(keep)

@@ -6,7 +6,7 @@ Three comparisons on ConvAI2, batches of 64 (`--batch`), the other labels as neg
 utterances: a tiny transformer (1 layer, 32 dimensions, to time the data pipeline), a small one (4 layers,
 256), both in ParlAI's own training loop; and fine-tuning `--backbone` with our agent and with sentence-transformers'
 trainer (MultipleNegativesRankingLoss), the same weights, batch, lengths, precision and examples. Loading is not timed.
-The peers take turns, each in a separate process, `--repeats` times; ratios are those of the medians, in wall-clock time
+The peers take turns, each in a separate process, `--repeats` times; ratios compare medians, in wall-clock time
 (`..._vs_...`) and in processor time (`..._processor`), which is more stable on a busy machine. `--bf16` trains our
 agent in bfloat16.
 """
@@ -48,7 +48,7 @@ FINE_TUNING = {  # what sentence-transformers does: one encoder for both sides, 
     "label_truncate": 72,
 }
 Training = Callable[[int], tuple[float, float]]
-"""Seconds of so many training steps, of time and of the processor's."""
+"""Seconds of this many training steps, of time and of the processor's."""
 Make = Callable[[], Training]
 
 

@@ -54,7 +54,7 @@ class Losses(Callback):
 
 
 def attention(*, device: str, quick: bool) -> dict[str, Any]:
-    """Outputs and gradients of a batch of unlike lengths beside those of each of its sequences alone."""
+    """Outputs and gradients of a batch of unlike lengths, and of each of its sequences alone."""
     data = examples(8 if quick else 64, turns=6)
     made = ranker("bi", data, device=device, size=TINY if quick else SMALL)
     backbone = two_towers(made).context_tower
@@ -95,7 +95,7 @@ def _one_by_one(tokens: TokenBatch) -> list[TokenBatch]:
 
 
 def precision(*, device: str, quick: bool) -> dict[str, Any]:
-    """Gradients in each precision beside those of float32 at the same weights, and losses of a run, which fall.
+    """Gradients in each precision and in float32 at the same weights, and losses of a run, which fall.
 
     The losses of two runs are not compared: they differ as much from one bfloat16 run to another whose first weights
     differ by a thousandth, since the loss stays on a plateau until the model compares words.

@@ -21,7 +21,7 @@ TINY = {"dim": 32, "n_layers": 2, "n_heads": 2, "ffn_dim": 64}
 
 
 class Part(Protocol):
-    """Runs on a device, in miniature if `quick`; gives `rows`, `summary` and `checks`, of which each may be missing."""
+    """Runs on a device, in miniature if `quick`; gives `rows`, `summary` and `checks`; each may be missing."""
 
     def __call__(self, *, device: str, quick: bool) -> dict[str, Any]: ...
 

@@ -3,7 +3,7 @@
     python -m benchmarks.reproduce TABLE [--row ROW] [--scale small] [--seeds 3]
 
 A row consists of a few commands of this project. Their numbers are written to `--out`, a JSON file for each seed, and
-printed beside the paper's and those of docs/results.md. That page is generated from `tables/*.yaml` and
+printed beside the paper's and docs/results.md's. That page is generated from `tables/*.yaml` and
 `benchmarks/results` (`--write-docs`). Models and checkpoints are kept in `--runs`: after a kill or `--max-seconds`, the
 same command resumes. Several processes with the same command, say one for each core with OMP_NUM_THREADS=1, share the
 runs. Exit codes: 3, work is left; 1, a run failed, or files that it needs are missing.
@@ -39,7 +39,7 @@ from polyencoder.errors import PolyencoderError
 from polyencoder.storage.files import write_text
 
 OWN = Path("runs/results")
-"""Default folder of results; those of the repository are in `benchmarks/results`."""
+"""Default folder of results; the repository's are in `benchmarks/results`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ from polyencoder.cli.main import parse
 from polyencoder.errors import PolyencoderError
 
 MODULES = {"parlai.agents.ranker.launch": "parlai", "polyencoder.cli.main": "polyencoder"}
-"""Modules that torchrun starts, and the command that each one stands for."""
+"""Modules that torchrun starts, and the command of each."""
 _PATH_LIKE = (".", "/", "~")
 
 

@@ -1,4 +1,4 @@
-"""Compares the results of a user's runs with the paper's numbers and those of docs/results.md."""
+"""Compares the results of a user's runs with the paper's numbers and docs/results.md's."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def run(flags: argparse.Namespace) -> dict[str, object]:
     tested = Vectors(data.vectors[len(train) :], data.labels[len(train) :])
 
     def split(seed: int) -> tuple[Vectors, Vectors]:
-        """Vectors to train on, and those of a held-out tenth of each label's texts."""
+        """Vectors to train on, and vectors of a held-out tenth of each label's texts."""
         numbers = list(range(len(train)))
         if flags.per_intent:
             numbers, _ = draw_per_label([label for _, label in train], lambda _: flags.per_intent, seed=seed)

@@ -60,7 +60,7 @@ class Measured:
 
 
 Head = tuple[Column, Measured | None]
-"""A column of the page: the paper's numbers (None), or those of a scale."""
+"""A column of the page: the paper's numbers (None), or a scale's."""
 
 
 def page(results: Path) -> str:

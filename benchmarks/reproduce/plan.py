@@ -1,4 +1,4 @@
-"""Plans the runs of a command: those of a table's rows, after the runs that they depend on."""
+"""Plans the runs of a command: a table's rows, after the runs that they depend on."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def read_results(folder: Path, scale: str, run: ReproductionRun) -> list[Result]
 
 
 def machine_and_versions() -> tuple[dict[str, Any], dict[str, str]]:
-    """The machine and the package versions, which numbers depend on besides the settings."""
+    """The machine and the package versions, which numbers also depend on."""
     packages = {package: number for package in _PACKAGES if (number := version_of(package))}
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     hardware = {name: value for name, value in {**machine(), **gpu}.items() if name in _MACHINE and value is not None}

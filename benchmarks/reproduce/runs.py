@@ -64,7 +64,7 @@ class ReproductionRun:
 
     @property
     def models(self) -> list[str]:
-        """Placeholders of the encoders and rankers that it starts from, such as `minilm`; not those of other runs."""
+        """Placeholders of the encoders and rankers that it starts from, such as `minilm`; not other runs'."""
         words = [word for step in self.steps for word in step.command]
         named = [_PLACE.fullmatch(word) for flag, word in pairwise(words) if flag in _STARTS]
         return sorted({found["name"] for found in named if found and not found["of"]})

@@ -96,7 +96,7 @@ def read_scale(name: str) -> Scale:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """The values of a scale's file, merged over those of the scale that it is `based_on`."""
+    """The values of a scale's file, merged over the scale that it is `based_on`."""
     values = read_yaml(path)
     base = values.pop("based_on", None)
     return values if base is None else _over(_document(SCALES / f"{base}.yaml"), values)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.reproduce.tfidf --task selection:reddit --datatype test --datapath DATA
 
-prints one JSON object with recalls and MRR. Weights are those of the training labels; of a context the last line is
+prints one JSON object with recalls and MRR. Weights come from the training labels; of a context the last line is
 compared, the utterance after a persona, or with `--whole-context` all of it.
 """
 

@@ -130,7 +130,7 @@ def note(rows: int) -> str | None:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """The numbers that matter, None for those of cases that were not run."""
+    """The numbers that matter, None for cases that were not run."""
     of = {case: [row for row in rows if row["case"] == case] for case in CASES}
     table = [row for row in of["answering"] if not row["system"].startswith("cross-encoder")]
     best = indexed.fastest(of["indexed"]) or {}

@@ -108,7 +108,7 @@ def timed(
 
 
 def share_equal(replies: Sequence[str], others: Sequence[str] | None) -> float | None:
-    """How many replies are those of others, as a share; None where there are no others."""
+    """The share of replies that equal the others'; None where there are no others."""
     if others is None:
         return None
     return sum(one == other for one, other in zip(replies, others, strict=True)) / len(replies)

@@ -1,7 +1,7 @@
 """Measures search among many stored vectors: the scan, FAISS with exact scores, and MaxSim-like rankings.
 
 For each context the ten best, one context at a time; recall is counted against the scan:
-- torch: all rows scored in fp32 by torch; scan: the library's search, and scan_int8, that of int8 vectors;
+- torch: all rows scored in fp32 by torch; scan: the library's search; scan_int8: the same of int8 vectors;
 - hnsw, ivf-flat, ivf-pq: `FaissSearch` at several efforts, from the least to the one that finds nearly all;
 - certified: the share of contexts whose ten best are proven to be the best, by lists of each code's 4,096 nearest;
 - maxsim-max, maxsim-sum: a ranking by the largest or the sum of the codes' inner products, as engines for many

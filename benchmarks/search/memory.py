@@ -1,8 +1,8 @@
 """Measures the peak memory of indexing and of searching, each in a separate process, with libraries and model.
 
 Only the encoder's first layer runs, so that a million texts take minutes instead of hours. Embeddings, activations and
-buffers are those of the full model; the size of the missing layers' weights is reported (`layers_left_out_mb`). The
-texts are real ones, repeated with a number appended. `texts_mb` is the size of their file, `database_mb` that of the
+buffers are the full model's; the size of the missing layers' weights is reported (`layers_left_out_mb`). The
+texts are real ones, repeated with a number appended. `texts_mb` is their file's size, `database_mb` the size of the
 index's database of them, without and with words (MB = 10**6 bytes).
 """
 

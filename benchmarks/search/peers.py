@@ -11,7 +11,7 @@ Vectors of candidates are computed beforehand: those of real texts, and copies o
 texts with a number appended. A cross-encoder has no vectors: it is measured among the fewest candidates, and its time
 among more is extrapolated (`inferred_ms`).
 
-Memory is that of a process with one system that answers three contexts among the most candidates: its peak, including
+Memory is a process's with one system that answers three contexts among the most candidates: its peak, including
 libraries and model, and the part of it that is pages of files, such as the index, which the system can reclaim.
 """
 

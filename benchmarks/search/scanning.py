@@ -35,7 +35,7 @@ Find = Callable[[ContextEncoding], Array]
 def measure(
     vectors: Vectors, contexts_of: Callable[[int], ContextEncoding], *, codes: int, repeats: int
 ) -> list[dict[str, Any]]:
-    """The rows of the report; `contexts_of` makes contexts of so many codes."""
+    """The rows of the report; `contexts_of` makes contexts of this many codes."""
     in_memory = vectors.take(np.arange(len(vectors)))
     rows = []
     for count in sorted({1, codes}):

@@ -100,7 +100,7 @@ def _weights_of(module: Module) -> str:
 
 
 def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
-    """The model's tensors on the CPU, those of floating point in this dtype."""
+    """The model's tensors on the CPU, floating-point ones in this dtype."""
     check_choice("dtype", dtype, get_args(WeightDtype))
     if any(parameter.dtype.itemsize < 4 for parameter in model.parameters()):
         raise InputError("these weights were loaded in low precision: load the ranker without dtype to save it")
@@ -345,7 +345,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str
 
 
 def check_shapes(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], *, origin: str) -> None:
-    """Raises CheckpointError, naming the first problem, unless the weights are those of a model, by name and shape."""
+    """Raises CheckpointError, naming the first problem, unless the weights fit the model, by name and shape."""
     problems = [f"{name} is missing" for name in expected if name not in weights]
     problems += [f"{name} is not part of this model" for name in weights if name not in expected]
     problems += [
@@ -373,7 +373,7 @@ def _assemble(
         model = build_model(config)
     model.take_form_of(weights)
     check_shapes(model.state_dict(), weights, origin=origin)
-    # drawing initial weights takes longer than reading those of the file
+    # drawing initial weights takes longer than reading the file's
     model = model.to_empty(device="cpu") if model.is_all_weights else build_model(config)
     load_weights(model, weights, origin=origin)
     model.for_inference()  # a model file holds the training form of the weights

@@ -130,7 +130,7 @@ class TextConfig:
 
 @validated
 class ConvertConfig:
-    """Sections 2.1 and 2.2 of the paper, whose numbers are the defaults; in brackets those of its ablations (Table 4).
+    """Sections 2.1 and 2.2 of the paper, whose numbers are the defaults; in brackets its ablations' (Table 4).
 
     vocab_size: the ids that have embeddings, unknown characters' included. hidden_size: of these, and of the blocks.
     attention_limits: of each block, how many positions apart two tokens may be that see each other. attention_heads (8)
@@ -165,7 +165,7 @@ class ConvertConfig:
 
     @property
     def separator_id(self) -> int:
-        """The id between the last utterance and earlier ones, after that of padding; neither has an embedding."""
+        """The id between the last utterance and earlier ones, after padding's; neither has an embedding."""
         return self.vocab_size + 1
 
 
@@ -181,7 +181,7 @@ class DenseConfig:
 
 
 TurnEnd = Whole | tuple[Whole, ...] | None
-"""The id of the token that ends a turn of a context, or those of several; None where nothing does."""
+"""The id, or ids, of the tokens that end a turn of a context; None where nothing does."""
 
 
 @validated
@@ -262,7 +262,7 @@ class RankerConfig:
 
     @property
     def residual(self) -> bool:
-        """Whether the score is that of another ranker, the `base`, plus the model's own."""
+        """Whether the score is another ranker's, the `base`, plus the model's own."""
         return self.base is not None
 
     @property

@@ -18,7 +18,7 @@ class PolyencoderError(RuntimeError):
             it. A command line adds its flag to the message.
         where: the file, folder or address at fault, which precedes the message.
         public: what a server tells its clients, without its paths, addresses and models; None for the message alone
-            if there is a `where`, else nothing is said of it.
+            if there is a `where`, else nothing.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ PARAMETERS: dict[str, tuple[str, ...] | str] = {
     "cache_folder": "the environment's HF_HOME is the folder of downloads",
     "local_files_only": "the environment's HF_HUB_OFFLINE=1 forbids downloads",
 }
-"""Parameters, and their names here, of which a function has the first it knows, or a sentence without its full stop."""
+"""Parameters, and their names here, the first that a function has, or a sentence without its full stop."""
 
 
 def guess(name: str, allowed: Collection[str]) -> str:

@@ -76,7 +76,7 @@ def _load_parts(name: str | os.PathLike[str]) -> tuple[Path, Parts]:
 
 
 def cast_weights(encoder: TorchEncoder, dtype: WeightDtype) -> None:
-    """Casts the weights of the model's encoders to `dtype`; the fingerprints stay those of the loaded weights."""
+    """Casts the weights of the model's encoders to `dtype`; the fingerprints still describe the loaded weights."""
     if dtype == "float32":
         return
     import torch

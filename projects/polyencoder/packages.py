@@ -57,7 +57,7 @@ def require(module: str, *, extra: str = "") -> Any:
 
 
 def missing(module: str, *, extra: str = "") -> ConfigError:
-    """The error for a package that is not installed; arguments are those of `require`."""
+    """The error for a package that is not installed; takes the arguments of `require`."""
     ours = "parlai-polyencoder" if version_of("polyencoder-runtime") is None or not extra else "polyencoder-runtime"
     install = f"'{ours}[{extra}]'" if extra else ours
     return ConfigError(f"the package `{module.partition('.')[0]}` is not installed: pip install {install}")

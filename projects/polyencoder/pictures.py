@@ -31,7 +31,7 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
 
 
 def draw_reliability(measured: Reliability, path: str | os.PathLike[str]) -> None:
-    """Draws the share of right answers against their probability; those of a perfect calibration are on the diagonal.
+    """Draws the share of right answers against their probability; a perfect calibration is on the diagonal.
 
     The area of a point is the share of the answers in its bin.
 

@@ -44,7 +44,7 @@ def progress_bar(
 
 
 class ProgressLines:
-    """Writes a line every so many seconds, and behind those, or `always`, one at the end."""
+    """Writes a line every few seconds, and after these, or `always`, one at the end."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class PolyencoderRanker:
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
-        """The best documents, best first: copies, with their relevance as score. `top_k` replaces that of the init."""
+        """The best documents, best first: copies, with their relevance as score. `top_k` overrides the component's."""
         top_k = self.top_k if top_k is None else _checked(top_k)
         self.warm_up()
         assert self._relevance is not None

@@ -151,8 +151,8 @@ def _test_promises(path: str, calibration: Calibration | None, *, model: str) ->
         chance = chance_of(wrong, rated, risk=risk)
         if chance < 1 - CONFIDENCE:
             say(
-                f"A risk of {risk:g} is not held: chance gives so many rejections with a probability of "
-                f"{chance:.2g}. Calibrate again, with examples as they are now.",
+                f"A risk of {risk:g} is not held: chance gives this many rejections with a probability of "
+                f"{chance:.2g}. Calibrate again, with recent examples.",
                 err=True,
             )
         else:

@@ -266,7 +266,7 @@ def _count_changes(
 
 
 def _remove(index: Index, ids: Iterable[str], paths: list[str]) -> int:
-    """Removes these ids, and those in files, of which an unknown one is named with its line."""
+    """Removes these ids, and the ids in files; an unknown id of a file is named with its line."""
     places: dict[str, str] = {}
     for path in paths:
         with open_bytes(path) as file:

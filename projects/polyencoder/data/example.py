@@ -89,7 +89,8 @@ class Example:
 
 def _check_label(name: str, number: Any) -> float:
     """Checks that a label is 0 or a number that float32 holds. InputError that names it."""
-    if isinstance(number, bool) or not isinstance(number, Real) or not 0 <= number < float("inf"):
+    is_number = isinstance(number, Real) and not isinstance(number, bool)
+    if not is_number or not 0 <= number < float("inf"):
         raise InputError(f"{name} is {number!r:.60}; give a finite number of 0 or more", argument="labels")
     if number and not _SMALLEST <= number <= _LARGEST:
         size = "large" if number > 1 else "small"

@@ -26,7 +26,7 @@ def judged_pairs(source: str | Path | DataFile, *, bad: OnBad = raise_it) -> Ite
     """Yields an example for each judged query, with its record, in the order of the file.
 
     Documents with a label above 0 are right, and those with 0 are candidates. Without any of 0 there are no candidates:
-    negatives are those of the batch, or sampled. Only documents that are judged are kept in memory.
+    negatives come from the batch, or are sampled. Only documents that are judged are kept in memory.
 
     source: the qrels, in BEIR's format or TREC's. The folder above theirs has `corpus.jsonl`, and `queries.jsonl` or
     `queries.tsv`, which may be compressed. bad: gets the error of a query whose labels are all 0, or of an id that the
@@ -55,7 +55,7 @@ def judged_pairs(source: str | Path | DataFile, *, bad: OnBad = raise_it) -> Ite
 
 
 def _beside(path: Path, name: str) -> str:
-    """The file of this name in the folder above that of the qrels, perhaps compressed; "" if there is none."""
+    """The file of this name in the folder above the qrels' folder, perhaps compressed; "" if there is none."""
     folder = path.parent.parent
     return next(
         (

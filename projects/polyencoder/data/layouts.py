@@ -40,7 +40,7 @@ Record = dict[str, Any]
 PARTS = ("context", "response", "candidates", "responses", "labels", "negatives")
 """The columns of a pair, which may have other names."""
 ROLES = {"human": "user", "gpt": "assistant", "function_call": "function", "observation": "tool"}
-"""OpenAI's roles for those of ShareGPT."""
+"""OpenAI's roles by ShareGPT's."""
 _NEGATIVE = re.compile(r"negative_(\d+)")
 
 
@@ -79,7 +79,7 @@ class Layout:
 def examples_of(
     record: Record, columns: Columns, *, where: str, add_response: bool = False, counts: Counter[str] | None = None
 ) -> list[tuple[Example, Record]]:
-    """Reads the examples of a record, one or those of a chat, each with a record of the columns of a pair.
+    """Reads the examples of a record, one or a chat's several, each with a record of the columns of a pair.
 
     where: the record's place, in errors. add_response: a response that is not among its candidates joins them. counts:
     of `chats`, their `replies`, those that are `answers`, and their `system` messages. InputError if the record has
@@ -302,7 +302,7 @@ def _message(item: Any, columns: Columns) -> Any:
 
 
 def _dialogue(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
-    """A pair for each turn but the first; of turns with speakers that are known, those of a chat."""
+    """A pair for each turn but the first; turns with known speakers are read as a chat."""
     turns = record[layout.needs[0]]
     if are_messages(turns):
         messages = [_message(item, columns) for item in turns]

@@ -52,7 +52,7 @@ class NegativeSampler:
         return list(dict.fromkeys(self._labels))
 
     def skip(self, draws: int, *, reader: Reader) -> None:
-        """Skips `draws` draws without a key, those of an interrupted run."""
+        """Skips an interrupted run's `draws` draws without a key."""
         self._draws = count_up(draws * reader.count + reader.number, reader.count)
 
     def complete(self, example: Example, *, key: str | None = None) -> Example:

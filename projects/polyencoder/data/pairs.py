@@ -78,7 +78,7 @@ def pairs_of_rows(
 ) -> Iterator[Example]:
     """The pairs of records in memory, such as a `datasets.Dataset`; an `Example` is one already.
 
-    `name` is that of the data, in errors; `add_response` as in `read_pairs`. Raises InputError for a row that is
+    `name` is the data's, for errors; `add_response` as in `read_pairs`. Raises InputError for a row that is
     neither, and what `bad` raises.
     """
     numbered = ((f"{name}, row {number}", row) for number, row in enumerate(rows, start=1))
@@ -177,7 +177,7 @@ def read_examples(
     Args:
         with_candidates: False for searches of an index: the right responses are the only candidates.
         num_negatives: how many candidates are drawn for a pair that has none; None for 19, or as many as there are.
-        negatives: files with the responses that they are drawn from; None for those of the source.
+        negatives: files with the responses that they are drawn from; None for the source's.
 
     Raises:
         InputError: as in `read_pairs`; for an empty file, and for one whose only response leaves nothing to draw.

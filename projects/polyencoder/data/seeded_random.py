@@ -37,7 +37,7 @@ class SeededRandom:
 
     def order(self, n: int) -> Iterator[int]:
         """Yields the numbers below n in random order; the first k cost O(k), however large n is."""
-        moved: dict[int, int] = {}  # Fisher-Yates on an array of which only the changed places are kept
+        moved: dict[int, int] = {}  # Fisher-Yates on an array; only its changed places are kept
         for here in range(n):
             drawn = here + self.below(n - here)
             value = moved.pop(here, here)

@@ -21,7 +21,7 @@ def ranks(scores: Tensor, labels: Tensor, *, right: Tensor | None = None) -> Ten
     """The rank, from 1, of each row's label among its scores: [batch], from [batch, n] and [batch].
 
     Wrong candidates with the label's own score count as better, and so does nan: a model that scores all alike is right
-    nowhere. All are better than a label with nan. `right` [batch, n]: further right candidates, none of which counts.
+    nowhere. All are better than a label with nan. `right` [batch, n]: further right candidates, which do not count.
     """
     better = ~(scores < scores.gather(1, labels.unsqueeze(1)))
     if right is not None:
@@ -37,7 +37,7 @@ def pool_ranks(scores: Tensor, pool: CandidatePool) -> Tensor:
 
 
 def merge_twins(scores: Tensor, pool: CandidatePool, keys: Sequence[Hashable]) -> tuple[Tensor, CandidatePool]:
-    """Masked scores [batch, n], and their pool, with texts of equal keys merged; the N of R{N}@k is that of texts."""
+    """Masked scores [batch, n], and their pool, with texts of equal keys merged; N of R{N}@k counts texts."""
     merged = without_twins(pool, keys)
     if merged is pool:
         return scores, pool
@@ -116,7 +116,7 @@ def of_scores(
 ) -> list[dict[str, float]]:
     """The metrics of each example from its scores [batch, n] and number of candidates.
 
-    Of several right candidates, the rank is that of the first, and the loss is -log of the probability of all together.
+    With several right candidates, the rank is the first one's, and the loss is -log of their joint probability.
     `graded` adds nDCG@10.
     """
     first, relevance = first_right(scores, pool), pool.relevance

@@ -38,7 +38,7 @@ def search_run(
     Candidates that equal their query are results like all others. The scores of a late-interaction encoder are those
     of its tokens for the candidates that it reads again; others keep their order behind them.
 
-    The arguments are those of `evaluate_retrieval`.
+    Takes the arguments of `evaluate_retrieval`.
 
     Raises:
         InputError: the index is empty, or a query has no text.
@@ -72,7 +72,7 @@ def rerank_run(
 ) -> dict[str, dict[str, float]]:
     """Re-ranks the first `depth` results of each query with a ranker; later ones follow in their order.
 
-    The arguments are those of `evaluate_retrieval`. A query without results gets none.
+    Takes the arguments of `evaluate_retrieval`. A query without results gets none.
 
     Raises:
         InputError: a document has no text, or a score is nan.
@@ -96,7 +96,7 @@ def rerank_run(
 
 
 def _joined(read: Sequence[tuple[str, float]], others: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Joins two lists of results, best first; scores of the second, a step of 1 each, are below those of the first."""
+    """Joins two lists of results, best first; the second's scores, a step of 1 each, are below the first's."""
     if not read:
         return dict(others)
     places = {score: place for place, score in enumerate(dict.fromkeys(score for _, score in others), 1)}

@@ -88,7 +88,7 @@ def model_card(
 def updated_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "float32", graphs: str = "") -> str:
     """Updates the card of a folder that is exported again: its name, the precision and the graphs.
 
-    Everything else stays, including what people wrote. The arguments are those of `model_card`.
+    Everything else stays, including what people wrote. Takes the arguments of `model_card`.
     """
     named, name = _LOADED.search(card), _name(name)
     rows = [("parameters", ranker.model.describe_weights(dtype)), *([("ONNX graphs", graphs)] if graphs else [])]

@@ -31,7 +31,7 @@ def push(
     dtype: WeightDtype = "float32",
     readme: str | None = None,
 ) -> str:
-    """Uploads a ranker with a model card (that of its folder `source`) in one commit; see `Ranker.push_to_hub`."""
+    """Uploads a ranker with a model card (its folder's, `source`) in one commit; see `Ranker.push_to_hub`."""
     api = HfApi(token=token)
     with tempfile.TemporaryDirectory() as folder:
         save_ranker(ranker, folder, dtype=dtype)  # first: what cannot be saved leaves no empty repository

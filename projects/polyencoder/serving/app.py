@@ -75,7 +75,7 @@ def create_app(service: Service) -> ASGIApp:
 
 
 def add_routes(app: FastAPI) -> FastAPI:
-    """Adds all routes but that of MCP to an application, which describes them at `/openapi.json` and `/docs`."""
+    """Adds all routes except MCP's to an application, which describes them at `/openapi.json` and `/docs`."""
     for module in _ROUTES:
         app.include_router(module.router)
     return app

@@ -119,8 +119,8 @@ class Engine:
     ) -> int:
         """Counts the tokens of a request.
 
-        Raises InputError above the limit. It names the first text that exceeds it: `places` are those of the first
-        items' texts in the request, the items after them have none (None: each item is a text).
+        Raises InputError above the limit. It names the first text that exceeds it: `places` are the positions
+        of the first items' texts in the request; later items have none (None: each item is a text).
         """
         total = 0
         places = range(len(items)) if places is None else places

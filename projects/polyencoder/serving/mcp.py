@@ -38,7 +38,7 @@ class _Operation(NamedTuple):
 
 
 def mcp_server(service: Service) -> Server[Any]:
-    """The tools `rerank`, `select` and, with an index, `search`: arguments, limits and answers are those of the routes.
+    """The tools `rerank`, `select` and, with an index, `search`, with the routes' arguments, limits and answers.
 
     What is wrong with a request is the tool's result, marked as an error, so that a language model can mend it.
     """

@@ -65,7 +65,7 @@ class _Listed(NamedTuple):
 
 
 class ToolProxy:
-    """The tools of several MCP servers, of which `listed` are shown.
+    """The tools of several MCP servers; only those in `listed` are shown.
 
     Args:
         max_tools: the most tools to list beside `find_tools`.

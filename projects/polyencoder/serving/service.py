@@ -84,7 +84,7 @@ class Service:
 
     @classmethod
     def load(cls, config: ServerConfig) -> Service:
-        """Loads the models and opens the index. Errors are those of `forward.load` and `of`."""
+        """Loads the models and opens the index. Raises what `forward.load` and `of` raise."""
         forward, index, reranker = load(config)
         return cls.of(config, forward, index=index, reranker=reranker)
 

@@ -268,7 +268,7 @@ class TextEncoder:
         return pad(sequences, pad_id=self.pad_id)
 
     def fingerprint(self, *, contexts: bool = True) -> str:
-        """Digest of everything tokenization depends on; without `contexts`, that of candidates."""
+        """Digest of everything tokenization depends on; without `contexts`, only what candidates depend on."""
         fields = {name: value for name, value in asdict(self.config).items() if contexts or name not in OF_CONTEXTS}
         return fingerprint([self.tokenizer.to_str(), json.dumps(fields)])
 

@@ -54,7 +54,7 @@ def export_onnx(
     """Exports a ranker as ONNX graphs, for `Ranker.from_pretrained(folder, backend="onnx")`.
 
     A bi-, poly- or late-interaction encoder becomes `context.onnx` and `candidates.onnx`, a cross-encoder
-    `scorer.onnx`; their inputs and outputs are those of `polyencoder.modeling.export_steps`. Weights of torch are
+    `scorer.onnx`; `polyencoder.modeling.export_steps` defines their inputs and outputs. Weights of torch are
     neither needed nor written.
 
     Args:
@@ -196,7 +196,7 @@ def _check(step: Step, batches: list[Rows], path: Path, *, name: str, pad_id: in
 
 
 def _real(step: Step, outputs: dict[str, Tensor], *, mask: Tensor) -> Tensor:
-    """The values of a step's outputs without those of padding, flattened; `mask` is that of the tokens."""
+    """The values of a step's outputs without padding, flattened; `mask` is the tokens'."""
     masks = {step.axes("mask"): mask}
     if "codes_mask" in outputs:
         masks[step.axes("codes_mask")] = outputs.pop("codes_mask")

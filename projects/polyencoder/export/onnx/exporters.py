@@ -1,6 +1,6 @@
 """Writes a step as an ONNX graph, with the installed torch's exporter.
 
-From torch 2.9 on, whose own default it is, `torch.export` follows the step with sizes that stand for any. An older
+From torch 2.9 on, where it is the default, `torch.export` follows the step with sizes that stand for any. An older
 torch traces it: what it does with one batch is written down, so that batch must be large enough
 (`export._token_batches`).
 

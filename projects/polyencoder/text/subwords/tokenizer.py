@@ -40,7 +40,7 @@ def runs(text: str) -> list[str]:
 def split_words(text: str) -> list[str]:
     """The words of a text, without their marks, as in ConveRT's published graphs.
 
-    Only A-Z are lower-cased. A word is a run of characters of which either none or all are punctuation or separators
+    Only A-Z are lower-cased. A word is a run of characters, either all punctuation or separators, or none
     (Unicode's P and Z), such as `", "` and `"..."`. A single space between two words of the first kind is implied.
 
     >>> split_words("Well, the cat -  yes")
@@ -105,7 +105,7 @@ class SubwordTokenizer:
         return self._special.get(token, self._ids.get(token))
 
     def get_vocab(self, with_added_tokens: bool = True) -> dict[str, int]:
-        """Ids by token, without those of unknown characters."""
+        """Ids by token, without unknown characters."""
         return self._ids | (self._special if with_added_tokens else {})
 
     def get_vocab_size(self, with_added_tokens: bool = True) -> int:
