@@ -38,13 +38,12 @@ def test_both_sides_rank_the_same_lists(bert, capsys):
 def test_their_best_candidates_are_those_of_maxsim(bert):
     pytest.importorskip("sentence_transformers.multi_vector_encoder")
     peer = multi_vector_encoder(bert, projected=False)
-    texts = ["hello there", "how are you", "i am fine", "what is your name", "good morning"]
-    context = peer.encode_query("hello , how are you ?", show_progress_bar=False)
-    tokens = peer.encode_document(texts, show_progress_bar=False)
+    context = peer.encode_query(QUESTION, show_progress_bar=False)
+    tokens = peer.encode_document(TEXTS, show_progress_bar=False)
     expected = [float((context @ one.T).max(1).values.sum()) for one in tokens]
-    order = sorted(texts, key=lambda text: -expected[texts.index(text)])
-    assert ranking_peer._best(peer, ["hello , how are you ?"], texts, None) == order
-    assert ranking_peer._best(peer, ["hello , how are you ?"], texts, tokens) == order
+    order = sorted(TEXTS, key=lambda text: -expected[TEXTS.index(text)])
+    assert ranking_peer._best(peer, [QUESTION], TEXTS, None) == order
+    assert ranking_peer._best(peer, [QUESTION], TEXTS, tokens) == order
 
 
 @pytest.fixture(params=["sentence-transformers", "sentence-transformers, projected", "pylate"])

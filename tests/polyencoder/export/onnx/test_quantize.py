@@ -91,9 +91,8 @@ def test_a_token_of_outliers_makes_no_other_one_coarse(opset, outputs, tmp_path)
     )
     model = made.make_model(graph, opset_imports=[made.make_opsetid("", opset)], ir_version=9)
     onnx.save(model, tmp_path / "scorer.onnx")
-    differences = {"scorer.onnx": 0.0}
-    description = Description("of no model", candidates=None, differences=differences, graphs={}, has_one_vector=True)
-    (tmp_path / "onnx.json").write_text(description.to_json())
+    facts = {"weights": "of no model", "candidates": None, "graphs": {}, "has_one_vector": True}
+    (tmp_path / "onnx.json").write_text(Description(**facts, differences={"scorer.onnx": 0.0}).to_json())
     quantize_int8(tmp_path)
     session = runtime.InferenceSession(tmp_path / "scorer.int8.onnx", providers=["CPUExecutionProvider"])
     found, expected = session.run(None, {"tokens": tokens})[0], tokens @ weights
