@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
@@ -35,7 +36,7 @@ def progress_bar(
     """
     if show is False or not sys.stderr.isatty():
         every = float("inf") if show is False else EVERY
-        return ProgressLines(items, step=step, unit=unit, total=total, done=done, always=show is True, every=every)
+        return ProgressLines(items, step, unit, total, n=done, ends_with_line=show is True, every=every)
     from tqdm import tqdm  # here: its lock is shared by forked processes, and stays locked when one of them is killed
 
     unit = unit if unit == "B" else f" {unit}"
@@ -43,24 +44,22 @@ def progress_bar(
     return tqdm(items, **options)
 
 
+@dataclass(eq=False)
 class ProgressLines:
-    """Writes a line every few seconds, and after these, or `always`, one at the end."""
+    """Writes a line every few seconds, and after these, or if it `ends_with_line`, one at the end."""
 
-    def __init__(
-        self,
-        items: Iterable[Any] | None,
-        *,
-        step: str,
-        unit: str,
-        total: int | None,
-        done: int,
-        always: bool,
-        every: float,
-    ) -> None:
-        self._items, self._step, self._unit = items, step, unit
-        self._total, self._first, self.n = total, done, done
+    items: Iterable[Any] | None
+    step: str
+    unit: str
+    total: int | None
+    n: int
+    """The items that are done."""
+    ends_with_line: bool
+    every: float
+
+    def __post_init__(self) -> None:
+        self._first, self._written = self.n, -1
         self._started = self._last = time.monotonic()
-        self._every, self._ends_with_line, self._written = every, always, -1
 
     def __enter__(self) -> Self:
         return self
@@ -70,31 +69,31 @@ class ProgressLines:
 
     def __iter__(self) -> Iterator[Any]:
         with self:
-            for item in self._items or ():
+            for item in self.items or ():
                 yield item
                 self.update(1)
 
     def update(self, count: int = 1) -> None:
         """Adds items that are done."""
         self.n += count
-        if time.monotonic() - self._last >= self._every:
-            self._ends_with_line = True
+        if time.monotonic() - self._last >= self.every:
+            self.ends_with_line = True
             self._write()
 
     def close(self) -> None:
         """Writes the last line."""
-        if self._ends_with_line and self.n != self._written:
+        if self.ends_with_line and self.n != self._written:
             self._write()
 
     def _write(self) -> None:
         self._last, self._written = time.monotonic(), self.n
         rate = (self.n - self._first) / max(self._last - self._started, 1e-9)
-        parts = [f"{self.n:,} {self._unit}"]
-        if self._total:
-            parts = [f"{self.n / self._total:4.0%}", f"{self.n:,} of {self._total:,} {self._unit}"]
+        parts = [f"{self.n:,} {self.unit}"]
+        if self.total:
+            parts = [f"{self.n / self.total:4.0%}", f"{self.n:,} of {self.total:,} {self.unit}"]
         parts.append(f"{rate:,.0f}/s" if rate >= 1 else f"{rate:.1g}/s")
-        if self._total and rate and self.n < self._total:
-            left = (self._total - self.n) / rate
+        if self.total and rate and self.n < self.total:
+            left = (self.total - self.n) / rate
             parts.append(f"{left // 60:.0f}:{left % 60:02.0f} left")
-        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {self._step}: {', '.join(parts)}\n")
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {self.step}: {', '.join(parts)}\n")
         sys.stderr.flush()

@@ -26,8 +26,6 @@ class InProcess:
 
     def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
         """(place, relevance 0 to 1) of each document, best first; of the first `top_n`, at least 1, or of all."""
-        if not documents:
-            return []
         return ranked(documents, self.ranker.score([query], documents)[0], self.ranker.calibration, top_n=top_n)
 
 
@@ -46,8 +44,6 @@ class OfServer:
 
     def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
         """Raises PolyencoderError if the server cannot be reached or refuses, or its answer is not a ranking."""
-        if not documents:
-            return []
         optional = {"top_n": top_n, "model": self.served_model}
         asked = {"query": query, "documents": list(documents)} | {k: v for k, v in optional.items() if v is not None}
         headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
@@ -93,7 +89,7 @@ def best_documents(
     places = [place for place, text in enumerate(documents) if not is_blank(text)]
     if empty := len(documents) - len(places):
         _log.warning("%d of %d documents are empty: they come last, without a score", empty, len(documents))
-    ranked = relevance(query, [documents[place] for place in places], top_n=top_n)
+    ranked = relevance(query, [documents[place] for place in places], top_n=top_n) if places else []
     last = [(place, None) for place, text in enumerate(documents) if is_blank(text)]
     return [*((places[place], value) for place, value in ranked), *last][:top_n]
 

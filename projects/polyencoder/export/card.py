@@ -159,18 +159,15 @@ def _usage(ranker: TextRanker, *, name: str) -> str:
         "",
         f'ranker = Ranker.from_pretrained("{name}")  # or the path of this folder',
     ]
+    context = '["hi !", "hello , do you ski ?"]'
     if ranker.model.has_foreign_candidates:
-        lines += [
-            'ranker.search(["hi !", "hello , do you ski ?"], "INDEX", top_k=1)  # of vectors with this fingerprint'
-        ]
-        return "\n".join(["```python", *lines, "```"])
-    lines += [
-        'candidates = ["yes , every winter .", "no .", "i have two dogs ."]',
-        'ranker.rank(["hi !", "hello , do you ski ?"], candidates, top_k=1)',
-    ]
-    if ranker.model.has_vectors:
-        lines += ['index = ranker.index(candidates, "replies")  # of millions, encoded once']
-        lines += ['ranker.search(["hello , do you ski ?"], index, top_k=2)']
+        lines.append(f'ranker.search({context}, "INDEX", top_k=1)  # of vectors with this fingerprint')
+    else:
+        lines.append('candidates = ["yes , every winter .", "no .", "i have two dogs ."]')
+        lines.append(f"ranker.rank({context}, candidates, top_k=1)")
+    if ranker.model.has_vectors and not ranker.model.has_foreign_candidates:
+        lines.append('index = ranker.index(candidates, "replies")  # of millions, encoded once')
+        lines.append('ranker.search(["hello , do you ski ?"], index, top_k=2)')
     return "\n".join(["```python", *lines, "```"])
 
 

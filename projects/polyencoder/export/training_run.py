@@ -122,15 +122,10 @@ def _last_report(path: str) -> dict[str, Any] | None:
     """The last evaluation in a `.valid` or `.test` file: a line of JSON, where ParlAI did not write a table."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
+        report: dict[str, Any] | None = json.loads(next((line for line in lines[::-1] if line[:1] == "{"), "null"))
     except (OSError, ValueError):
         return None
-    for line in reversed(lines):
-        if line.startswith("{"):
-            try:
-                return dict(json.loads(line))
-            except ValueError:
-                return None
-    return None
+    return report
 
 
 def _best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:

@@ -172,10 +172,9 @@ class TextEncoder:
             texts = [self.config.candidate_prompt + text for text in checked_texts("candidates", texts)]
         ids_of_texts = self.ids(texts, remember=remember)
         if self.config.truncation != "turns":
-            whole = (
-                [[self.start_id, *ids, self.end_id] for ids in ids_of_texts] if self.config.surround else ids_of_texts
-            )
-            return [self._seen(ids[:limit]) for ids in whole]
+            if self.config.surround:
+                ids_of_texts = [[self.start_id, *ids, self.end_id] for ids in ids_of_texts]
+            return [self._seen(ids[:limit]) for ids in ids_of_texts]
         if not self.config.surround:
             return [ids[:limit] for ids in ids_of_texts]
         return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in ids_of_texts]
@@ -236,9 +235,8 @@ class TextEncoder:
         first, second = ([self.start_id, *ids, self.end_id] for ids in self._encode(["a", "b"]))
         pair = self._pair
         starts: tuple[PairStart, ...] = (False, "end", True)
-        if (
-            start := next((choice for choice in starts if join_pair(first, second, start=choice)[0] == pair.ids), None)
-        ) is None:
+        fitting = (start for start in starts if join_pair(first, second, start=start)[0] == pair.ids)
+        if (start := next(fitting, None)) is None:
             raise ConfigError(f"its tokenizer joins two texts as {' '.join(pair.tokens)}, which rankers do not")
         return "same_segment" if start is False and not any(pair.type_ids) else start
 
