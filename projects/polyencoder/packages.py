@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,8 @@ def require(module: str, *, extra: str = "") -> Any:
     Raises:
         ConfigError: it is not installed.
     """
+    if module.startswith("onnxruntime"):  # builds from 1.29 on report models to Microsoft; read at import
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -200,6 +201,14 @@ def test_without_onnxruntime(folder, block_import):
     block_import("onnxruntime")
     with pytest.raises(ConfigError, match=r"`onnxruntime` is not installed: pip install 'parlai-polyencoder\[onnx\]'"):
         Ranker.from_pretrained(folder, backend="onnx")
+
+
+def test_onnxruntime_reports_nothing(folder, tmp_path):
+    """Its telemetry keeps an id of the machine in the user's cache, and sends events from there."""
+    code = f"from polyencoder import Ranker; Ranker.load({str(folder)!r}, backend='onnx').score(['hi'], ['hello'])"
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=tmp_path)
+    assert not list((tmp_path / "home").rglob(".onnxruntime"))
 
 
 @pytest.mark.usefixtures("forked_commands")
