@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from polyencoder.calibration.risk import promised
-from polyencoder.index.hits import Array, choose_diverse
+from polyencoder.index.hits import choose_diverse
+from polyencoder.search.contexts import Array
 
 if TYPE_CHECKING:
     from polyencoder.calibration import Calibration

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from polyencoder.search.contexts import Array
 from polyencoder.validation import validated
 
 CONFIDENCE = 0.95
 _STEPS = 100  # thresholds that may be tested
-
-Array = np.ndarray[Any, Any]
 
 
 class Answers(NamedTuple):
@@ -70,7 +69,7 @@ def largest_risk(wrong: int | Array, answers: int | Array, *, confidence: float)
 
 
 def chance_of(wrong: int, answers: int, *, risk: float) -> float:
-    """The probability of so many wrong answers, or more, if the share of wrong ones is `risk` (an exact test)."""
+    """The probability of at least this number of wrong answers if their share is `risk` (an exact test)."""
     from scipy.stats import binomtest
 
     return float(binomtest(wrong, answers, risk, alternative="greater").pvalue)

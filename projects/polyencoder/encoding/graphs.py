@@ -29,8 +29,8 @@ from polyencoder.encoding.graph_files import (
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.modeling.families import check_config, family
 from polyencoder.packages import require
-from polyencoder.search.contexts import Array, Contexts
-from polyencoder.search.late import ContextTokens, TokenVectors
+from polyencoder.search.contexts import Array, Contexts, ContextTokens
+from polyencoder.search.late import TokenVectors
 from polyencoder.storage.names import CANDIDATES, CONFIG, CONTEXT, SCORER, TOKENIZER
 from polyencoder.text.batches import token_batches
 from polyencoder.text.context import join_pair

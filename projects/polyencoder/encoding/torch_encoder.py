@@ -15,8 +15,8 @@ from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.modeling.rounding import weights_sample, weights_state
 from polyencoder.scoring import ContextEncoding
-from polyencoder.search.contexts import Array, Contexts, Keys
-from polyencoder.search.late import ContextTokens, TokenVectors
+from polyencoder.search.contexts import Array, Contexts, ContextTokens, Keys
+from polyencoder.search.late import TokenVectors
 from polyencoder.text.encoder import TextEncoder
 
 _PAIRS = 1 << 15  # of contexts and candidates whose tokens are in memory at once

@@ -5,11 +5,4 @@ from __future__ import annotations
 from polyencoder.scoring.context import ContextEncoding, Keys
 from polyencoder.scoring.exact import attention_weights, best, check_scores, score
 
-__all__ = [
-    "ContextEncoding",
-    "Keys",
-    "attention_weights",
-    "best",
-    "check_scores",
-    "score",
-]
+__all__ = ["ContextEncoding", "Keys", "attention_weights", "best", "check_scores", "score"]

@@ -69,7 +69,7 @@ class ContextEncoding:
         vectors: [batch, codes, dim], floating point, at least one code.
         mask: bool [batch, codes], False at padding; None without padding.
         keys: the keys of multi-head attention; None if the vectors are their own keys.
-        tokens: what a late-interaction encoder compares of each context besides; None of other models.
+        tokens: the further vectors that a late-interaction encoder compares; None for other models.
 
     Raises:
         InputError: a wrong shape or dtype.

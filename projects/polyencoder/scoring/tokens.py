@@ -26,10 +26,10 @@ class TokenVectors(NamedTuple):
 class Texts:
     """The vectors of a batch of contexts or candidates that are compared.
 
-    vectors: [batch, dim], the bi-encoder's. tokens: [batch, length, token_dim] of length 1; at padding stands the first
-    token once more, which changes no maximum. weights: [batch, length] of the tokens, 0 at padding, with the sum 1.
-    turns: [batch, turns, dim] of length 1, a context's; where others have more, its latest turn stands again. The last
-    column is therefore everybody's latest turn. Candidates have a single one, their vector.
+    vectors: [batch, dim], the bi-encoder's. tokens: [batch, length, token_dim] of length 1, padded with the first
+    token, which changes no maximum. weights: [batch, length] of the tokens, 0 at padding, with the sum 1.
+    turns: [batch, turns, dim] of length 1, a context's, padded with its latest turn, so that the last column has every
+    context's latest turn. Candidates have a single one, their vector.
     """
 
     vectors: Tensor
@@ -73,10 +73,7 @@ def stacked(parts: Sequence[Texts]) -> Texts:
 
 
 def packed(candidates: Sequence[TokenVectors]) -> tuple[Tensor, Tensor, Tensor]:
-    """Candidates as a batch: vectors [n, dim], tokens [n, longest, token_dim] and their mask [n, longest].
-
-    At padding stands the first token once more, which changes no maximum.
-    """
+    """Candidates as a batch, padded as `Texts`: vectors [n, dim], tokens [n, longest, token_dim], mask [n, longest]."""
     vectors, tokens = torch.stack([one.vector for one in candidates]), torch.cat([one.tokens for one in candidates])
     lengths = torch.tensor([len(one.tokens) for one in candidates], device=tokens.device)
     columns = torch.arange(int(lengths.max()), device=tokens.device)

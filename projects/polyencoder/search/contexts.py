@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from polyencoder.errors import InputError
-from polyencoder.search.late import ContextTokens
 
 Array = np.ndarray[Any, Any]
 
@@ -23,13 +22,35 @@ class Keys:
     heads: int
 
 
+class ContextTokens(NamedTuple):
+    """The further vectors of one context that a late-interaction encoder compares."""
+
+    vector: Array
+    """[dim]"""
+    tokens: Array
+    """[tokens, token_dim], each of length 1."""
+    turns: Array
+    """[turns, dim], each of length 1, the latest last."""
+
+    @classmethod
+    def of(cls, ids: Sequence[Sequence[int]], outputs: Mapping[str, Array]) -> list[ContextTokens]:
+        """The vectors of contexts with these token ids, from what the graph gives."""
+        rows = zip(
+            outputs["vector"], outputs["tokens"], outputs["turns"], ids, outputs["codes_mask"].sum(1), strict=True
+        )
+        return [
+            cls(vector.copy(), tokens[: max(1, len(row))].copy(), turns[:count].copy())
+            for vector, tokens, turns, row, count in rows
+        ]
+
+
 @dataclass(frozen=True, eq=False)
 class Contexts:
     """A batch of encoded contexts, as `polyencoder.scoring.ContextEncoding`, in arrays.
 
     Args:
         vectors: [contexts, codes, dim], float32 or float64.
-        tokens: what a late-interaction encoder compares of each context besides; None of other models.
+        tokens: the further vectors that a late-interaction encoder compares; None for other models.
 
     Raises:
         InputError: the vectors have another shape or type.

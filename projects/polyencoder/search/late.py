@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from polyencoder.search.contexts import Array, ContextTokens
 
 
 class TokenVectors(NamedTuple):
@@ -26,28 +26,6 @@ class TokenVectors(NamedTuple):
         # copies, as a view would keep its whole batch in memory
         rows = zip(vectors, tokens, ids, strict=True)
         return [cls(vector.copy(), own[: max(1, len(row))].copy()) for vector, own, row in rows]
-
-
-class ContextTokens(NamedTuple):
-    """The vectors that a late-interaction encoder compares of one context, besides the vectors of its search."""
-
-    vector: Array
-    """[dim]"""
-    tokens: Array
-    """[tokens, token_dim], each of length 1."""
-    turns: Array
-    """[turns, dim], each of length 1, the latest last."""
-
-    @classmethod
-    def of(cls, ids: Sequence[Sequence[int]], outputs: Mapping[str, Array]) -> list[ContextTokens]:
-        """The vectors of contexts with these token ids, from what the graph gives."""
-        rows = zip(
-            outputs["vector"], outputs["tokens"], outputs["turns"], ids, outputs["codes_mask"].sum(1), strict=True
-        )
-        return [
-            cls(vector.copy(), tokens[: max(1, len(row))].copy(), turns[:count].copy())
-            for vector, tokens, turns, row, count in rows
-        ]
 
 
 class LateScore:

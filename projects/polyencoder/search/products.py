@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyencoder.search.contexts import Contexts
+from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.rows import Block
-
-Array = np.ndarray[Any, Any]
 
 _ROUNDING = 1e-6  # of numbers in float32 that are computed from products, in parts of the lengths of both vectors
 _PARTS = 254  # steps of the low 8 bits of a query in one of its high 8 bits
@@ -39,7 +37,7 @@ class Queries:
     """The vectors of some contexts without keys, for looks at blocks.
 
     Attributes:
-        codes: of each context; where it has fewer, its first one stands again.
+        codes: the number of vectors of each context; its first one fills the place of a masked one.
         exact: float64 [contexts, codes, dim]; 0 where all codes of a context are masked.
     """
 

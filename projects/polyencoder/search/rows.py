@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from polyencoder.search.contexts import Array
 
 _AT_ONCE = 1 << 12  # rows that are in memory in float64
 
@@ -100,11 +100,9 @@ class Rows(Protocol):
 
     def __len__(self) -> int:
         """The number of rows."""
-        ...
 
     def chunks(self, size: int) -> Iterator[Block]:
         """All rows in order, at most `size` in a block."""
-        ...
 
 
 class ArrayRows:

@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyencoder.search.contexts import Contexts
+from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.products import Queries
 from polyencoder.search.rows import ArrayRows, Block, Rows
 from polyencoder.search.scores import attended, attention_weights, scale_of, score
-
-Array = np.ndarray[Any, Any]
 
 _LOGITS = 1 << 21  # of a block; 8 MB, which a cache holds
 _UNSHARED = 1 << 19  # multiplications that OpenBLAS leaves to one thread
@@ -90,7 +88,7 @@ class _Best:
         self._least = np.full(len(contexts), -np.inf)  # the k-th best score, which a row must exceed
 
     def add(self, block: Block, permitted: Array | None) -> None:
-        """Looks at a block's rows, of which these may be found."""
+        """Adds the best of a block's rows, or of its `permitted` ones."""
         if self._queries is None:
             self._add_scored(block, permitted)
             return

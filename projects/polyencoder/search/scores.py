@@ -10,10 +10,7 @@ import numpy as np
 from polyencoder.checks import check_choice
 from polyencoder.config import Attention
 from polyencoder.errors import InputError
-from polyencoder.search.contexts import Contexts
-
-Array = np.ndarray[Any, Any]
-
+from polyencoder.search.contexts import Array, Contexts
 
 _LOGITS = 1 << 21  # of contexts that are scored at once; a few arrays of this size are in memory
 
@@ -73,10 +70,8 @@ def _scored(contexts: Contexts, candidates: Array, *, scale: float) -> Array:
     if mask is not None:
         weighing = np.where(mask, weighing, np.finfo(weighing.dtype).min)
     by_head = (*logits.shape[:2], -1, keys.heads)
-    weighing = weighing.reshape(by_head)
-    weights = np.exp(weighing - weighing.max(axis=-2, keepdims=True))
-    weights /= weights.sum(axis=-2, keepdims=True)
-    total: Array = (weights * logits.reshape(by_head)).sum(axis=(-2, -1))
+    logits, weighing = (each.reshape(by_head).swapaxes(2, 3) for each in (logits, weighing))
+    total: Array = (attention_weights(weighing, None) * logits).sum(axis=(2, 3))
     return total
 
 

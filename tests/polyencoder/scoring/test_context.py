@@ -15,11 +15,6 @@ from polyencoder.scoring.context import stacked
 from polyencoder.scoring.exact import chunk_sizes
 
 
-def test_sizes():
-    context = ContextEncoding(torch.zeros(2, 3, 4))
-    assert (context.batch_size, context.n_codes, context.dim) == (2, 3, 4)
-
-
 @pytest.mark.parametrize("vectors", [torch.zeros(3, 4), torch.zeros(2, 0, 4), torch.zeros(2, 3, 4, dtype=torch.int64)])
 def test_vectors_of_another_shape_or_dtype_are_refused(vectors):
     with pytest.raises(InputError, match=r"\[batch, codes, dim\]"):

@@ -128,11 +128,6 @@ def test_reaches_the_lower_bound():
     assert found.item() == pytest.approx(gap - lambertw(others / math.e).real, abs=1e-12)
 
 
-def test_one_code_is_the_dot_product():
-    context, candidates = ContextEncoding(torch.randn(3, 1, 8)), torch.randn(5, 8)
-    torch.testing.assert_close(score(context, candidates), context.vectors[:, 0] @ candidates.t())
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_permuted_candidates_permute_the_scores(shared):
     context = ContextEncoding(torch.randn(3, 4, 8))

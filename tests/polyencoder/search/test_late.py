@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.search.late import ContextTokens, LateScore, TokenVectors
+from polyencoder.search.contexts import ContextTokens
+from polyencoder.search.late import LateScore, TokenVectors
 
 
 def unit(*shape: int, generator: torch.Generator) -> torch.Tensor:

@@ -171,11 +171,6 @@ def test_few_are_scored_once_there_are_enough(monkeypatch, attention, masked, sh
     check(found, contexts, rows, k=5, attention=attention, allowed=allowed)
 
 
-def test_equal_rows_are_all_found():
-    contexts, rows, _ = drawn(0, batch=2, n=1, codes=3)
-    assert search(contexts, np.repeat(rows, 30, axis=0), k=30).rows.tolist() == [[*range(30)]] * 2
-
-
 def test_rows_from_worst_to_best():
     """Each block replaces all that was kept."""
     found = search(Contexts(np.ones((1, 1, 1), np.float32)), np.arange(1000.0, dtype=np.float32)[:, None], k=3)

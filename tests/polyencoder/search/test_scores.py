@@ -50,20 +50,6 @@ def test_the_scores_of_torch_under_multi_head_attention(codes, heads, masked, se
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_batches_of_contexts_are_padded_to_the_most_codes():
-    random = np.random.default_rng(0)
-    parts = [
-        Contexts(random.normal(size=(n, codes, 8)).astype(np.float32), np.ones((n, codes), dtype=bool))
-        for n, codes in ((2, 3), (1, 5))
-    ]
-    both, candidates = Contexts.concatenated(parts), random.normal(size=(4, 8)).astype(np.float32)
-    expected = np.concatenate([score(part, candidates) for part in parts])
-    np.testing.assert_allclose(score(both, candidates), expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(score(both.select([2, 0]), candidates), expected[[2, 0]], rtol=1e-5, atol=1e-6)
-    alone = Contexts.concatenated([Contexts(part.vectors[:, :3]) for part in parts])
-    assert (len(alone), alone.mask) == (3, None)
-
-
 def test_many_contexts_need_no_more_memory():
     random = np.random.default_rng(0)
     vectors = random.normal(size=(64, 32, 4)).astype(np.float32)
