@@ -117,7 +117,7 @@ def check_writable(
 ) -> None:
     """Raises ConfigError if a file cannot be written or exists already, before work that would be lost.
 
-    `argument` is named in errors. `read`: files that are read, of which it may be none, `overwrite` or not.
+    `argument` is named in errors. It must be none of the files in `read`, even with `overwrite`.
     """
     check_place(argument, path)
     target = Path(path)

@@ -18,6 +18,7 @@ _MAGIC = (
     (b"\x93NUMPY", "an array of numpy, not a model"),
 )
 _DATA = (".json", ".jsonl", ".csv", ".tsv", ".txt", ".parquet", ".arrow", ".yaml", ".yml", ".md")
+_NO_CONFIG = "weights without their config.json: copy it from the same model"
 # patterns in a folder -> what it is, the first that fits
 _FOLDERS = (
     ("index.sqlite", "an index of candidates: give it where an index is asked for, beside a model"),
@@ -28,18 +29,10 @@ _FOLDERS = (
     ("training/checkpoint.pt", "the folder of a run that has no model yet: the same `polyencoder train` resumes it"),
     ("checkpoint-*/config.json", "the folder of a trainer: give one of the checkpoints in it, such as {first}"),
     ("*/config.json", "no model, but a folder in it may be one: {first}"),
-    ("model.safetensors*", "weights without their config.json: copy it from the same model"),
-    ("pytorch_model.bin*", "weights without their config.json: copy it from the same model"),
+    *((name, _NO_CONFIG) for name in ("model.safetensors*", "pytorch_model.bin*")),
     ("**/*.onnx", "ONNX graphs of another program, without torch's weights"),
-    ("openvino_model.xml", "a model of OpenVINO, without torch's weights"),
-    ("saved_model.pb", "a model of TensorFlow, without torch's weights"),
-    ("*.h5", "a model of Keras, without torch's weights"),
-    ("flax_model.msgpack", "a model of Flax, without torch's weights"),
-    ("dataset_info.json", "a data set of Hugging Face, not a model"),
-    ("*.arrow", "a data set, not a model"),
-    ("*.parquet", "a data set, not a model"),
-    ("*.jsonl", "a data set, not a model"),
-    ("*.csv", "a data set, not a model"),
+    *((name, "a model without torch's weights") for name in ("openvino_model.xml", "*.pb", "*.h5", "*.msgpack")),
+    *((name, "a data set, not a model") for name in ("dataset_info.json", "*.arrow", "*.parquet", "*.jsonl", "*.csv")),
     ("tokenizer.json", "a tokenizer alone, without a model"),
     ("vocab.txt", "a vocabulary alone, without a model"),
     ("config.json", "a configuration alone, without weights"),

@@ -1,8 +1,7 @@
 """Temporary folders that are cleaned up even after a kill.
 
-A folder is removed when it is no longer used, and when SIGTERM ends its process. Folders of killed processes are
-removed with the next temporary folder. All of them are in one folder of the user's, and have a mark that their process
-wrote and locks: nothing else is ever removed.
+Folders of killed processes are removed with the next temporary folder. All of them are in one folder of the user's, and
+have a mark that their process wrote and locks: nothing else is ever removed.
 """
 
 from __future__ import annotations
@@ -10,16 +9,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import signal
 import stat
 import tempfile
-import threading
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 _MARK = ".made-by-polyencoder"
-_live: dict[str, int] = {}  # the folders, and the process that each belongs to: a child has a copy of this
 
 
 class TemporaryFolder(tempfile.TemporaryDirectory[str]):
@@ -30,20 +25,15 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
         if parent is not None:
             _discard_abandoned(parent)
         super().__init__(dir=parent, ignore_cleanup_errors=True)
-        self._handle = os.open(Path(self.name) / _MARK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        self._mark = open(Path(self.name) / _MARK, "xb", buffering=0)  # noqa: SIM115 - its lock is held
         with suppress(OSError):  # a file system without locks: no other process can lock it either
-            fcntl.flock(self._handle, fcntl.LOCK_EX)
-        os.write(self._handle, _mark_of(self.name))  # once it is locked: an empty mark says nothing
-        _live[self.name] = os.getpid()
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _end)
+            fcntl.flock(self._mark, fcntl.LOCK_EX)
+        self._mark.write(_mark_of(self.name))  # once it is locked: an empty mark says nothing
 
     def cleanup(self) -> None:
         """Removes the folder and its contents."""
-        is_live = _live.pop(self.name, None) is not None
         super().cleanup()
-        if is_live:
-            os.close(self._handle)
+        self._mark.close()
 
 
 def _parent() -> Path | None:
@@ -72,11 +62,3 @@ def _discard_abandoned(parent: Path) -> None:
                     shutil.rmtree(mark.parent)
             finally:
                 os.close(handle)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    for folder, process in _live.items():
-        if process == os.getpid():
-            shutil.rmtree(folder, ignore_errors=True)
-    signal.signal(number, signal.SIG_DFL)
-    signal.raise_signal(number)

@@ -15,7 +15,7 @@ import torch
 from torch.serialization import get_safe_globals
 
 from polyencoder.errors import CheckpointError
-from polyencoder.storage.safe_load import load_states, plain_numbers, read_weights, why_not_loaded
+from polyencoder.storage.safe_load import load_states, read_weights, why_not_loaded
 
 NUMBERS = [np.float64(-1.5), np.float32(0.25), np.float16(2), np.int64(-7), np.uint8(200), np.bool_(True)]
 
@@ -82,15 +82,6 @@ def test_code_never_runs(tmp_path, malicious):
     with pytest.raises(UnpicklingError):
         load_states(tmp_path / "file", mmap=False)
     assert not witness.exists()
-
-
-def test_plain_numbers():
-    weight = torch.ones(2)
-    states = {"rate": np.float64(0.5), "steps": [np.int64(3), (np.float32(2), "text")], "weight": weight}
-    plain = plain_numbers(states)
-    assert plain == {"rate": 0.5, "steps": [3, (2.0, "text")], "weight": weight}
-    assert [type(plain["rate"]), type(plain["steps"][0]), type(plain["steps"][1][0])] == [float, int, float]
-    assert plain["weight"] is weight
 
 
 def test_one_thread_does_not_take_away_what_another_needs(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -98,41 +97,7 @@ def test_another_users_folder_is_not_used(place):
             assert {Path(folder), Path(other)} < {*place.iterdir()}
 
 
-def test_sigterm_removes_its_own(start, place):
-    process, folder = start()
-    assert folder.is_dir()
-    process.terminate()
-    assert process.wait(60) == -signal.SIGTERM
-    assert inside(place) == set()
-
-
 def test_the_end_of_a_process_removes_its_own(start, place):
     process, _ = start()
     process.communicate("")
     assert inside(place) == set()
-
-
-def test_a_handler_of_the_program_stays(place):
-    def mine(*_):
-        pass
-
-    before = signal.signal(signal.SIGTERM, mine)
-    try:
-        with TemporaryFolder():
-            assert signal.getsignal(signal.SIGTERM) is mine
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def test_a_child_leaves_its_parents_folder(place):
-    before = signal.getsignal(signal.SIGTERM)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        with TemporaryFolder() as folder:
-            if (child := os.fork()) == 0:
-                os.kill(os.getpid(), signal.SIGTERM)
-                os._exit(0)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
-            assert Path(folder).is_dir()
-    finally:
-        signal.signal(signal.SIGTERM, before)
