@@ -104,7 +104,7 @@ class Fit(NamedTuple):
 
 
 def check_fit(examples: int, *, unanswerable: float, risks: Sequence[float], confidence: float) -> None:
-    """Raises InputError for too few examples, and a share that is not between 0 and 1, as `fit` does."""
+    """Raises InputError for too few examples, and a share that is not between 0 and 1."""
     shares = [("unanswerable", unanswerable), ("confidence", confidence), *(("risk", risk) for risk in risks)]
     for name, share in shares:
         if not 0 < share < 1:
@@ -159,11 +159,10 @@ def fit(
     for i in range(_FOLDS):
         held_out, others = (fold == i).nonzero().squeeze(1), (fold != i).nonzero().squeeze(1)
         fold_calibration = _fitted(observations.select(others), unanswerable=unanswerable, fingerprint=fingerprint)
-        both = _both(observations.select(held_out), unanswerable=unanswerable).observations
+        both, _ = _both(observations.select(held_out), unanswerable=unanswerable)
         after[:, held_out] = _first_probabilities(fold_calibration, both).view(2, -1)
-    asked = _both(observations, unanswerable=unanswerable)
-    before = asked.observations.scores.softmax(1)[:, 0].nan_to_num(0)  # nan without any candidate
-    right, weights = asked.observations.right[:, 0], asked.weights
+    asked, weights = _both(observations, unanswerable=unanswerable)
+    before, right = asked.scores.softmax(1)[:, 0].nan_to_num(0), asked.right[:, 0]  # nan without any candidate
     calibration, lowest_risk = promising(
         observations, risks, confidence=confidence, unanswerable=unanswerable, fingerprint=fingerprint, seed=seed
     )
@@ -223,12 +222,7 @@ def reliability(probabilities: Tensor, right: Tensor, weights: Tensor) -> Reliab
     return Reliability(bins, error, float((w * (p - y) ** 2).sum()))
 
 
-class _Asked(NamedTuple):
-    observations: Observations
-    weights: Tensor
-
-
-def _both(observations: Observations, *, unanswerable: float) -> _Asked:
+def _both(observations: Observations, *, unanswerable: float) -> tuple[Observations, Tensor]:
     """Each example with its right candidates, then each without them, and their weights."""
     parts = [observations, observations.without_the_right()]
     scores = torch.cat([part.scores[:, : part.depth] for part in parts]).double()
@@ -236,7 +230,7 @@ def _both(observations: Observations, *, unanswerable: float) -> _Asked:
     among = torch.cat([part.among for part in parts]).double()
     n = len(observations)
     weights = torch.cat([torch.full((n,), share, dtype=torch.float64) for share in (1 - unanswerable, unanswerable)])
-    return _Asked(Observations(scores, right, among), weights / n)
+    return Observations(scores, right, among), weights / n
 
 
 def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str) -> Calibration:

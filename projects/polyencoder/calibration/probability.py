@@ -101,17 +101,18 @@ class Calibration:
     def beside(self, other: Calibration | None) -> Calibration:
         """Combines this calibration with another one of the same weights for the other use (ranking, search)."""
 
-        def is_of_index(calibration: Calibration) -> bool:
-            return calibration.fitted_on is not None and calibration.fitted_on.index is not None
-
         parts = [] if other is None else [replace(other, index=None), *filter(None, [other.index])]
         for part in parts:
-            if is_of_index(part) != is_of_index(self) and part.fingerprint == self.fingerprint:
-                return replace(part, index=self) if is_of_index(self) else replace(self, index=part)
+            if part._is_of_index != self._is_of_index and part.fingerprint == self.fingerprint:
+                return replace(part, index=self) if self._is_of_index else replace(self, index=part)
         return self
 
+    @property
+    def _is_of_index(self) -> bool:
+        return self.fitted_on is not None and self.fitted_on.index is not None
+
     def of_model(self, fingerprint: str) -> Calibration:
-        """A copy for another fingerprint, such as that of the same weights in 16 bits."""
+        """A copy for another fingerprint, such as of the same weights in 16 bits."""
         return replace(self, fingerprint=fingerprint, index=self.index and self.index.of_model(fingerprint))
 
     def probabilities(self, scores: np.ndarray[Any, Any], *, among: np.ndarray[Any, Any] | int) -> np.ndarray[Any, Any]:
@@ -135,7 +136,7 @@ class Calibration:
         return [probabilities[text] for text in texts]
 
     def of_search(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> list[float | None]:
-        """The probabilities of the `DEPTH` best candidates, best first, of `among`; None for the others."""
+        """The probabilities of the `DEPTH` best of these candidates, in their order; None for the others."""
         probabilities = self._of_texts(texts, scores, among=among, depth=DEPTH)
         return [probabilities.get(text) for text in texts]
 
@@ -147,7 +148,7 @@ class Calibration:
         self, texts: Sequence[str], scores: Sequence[float], *, among: int, depth: int | None
     ) -> dict[str, float]:
         first: dict[str, float] = {}
-        for text, score in zip(texts, scores, strict=True):
+        for text, score in sorted(zip(texts, scores, strict=True), key=lambda pair: -pair[1]):
             first.setdefault(text, score)
         best = dict(islice(first.items(), depth))
         if not best:
@@ -233,12 +234,8 @@ def ranked(
     places = best_first(scores)
     values = scores[places]
     if calibration is None:
-        relevance = _sigmoid(values).tolist()
+        relevance = np.exp(-np.logaddexp(0, -values.astype(np.float64))).tolist()
     else:
         texts = [documents[place] for place in places]
         relevance = calibration.of_ranking(texts, values.tolist(), among=len(set(documents)))
     return list(zip(places, relevance, strict=True))[:top_n]
-
-
-def _sigmoid(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.exp(-np.logaddexp(0, -scores.astype(np.float64)))

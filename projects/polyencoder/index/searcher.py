@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -87,7 +86,7 @@ class Searcher:
         calibration = (reranker or ranker).calibration
         # A probability is a share among the best scores, which words alone need not find
         self.calibration = None if calibration is None or options.words_only else calibration.for_search
-        self._least = options.threshold(self.calibration, of=reranker or ranker, index=index.address)
+        self._min_probability = options.threshold(self.calibration, of=reranker or ranker, index=index.address)
         self._texts = texts
 
     @property
@@ -160,21 +159,20 @@ class Searcher:
 
     def _add_probabilities(self, row: int, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
         """Adds probabilities to the `DEPTH` best hits, and drops those that are too improbable, or have none."""
-        scores = [hit.score if self.reranker is None else hit.rerank_score for hit in hits]
-        read = [score for score in scores if score is not None]  # the first ones
-        # by score, which is not the order of a hybrid search
-        best = sorted(range(len(read)), key=lambda i: -read[i])
-        texts = [hits[place].text for place in best]
-        ranked = calibration.of_search(texts, [read[place] for place in best], among=among)
-        values = [value for _, value in sorted(zip(best, ranked, strict=True), key=operator.itemgetter(0))]
-        rated = [hit._replace(probability=value) for hit, value in zip(hits, values, strict=False)]
-        if best and (value := values[best[0]]) is not None:
+        all_scores = [hit.score if self.reranker is None else hit.rerank_score for hit in hits]
+        scores = [score for score in all_scores if score is not None]  # of the first hits
+        if not scores:
+            return hits if self._min_probability is None else []
+        probabilities = calibration.of_search([hit.text for hit in hits[: len(scores)]], scores, among=among)
+        rated = [hit._replace(probability=value) for hit, value in zip(hits, probabilities, strict=False)]
+        best = scores.index(max(scores))  # in a hybrid search not always the first
+        if (value := probabilities[best]) is not None:
             risk = promised(calibration.promises_for(self.index.address), value)
-            rated[best[0]] = rated[best[0]]._replace(risk=risk)
-        if self._least is None:
-            return rated + hits[len(read) :]
-        likely = [hit for hit in rated if hit.probability is not None and hit.probability >= self._least]
-        self.improbable[row] = None if likely or not best else rated[best[0]]
+            rated[best] = rated[best]._replace(risk=risk)
+        if self._min_probability is None:
+            return rated + hits[len(scores) :]
+        likely = [hit for hit in rated if hit.probability is not None and hit.probability >= self._min_probability]
+        self.improbable[row] = None if likely else rated[best]
         return likely
 
     @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 
@@ -246,15 +245,10 @@ def test_a_model_that_was_trained_again_is_not_calibrated(make_ranker, sentences
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "damaged"),
-        ("[]", "damaged"),
         ("[" * 100_000, "damaged"),
         ('{"format_version": 4, "temperature": 1, "none": NaN, "fingerprint": ""}', "damaged .*none is nan"),
         ('{"format_version": 4, "temperature": 1, "none": 0, "fingerprint": "", "promises": [1]}', "promises is"),
-        ('{"format_version": 4, "temperature": 1}', "damaged"),
         ('{"format_version": 4, "temperature": -1, "none": 0, "fingerprint": ""}', "damaged .*temperature is -1"),
-        ('{"format_version": 4, "temperature": "1", "none": 0, "fingerprint": ""}', "damaged .*temperature is '1'"),
-        ('{"format_version": 4, "temperature": 1, "none": 0, "fingerprint": "", "index": 1}', "damaged"),
         ('{"format_version": 3, "temperature": 1, "none": 0, "fingerprint": ""}', "remove this file and calibrate"),
         ('{"format_version": 9}', "format version 9, but this version of polyencoder reads 4"),
     ],
@@ -265,11 +259,6 @@ def test_a_damaged_file(make_ranker, tmp_path, text, message):
     (tmp_path / "calibration.json").write_text(text)
     with pytest.raises(CheckpointError, match=message):
         read_calibration(tmp_path, ranker)
-
-
-def test_the_file_is_json(make_ranker, tmp_path):
-    calibrated(make_ranker("bi")).save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "calibration.json").read_text())["format_version"] == 4
 
 
 CALIBRATION = Calibration(temperature=3.0, none=-1.0, fingerprint="")
