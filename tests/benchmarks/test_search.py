@@ -272,7 +272,7 @@ def test_a_cross_encoder_in_bfloat16():
     [
         (["--device", "cuda"], "are for --cases answering alone"),
         (["--cases", "answering", "memory", "--made-texts"], "are for --cases answering alone"),
-        (["--kinds", "flat"], "faiss is 'flat', which compares every vector"),
+        (["--kinds", "flat"], "the kind of FAISS index is 'flat'"),
         (["--kinds", "hnsw,n=4"], "a hnsw index has no parameter 'n'"),
         (["--cases", "answering", "--device", "cuda"], "torch sees no CUDA device here"),
     ],

@@ -43,15 +43,10 @@ class AnswerOptions:
     def threshold(
         self, calibration: Calibration | None, *, of: CalibratedRanker, index: str | None = None
     ) -> float | None:
-        """The lowest probability of an answer; None for any.
+        """The lowest probability of an answer; None for any. ConfigError without a calibration that promises the risk.
 
-        Args:
-            calibration: of the scores that order the answers.
-            of: the ranker whose calibration this is.
-            index: the address of the index that is searched; None for a ranking.
-
-        Raises:
-            ConfigError: there is no calibration, or it does not promise the risk.
+        `calibration` is that ranker's (`of`), for the scores that order the answers; `index` the address of the index
+        that is searched, None for a ranking.
         """
         if not self.asked:
             return None

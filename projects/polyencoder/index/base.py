@@ -16,7 +16,7 @@ from polyencoder.encoding.protocol import Dialogue, TextRanker
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.guesses import changed
 from polyencoder.index.documents import DOCUMENT, Split
-from polyencoder.index.entries import Candidate, How, Record, as_id, checked_records
+from polyencoder.index.entries import Candidate, Record, WriteMode, as_id, checked_records
 from polyencoder.index.filters import Filter, check_fields, parse_filter
 from polyencoder.index.grouping import find_enough, limit_groups
 from polyencoder.index.hits import DEPTH, TOP_K, Hit, diversify, fuse, pool_size
@@ -270,7 +270,7 @@ class Index(ABC):
             yield record
 
     @abstractmethod
-    def _enter(self, records: Iterable[Candidate], how: How) -> int: ...
+    def _enter(self, records: Iterable[Candidate], how: WriteMode) -> int: ...
 
     @abstractmethod
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int: ...

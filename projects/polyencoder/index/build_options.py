@@ -38,8 +38,8 @@ class IndexOptions:
     """Also store candidates' token vectors in the folder, for a late-interaction encoder: its searches then rerank
     without reading texts. With int8 a token takes as many bytes as its vector has numbers."""
     split: Annotated[int | None, Field(ge=1, le=_MOST)] = None
-    """Split texts into passages of at most so many tokens, at the ends of sentences: each is a candidate, ID#1, ID#2,
-    with the metadata `document`, and a search gives each document once, by its best passage."""
+    """Split texts into passages of at most this number of tokens, at the ends of sentences: each is a candidate, ID#1,
+    ID#2, with the metadata `document`, and a search gives each document once, by its best passage."""
     overlap: Annotated[int, Field(ge=0, le=_MOST)] = 0
     """With `split`: the tokens of sentences, at most, that a passage repeats of the one before it."""
     words: bool = False

@@ -50,11 +50,10 @@ def candidates_from(
 
     JSON lines, CSV, TSV and Parquet have a field `text` and optionally `id`, or those that `columns` names; all other
     fields are metadata, and so are the fields of a `metadata` object, as for `Ranker.index`. In a table, empty cells
-    are no fields, and `metadata` may be a JSON object. A record with `_id` in place of `id` is one of BEIR's
-    `corpus.jsonl`: its `title` is the beginning of the text. A record for training (`data.layouts`) has responses, and
-    candidates or negatives, each of which is one. Any other file has a text per line; empty lines are
-    skipped. The names may be globs and comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst`
-    files are decompressed.
+    are no fields, and `metadata` may be a JSON object. A record with `_id` in place of `id` is from BEIR's
+    `corpus.jsonl`: its `title` begins the text. Each response, candidate or negative of a record for training
+    (`data.layouts`) is a candidate. Any other file has a text per line, or an empty line. The names may be globs and
+    comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst` files are decompressed.
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` handles it, a candidate without text, with more than
@@ -92,11 +91,9 @@ def check_beginnings(
             pass
 
 
-def _check_columns(
-    record: dict[str, Any], columns: CandidateColumns, *, where: str, parts: Iterable[str] = ("text", "id", "title")
-) -> None:
+def _check_columns(record: dict[str, Any], columns: CandidateColumns, *, where: str) -> None:
     """Raises InputError for a record without the column of its text, or without another one that is named."""
-    for part in parts:
+    for part in ("text", "id", "title"):
         name = getattr(columns, part)
         if name not in record and (part == "text" or name != getattr(CandidateColumns, part)):
             raise InputError(
@@ -110,7 +107,6 @@ def candidate_of(
     record: dict[str, Any], *, where: str, columns: CandidateColumns = CandidateColumns(), split: bool = False
 ) -> Candidate:
     """Converts a record of a file to a candidate: fields that `columns` does not name are metadata. Errors as above."""
-    _check_columns(record, columns, where=where, parts=["text"])  # other cells of a table may be empty
     text, is_beir = record.pop(columns.text, None), "_id" in record and columns.id not in record
     id_ = as_id(record.pop("_id" if is_beir else columns.id, None))
     named = columns.title or ("title" if is_beir else None)

@@ -71,11 +71,7 @@ class ShortlistResult(NamedTuple):
 
 
 def search_shortlists(
-    engine: ShortlistSearch,
-    *,
-    exactness: Exactness,
-    length: int,
-    longest: int,
+    engine: ShortlistSearch, *, exactness: Exactness, length: int, longest: int
 ) -> list[ShortlistResult]:
     """The k best of each context's shortlist; lists are doubled until the result is good enough.
 
@@ -83,7 +79,7 @@ def search_shortlists(
     bound. A context whose result is not good enough at the `longest` lists is scanned; so are all contexts if no list
     can give the result: for "exact", and for "certified" without exact lists.
 
-    `exactness` is the least of every result, `length` that of the first lists, `longest` of the last ones.
+    Every result has at least this `exactness`. Lists begin with `length` candidates, and have at most `longest`.
     """
     contexts, k = engine.contexts, engine.k
     answers: dict[int, ShortlistResult] = {}

@@ -30,7 +30,7 @@ class Candidate(NamedTuple):
     """Its vector, [dim], if it exists already; None: the index's model encodes the text."""
 
 
-How = Literal["add", "update", "put"]
+WriteMode = Literal["add", "update", "put"]
 """New, a replacement, or either."""
 
 Record = str | Mapping[str, Any] | Candidate
@@ -83,12 +83,9 @@ def canonical(metadata: dict[str, Any] | None) -> str | None:
         for key, value in metadata.items():
             try:
                 _json(value)
-            except TypeError as error:
-                raise ValueError(f"its {key!r} is {value!r:.60}; {error}") from None
-            except ValueError:
-                raise ValueError(
-                    f"its {key!r} is {value!r:.60}; nan and infinity cannot be kept, leave it out"
-                ) from None
+            except (TypeError, ValueError) as error:
+                why = error if isinstance(error, TypeError) else "nan and infinity cannot be kept, leave it out"
+                raise ValueError(f"its {key!r} is {value!r:.60}; {why}") from None
         raise
 
 
@@ -120,11 +117,11 @@ def checked(candidate: Candidate) -> tuple[str, str, str | None]:
     return text, id_, metadata
 
 
-def taken(candidate: Candidate, id_: str, text: str, *, other: str) -> str:
-    """The error message for a new candidate whose id belongs to one with this text."""
+def duplicate_id_error(candidate: Candidate, id_: str, text: str, *, other: str) -> InputError:
+    """The error for a new candidate whose id belongs to one with this text."""
     where = f"{candidate.where}: " if candidate.where else ""
     short = text if len(text) <= 60 else text[:57] + "..."
-    return (
-        f"{where}the id {id_!r} is that of another candidate already, {short!r}, which has other {other}: give each "
+    return InputError(
+        f"{where}the id {id_!r} belongs to another candidate already, {short!r}, which has other {other}: give each "
         "candidate its own id, or update the existing one"
     )

@@ -29,12 +29,11 @@ def find_enough(
     texts: int = 0,
     group_texts: int = 0,
 ) -> tuple[list[list[Hit]], int]:
-    """The best hits of each context that are none of its turns.
+    """The best hits of each context, without its own turns.
 
-    They are the best of all such candidates, so that certificates hold: at least `hits` with `texts` different texts,
-    and after `limit_groups` at least `groups` with `group_texts`, as far as there are so many. Contexts that have fewer
-    are searched again, for four times as many. With `group_by` up to `MOST_CONSIDERED` are looked at, and those that
-    count for neither are left out.
+    Each context gets at least `hits` hits with `texts` different texts, and after `limit_groups` at least `groups` with
+    `group_texts`, if the index has as many. A context that has fewer is searched again, for four times as many. With
+    `group_by` up to `MOST_CONSIDERED` are read, and hits that count for neither are left out.
 
     Args:
         search: from the places of contexts, and a number of hits, to the hits of each, with neither groups nor
@@ -99,14 +98,9 @@ def limit_groups(hits: list[Hit], options: SearchOptions) -> list[Hit]:
 
 
 def _select_useful(hits: Sequence[Hit], grouped: Sequence[Hit], *, first: int, count: int) -> list[Hit]:
-    """The `first` hits, and of the later ones those among the first `count` of `grouped`.
+    """The `first` hits, and later ones that are among the first `count` of `grouped`, which `limit_groups` keeps.
 
-    Args:
-        hits: best first.
-        grouped: those that `limit_groups` keeps.
-
-    Returns:
-        Hits whose `considered` is the number that one goes through to find these.
+    Their `considered` is the number of hits that one reads to find these.
     """
     needed = len(hits) if len(grouped) < count else hits.index(grouped[count - 1]) + 1
     considered = min(len(hits), max(first, needed))

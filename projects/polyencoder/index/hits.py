@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from polyencoder.errors import InputError
 from polyencoder.index.filters import Exactness
+from polyencoder.search.contexts import Array
 
 Found = Exactness | Literal["words"]
 """How a hit was found: by vectors, with this exactness of their search; or by words alone."""
 
-Array = np.ndarray[Any, Any]
 Vectors = Mapping[str, Array]
 """Vectors by the ids of candidates."""
 
@@ -74,8 +74,8 @@ def diversify(
 ) -> list[list[Hit]]:
     """Moves k hits of each context to the front, by maximal marginal relevance; the others follow.
 
-    They are chosen from the first `depth` hits, or, after re-ranking, from those of them that were re-ranked. A hit
-    keeps its scores and its probability; `Hit.considered` of the chosen says from how many.
+    They are chosen from the first `depth` hits, after re-ranking only from re-ranked ones. A hit keeps its scores and
+    its probability; `Hit.considered` says from how many it was chosen.
     """
     pools = [
         [hit for hit in ranked[:depth] if (hit.rerank_score is None) == (ranked[0].rerank_score is None)]
@@ -112,7 +112,13 @@ def fuse(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
     ranks, so that longer lists only add hits at the end.
     """
     best = _sum_ranks(by_vectors[:DEPTH], by_words[:DEPTH])
-    return [*best, *_list_behind(best, by_vectors, by_words)]
+    ids, behind = {hit.id for hit in best}, list[Hit]()
+    for rank, hits in enumerate(zip_longest(by_vectors[DEPTH:], by_words[DEPTH:]), start=DEPTH + 1):
+        for hit in filter(None, hits):
+            if hit.id not in ids:
+                ids.add(hit.id)
+                behind.append(hit._replace(fused_score=1 / (_K + rank)))
+    return best + behind
 
 
 def _sum_ranks(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
@@ -129,21 +135,9 @@ def _sum_ranks(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
     )
 
 
-def _list_behind(best: Sequence[Hit], by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> Iterator[Hit]:
-    ids = {hit.id for hit in best}
-    for rank, hits in enumerate(zip_longest(by_vectors[DEPTH:], by_words[DEPTH:]), start=DEPTH + 1):
-        for hit in filter(None, hits):
-            if hit.id not in ids:
-                ids.add(hit.id)
-                yield hit._replace(fused_score=1 / (_K + rank))
-
-
-_LEAST = 50
-
-
 def pool_size(k: int) -> int:
     """The number of best candidates from which k are chosen."""
-    return max(4 * k, _LEAST)
+    return max(4 * k, 50)
 
 
 def choose_diverse(scores: Array, vectors: Array, *, k: int, diversity: float) -> list[int]:

@@ -55,21 +55,15 @@ class Fingerprints(NamedTuple):
         if ranker is None or (fingerprints := Fingerprints.of(ranker)).fits(self):
             return
         remedy = "make an index of this one, by `Ranker.index` or `polyencoder index`"
-        (ours, our_kind, _), (theirs, others, _) = (one.model.partition("-int8") for one in (fingerprints, self))
+        (ours, _, _), (theirs, is_int8, _) = (one.model.partition("-int8") for one in (fingerprints, self))
         if ours == theirs and fingerprints.model != self.model:  # of int8 graphs and their model
-            if our_kind == others:
-                raise CheckpointError(
-                    f"made by int8 graphs that another version of polyencoder exported, whose vectors differ: {remedy}",
-                    where=where,
-                )
-            graphs = "int8 graphs" if others else "the float32 model"
+            graphs = "int8 graphs" if is_int8 else "the float32 model"
             raise CheckpointError(
                 f"{where}: made by {graphs}, and its vectors have another precision: load the model with the "
                 f"backend that made it, or {remedy}"
             )
-        tokenizers = {fingerprints.tokenizer, self.tokenizer}
-        other = "tokenizer" if len(tokenizers) > 1 else "weights or reduction"
-        if "" in tokenizers:  # one is not known
+        other = "tokenizer" if fingerprints.tokenizer != self.tokenizer else "weights or reduction"
+        if not (fingerprints.tokenizer and self.tokenizer):
             other = "weights, reduction or tokenizer"
         raise CheckpointError(
             f"{where}: made by another model{maker} (fingerprint {self.model}); this one has another "
@@ -104,11 +98,7 @@ class Maker:
             fields |= {"architecture": "", "dim": dim}
         else:
             config = separable(ranker).config
-            fields |= {
-                "architecture": config.architecture,
-                "dim": ranker.model.dim,
-                "attention": config.poly_attention,
-            }
+            fields |= {"architecture": config.architecture, "dim": ranker.model.dim, "attention": config.poly_attention}
         return cls(fingerprints=Fingerprints.of(ranker), model_name=model_name, **fields)
 
     def to_json(self) -> str:
@@ -126,14 +116,8 @@ class Maker:
             fingerprints = values.pop("model_fingerprint"), values.pop("tokenizer_fingerprint")
             return from_json_values(cls, {**values, "fingerprints": fingerprints})
 
-        origin = f"{where}, its description"
-        return versioned(
-            text,
-            make,
-            version=cls.FORMAT_VERSION,
-            origin=origin,
-            remedy="build the index again, by `polyencoder index`",
-        )
+        remedy = "build the index again, by `polyencoder index`"
+        return versioned(text, make, version=cls.FORMAT_VERSION, origin=f"{where}, its description", remedy=remedy)
 
     @property
     def _kind(self) -> str:

@@ -11,17 +11,10 @@ from polyencoder.search.contexts import Contexts
 
 
 class IndexModel:
-    """The model that searches an index, and must have made every state of it.
+    """The model that searches an index, and must have made every state of it; None: the maker of the first state."""
 
-    Without one, that is the model of the index as it was opened.
-
-    Args:
-        ranker: the model, or its fingerprints; None for any.
-        opened_with: fingerprints that are this model's.
-
-    Attributes:
-        ranker: encodes added texts; None if only fingerprints are known, if any.
-    """
+    ranker: TextRanker | None
+    """Encodes added texts; None without the model itself."""
 
     def __init__(self, ranker: TextRanker | Fingerprints | None, *, opened_with: Fingerprints | None = None) -> None:
         self._model = ranker
@@ -49,7 +42,7 @@ class IndexModel:
         self._known = newest
 
     def attention(self, maker: Maker, contexts: Contexts) -> str:
-        """The `poly_attention` of a search; without a model, that of the index's maker, if the contexts need any."""
+        """The `poly_attention` of a search: the model's, or without a model the maker's, if contexts need any."""
         if self.ranker is not None:
             return self.ranker.model.config.poly_attention
         if contexts.keys is not None:

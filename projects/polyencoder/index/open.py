@@ -24,9 +24,10 @@ from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.folder.verify import described_folder
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.milvus import MILVUS, MilvusIndex
-from polyencoder.index.milvus.collection import IndexKind
-from polyencoder.index.postgres import SCHEMES, PostgresIndex, is_postgres
+from polyencoder.index.milvus.collection import MILVUS, IndexKind
+from polyencoder.index.milvus.index import MilvusIndex
+from polyencoder.index.postgres.connection import SCHEMES, is_postgres
+from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.index.precomputed import with_vectors
 from polyencoder.progress import progress_bar
 from polyencoder.storage.temporary import TemporaryFolder
@@ -52,8 +53,7 @@ def open_index(where: Place, ranker: TextRanker | Fingerprints | None = None) ->
 
     Args:
         where: see `FolderIndex.open`, `MilvusIndex.create` and `PostgresIndex.make`.
-        ranker: the model; its fingerprints are enough if no texts are added; None, for any model, if searches are by
-            vectors.
+        ranker: the model; its fingerprints if no texts are added; None, for any model, if searches are by vectors.
 
     Raises:
         CheckpointError: there is no index, it is damaged, or another model made it.
@@ -152,29 +152,12 @@ def _make_on_server(
     records, dim = with_vectors(records, ranker)
     if (first := next(records, None)) is None:  # before a server is contacted
         raise InputError(f"{without_password(where)}: not made, as there are no candidates: the input is empty")
-    records = chain([first], records)
-    index = None
-    if not is_postgres(where):
-        index = MilvusIndex.create(  # checks the kind
-            where,
-            ranker,
-            kind=cast("IndexKind | None", options.milvus),
-            model_name=model_name,
-            dim=dim,
-            split=options.split_for(ranker),
-        )
-    with progress_bar(records, step="adding", unit="candidates", show=progress) as shown:
-        if index is None:
-            return PostgresIndex.make(
-                where,
-                shown,
-                ranker,
-                kind=options.postgres,
-                words=options.words,
-                model_name=model_name,
-                dim=dim,
-                split=options.split_for(ranker),
-            )
+    settings: dict[str, Any] = {"model_name": model_name, "dim": dim, "split": options.split_for(ranker)}
+    with progress_bar(chain([first], records), step="adding", unit="candidates", show=progress) as shown:
+        if is_postgres(where):
+            return PostgresIndex.make(where, shown, ranker, kind=options.postgres, words=options.words, **settings)
+        kind = cast("IndexKind | None", options.milvus)  # `create` checks it
+        index = MilvusIndex.create(where, ranker, kind=kind, **settings)
         with _close_after_error(index):
             index.add(shown)
     return index

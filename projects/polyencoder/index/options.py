@@ -28,11 +28,10 @@ class SearchOptions(AnswerOptions):
     top_k: Annotated[int | None, Flag(alias="-k"), Parlai("index_top_k")] = None
     """Number of results per context (default: 10); all candidates if there are fewer."""
     filter: Annotated[Filter | None, Flag(parse=False)] = None
-    """Metadata fields and what each must be: a value, a list of values of which any, or operators: {"year": {"$gte":
-    2020}}."""
+    """Metadata fields and what each must be: a value, one value of a list, or operators: {"year": {"$gte": 2020}}."""
     exactness: Exactness | None = None
-    """At least exact, certified or approximate (default: the fastest that the index has). Certified scores everything
-    where nothing is proven, exact always."""
+    """At least exact, certified or approximate (default: the fastest that the index has). Exact scores everything,
+    certified where nothing is proven."""
     effort: Annotated[int | None, Parlai("index_effort")] = None
     """Effort of FAISS: ef_search of hnsw, nprobe of ivf (default: as the index was built, and more if only some
     candidates pass the filter). A search for certificates reads all lists."""

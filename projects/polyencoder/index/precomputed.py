@@ -32,7 +32,7 @@ TOLERANCE = 0.01  # relative tolerance of lengths, and of vectors of one text
 def vectors_from(paths: Paths, *, bad: OnBad = raise_it) -> Iterator[Candidate]:
     """Yields the candidates of Parquet or JSON lines files with their vectors, float32 [dim], in order.
 
-    Fields are those of `candidates_from`, and `vector`, a list of numbers.
+    Records have the fields of `candidates_from`, and `vector`, a list of numbers.
 
     Raises:
         InputError: a file of another format, at once; while reading, a file that cannot be read; and, unless `bad`
@@ -91,12 +91,11 @@ def with_vectors(
 ) -> tuple[Iterator[Candidate], int | None]:
     """Returns the candidates, with float32 vectors [dim] if the first has one, and dim; None if texts are encoded.
 
-    The vectors of the first few candidates are compared with those that the model computes; if the model's vectors are
-    normalized, all others must be, too.
+    The model encodes the first few candidates for comparison; if its vectors are normalized, all must be.
 
     Raises:
         InputError: only some have a vector, or none has one and there is no model; while reading, also a vector of
-            another dimension, not finite, zero, or not the model's. It names the candidate's place.
+            another dimension, not finite, zero, or not the model's. It names the candidate's file and line.
     """
     first = next(candidates, None)
     candidates = chain([] if first is None else [first], candidates)
@@ -141,7 +140,7 @@ def check_vector(candidate: Candidate, *, dim: int | None = None, length: float 
 
 
 def same_vector(left: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    """Whether two vectors are equal except for rounding, including that of index files."""
+    """Whether two vectors are equal except for rounding, such as by an index's files."""
     return bool(np.linalg.norm(left - other) <= TOLERANCE * np.linalg.norm(left))
 
 

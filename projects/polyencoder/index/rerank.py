@@ -36,11 +36,10 @@ def rerank(
         ranker: a cross-encoder or late-interaction encoder.
         hits: [contexts], each best first.
         k: different texts of each context to re-rank; equal scores keep their order.
-        encoded: the contexts as this ranker encoded them, with their tokens; None to read them here.
-        index: of this ranker; what it holds of a text is not read again.
+        encoded: the contexts as this ranker encoded them, with their tokens; None to encode them here.
+        index: this ranker's; token vectors that it holds are not computed again.
 
-    Raises:
-        InputError: `ranker` only compares vectors, `k` is below 1, or contexts and lists of hits differ in number.
+    Raises InputError if `ranker` only compares vectors, or contexts and lists of hits differ in number.
     """
     check_reranker(ranker, k=k)
     if len(contexts) != len(hits):

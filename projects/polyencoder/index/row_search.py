@@ -1,7 +1,7 @@
 """Search of an index in a database, which proposes candidates: they are scored and proven here (`certificate`).
 
-Exactness: *exact* if all candidates that pass the filter were fetched and scored, as they are if the lists could name
-all of them; *certified* if the lists are exact and nothing outside them can be better; *approximate* otherwise.
+Results are *exact* if all candidates that pass the filter were fetched and scored, as when lists could name all of
+them; *certified* if the lists are exact and nothing outside them can be better; *approximate* otherwise.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from polyencoder.index.certificate import Shortlist, ShortlistSearch, search_sho
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.shortlists import Array, Lists, shortlists
+from polyencoder.index.shortlists import Lists, shortlists
 from polyencoder.index.values import Kind
-from polyencoder.search.contexts import Contexts
+from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.rows import Block
 from polyencoder.search.scan import TopK, search
 
@@ -37,23 +37,18 @@ class Rows(Protocol):
 
     def count(self, filter: Filter | None = None, *, limit: int | None = None) -> int:
         """The number of rows that pass the filter; counting may end at the limit."""
-        ...
 
     def count_texts(self, filter: Filter | None = None) -> int:
         """The number of their different texts; of rows where an engine cannot count texts."""
-        ...
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
         """See `Index.has_field`."""
-        ...
 
     def rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
         """These fields of the existing rows with these keys; a vector is float32 [dim]."""
-        ...
 
     def has_exact_lists(self, available: int) -> bool:
-        """Whether `nearest` gives exactly the nearest of the rows that pass a filter, of this number."""
-        ...
+        """Whether `nearest` gives exactly the nearest of the `available` rows that pass a filter."""
 
     def nearest(
         self, queries: Array, length: int, *, filter: Filter | None, effort: int | None, exact: bool
@@ -62,24 +57,15 @@ class Rows(Protocol):
 
         `effort` is that of the options; `exact` is `has_exact_lists`, with which a full list misses no nearer row.
         """
-        ...
 
     def max_norm(self) -> float:
         """A norm that no vector exceeds; inf if unknown."""
-        ...
 
     def pages(self, filter: Filter | None) -> Iterator[tuple[list[str], Array]]:
         """The keys and vectors, float32 [n, dim], of all rows that pass, in the order of their keys."""
-        ...
 
 
-def search_rows(
-    rows: Rows,
-    contexts: Contexts,
-    options: SearchOptions,
-    *,
-    attention: str,
-) -> list[list[Hit]]:
+def search_rows(rows: Rows, contexts: Contexts, options: SearchOptions, *, attention: str) -> list[list[Hit]]:
     """The best `top_k` rows of each context; of equal scores the lowest key comes first."""
     codes = contexts.n_codes
     k, length = options.k(1 << 62), options.list_length or max(4 * options.k(1 << 62), _SHORTEST_LIST)
@@ -114,14 +100,7 @@ class _RowSearch(ShortlistSearch):
     most_named = _NAMED_AT_ONCE
 
     def __init__(
-        self,
-        rows: Rows,
-        contexts: Contexts,
-        options: SearchOptions,
-        *,
-        k: int,
-        available: int,
-        attention: str,
+        self, rows: Rows, contexts: Contexts, options: SearchOptions, *, k: int, available: int, attention: str
     ) -> None:
         self.contexts = contexts
         self.k = k

@@ -17,7 +17,7 @@ from polyencoder.encoding.protocol import TextRanker
 from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
-from polyencoder.index.entries import Candidate, How, canonical, checked, taken
+from polyencoder.index.entries import Candidate, WriteMode, canonical, checked, duplicate_id_error
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker
@@ -27,12 +27,11 @@ from polyencoder.index.precomputed import check_vector, same_vector
 from polyencoder.index.row_search import Field, Rows, search_rows
 from polyencoder.index.values import Kind
 from polyencoder.index.vectors import quantize
-from polyencoder.search.contexts import Contexts, check_finite
+from polyencoder.search.contexts import Array, Contexts, check_finite
 
 ROWS_AT_ONCE = 4096
 """Candidates per step of comparing, encoding and writing."""
 
-Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 
@@ -157,7 +156,7 @@ class RowIndex(Index):
 
     # Changing
 
-    def _enter(self, records: Iterable[Candidate], how: How) -> int:
+    def _enter(self, records: Iterable[Candidate], how: WriteMode) -> int:
         """See `Index.add`, `update` and `put`. Of some thousand records, equal texts are encoded once."""
 
         def step(batch: list[Candidate]) -> int:
@@ -177,14 +176,14 @@ class RowIndex(Index):
             gone = [key_of(id_) for id_ in existing]
             for id_ in batch:
                 if existing.pop(id_, None) is None and not missing_ok:
-                    raise missing(id_, where=self.address)
+                    raise unknown_id_error(id_, where=self.address)
             self._delete(gone)
             return len(gone)
 
         return self._run_steps(ids, step)
 
     def _fetch_stored(self, rows: Iterable[Row]) -> dict[str, Array]:
-        """The stored vectors of those of these rows that have theirs, unless another process has changed the text."""
+        """The stored vectors of rows that reuse theirs, unless another process has changed the text."""
         texts = {key_of(row.entry.id): row.entry.text for row in rows if row.is_stored}
         stored = self._fetch_rows(texts, ("text", "vector")) if texts else {}
         return {key: row["vector"] for key, row in stored.items() if row["text"] == texts[key]}
@@ -254,26 +253,20 @@ def select_changed(
     stored: Mapping[str, Array],
     *,
     dim: int,
-    how: How,
+    how: WriteMode,
     where: str,
 ) -> Iterator[Row]:
     """The candidates that differ from the existing ones in text, metadata or given vector.
 
-    Args:
-        new: the candidates with their entries.
-        existing: the rows by their ids; updated here.
-        stored: the stored vectors, float32 [dim], of candidates with a given one, by row key.
-        dim: the vectors' dimension.
-
-    Raises:
-        InputError: the id of a new candidate is taken, one to update does not exist, or a vector is invalid.
+    Updates `existing`, the rows by id. `stored` has the stored vectors, by row key, of candidates that bring one.
+    InputError for an id that is taken, or to update and unknown, and for an invalid vector.
     """
     for record, entry in new:
         vector = None if record.vector is None else check_vector(record, dim=dim).vector
         row = Row(entry, vector)
         if (old := existing.get(entry.id)) is None:
             if how == "update":
-                raise missing(entry.id, where=f"{record.where}: {where}" if record.where else where)
+                raise unknown_id_error(entry.id, where=f"{record.where}: {where}" if record.where else where)
         else:
             stored_vector = stored.get(key_of(entry.id)) if old.is_stored else old.vector
             if old.entry.text != entry.text:
@@ -285,14 +278,14 @@ def select_changed(
             else:
                 continue
             if how == "add":
-                raise InputError(taken(record, entry.id, old.entry.text, other=other))
+                raise duplicate_id_error(record, entry.id, old.entry.text, other=other)
             if vector is None and other != "text":
                 row = old._replace(entry=entry)
         existing[entry.id] = row
         yield row
 
 
-def missing(id_: str, *, where: str) -> InputError:
+def unknown_id_error(id_: str, *, where: str) -> InputError:
     """The error for an unknown id."""
     return InputError(f"no candidate has the id {id_!r}", where=where)
 

@@ -7,16 +7,15 @@ little that two or three do not. So where no proof is asked for, codes that near
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from polyencoder.search.contexts import Array
 
 TOLERANCE = 0.4
-"""Maximum distance of a code from the first of its group, as a share of the codes' mean length: an angle of about
-23 degrees."""
-# The nearest candidates of a group's mean are those of its codes in another order; longer lists compensate.
+"""Maximum distance of a code from the first of its group, as a share of the codes' mean length: about 23 degrees."""
+# A group's mean has about the nearest candidates of its codes, in another order; longer lists compensate.
 
 
 class Lists(NamedTuple):

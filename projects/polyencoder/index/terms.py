@@ -69,7 +69,7 @@ def write_filter(
 
 
 def field_terms(key: str, kinds: Collection[Kind] = ()) -> list[str]:
-    """The terms of which a row has one if it has this field; with `kinds`, with a value of one of these."""
+    """A row with this field, or with a value of one of these kinds in it, has one of these terms."""
     return [_hash_term(key, kind[0], "") for kind in kinds] or [_hash_term(key)]
 
 

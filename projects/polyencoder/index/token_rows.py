@@ -8,11 +8,12 @@ the last one's end. A token vector has length 1, so that an int8 one needs no sc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from polyencoder.errors import CheckpointError, InputError
+from polyencoder.search.contexts import Array
 from polyencoder.validation import Count, validated
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ class StoredTokens:
             )
         return cls(dtype=dtype, dim=model.token_dim, fingerprint=model.token_fingerprint or "")
 
-
-Array = np.ndarray[Any, Any]
 
 _BLOCK = 1 << 10  # rows that are copied at once
 

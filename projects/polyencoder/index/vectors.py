@@ -16,17 +16,15 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from polyencoder.checks import check_choice
 from polyencoder.errors import CheckpointError, InputError, first_line
 from polyencoder.index.token_rows import StoredTokens, TokenRows
+from polyencoder.search.contexts import Array
 from polyencoder.search.rows import Block, Small
 from polyencoder.storage.files import write_array
-
-Array = np.ndarray[Any, Any]
 
 VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
@@ -110,18 +108,12 @@ class Vectors:
         tokens: StoredTokens | None = None,
         before: Vectors | None = None,
     ) -> Vectors:
-        """Maps the files of an index folder.
+        """Maps the files of an index folder, in any order, with the token vectors beside them, if any.
 
-        Args:
-            names: the files, in any order.
-            tokens: the token vectors beside them, if any.
-            before: an earlier state of the index; files mapped there are reused.
-
-        Raises:
-            CheckpointError: a file is missing, truncated, or of another shape or dtype.
+        Files that are mapped `before`, in an earlier state, are reused. CheckpointError for a file that is missing,
+        truncated, or of another shape or dtype.
         """
         folder = Path(folder)
-        check_choice("dtype", dtype, get_args(VectorDtype))
         mapped = {} if before is None else before._mapped
         files: dict[str, MappedFile] = {}
         row = 0

@@ -184,15 +184,10 @@ def check_scores(scores: Tensor) -> None:
 
 
 def chunk_sizes(context: ContextEncoding, candidates: Tensor, *, budget: int) -> tuple[int, int]:
-    """The number of contexts and candidates to score in one step.
+    """The number of contexts and candidates to score in one step, both at least 1.
 
-    Args:
-        context: all contexts, in the dtype and on the device where the scoring runs.
-        candidates: [..., n, dim], all of them; a step copies its part if their dtype or device differs.
-        budget: the most floats for temporaries, at least 1; a single context and candidate may exceed it.
-
-    Returns:
-        (contexts, candidates), both at least 1.
+    A step has at most `budget` floats for temporaries, unless a single context and candidate exceed it, and copies its
+    part of the candidates if their dtype or device is not the contexts'.
     """
     n = max(candidates.size(-2), 1)
     copied = candidates.dtype != context.vectors.dtype or candidates.device != context.vectors.device

@@ -9,13 +9,11 @@ from pathlib import Path
 _MAGIC = (
     (b"GGUF", "a model of llama.cpp (GGUF): take the encoder that it was converted from"),
     (b"PAR1", "a Parquet file, which holds data: give it where data or candidates are read"),
-    (b"ARROW1", "an Arrow file, which holds data"),
     (b"SQLite format 3", "an SQLite database: an index is given by its folder, where an index is asked for"),
-    (b"\x1f\x8b", "a gzip archive: unpack it, and give the folder or file in it"),
-    (b"\xfd7zXZ", "an xz archive: unpack it, and give the folder or file in it"),
-    (b"(\xb5/\xfd", "a zstd archive: unpack it, and give the folder or file in it"),
-    (b"\x89HDF", "weights of Keras (HDF5), which are not read"),
-    (b"\x93NUMPY", "an array of numpy, not a model"),
+    *(
+        (magic, "a compressed file: unpack it, and give the result")
+        for magic in (b"\x1f\x8b", b"\xfd7zXZ", b"(\xb5/\xfd")
+    ),
 )
 _DATA = (".json", ".jsonl", ".csv", ".tsv", ".txt", ".parquet", ".arrow", ".yaml", ".yml", ".md")
 _NO_CONFIG = "weights without their config.json: copy it from the same model"
@@ -33,8 +31,6 @@ _FOLDERS = (
     ("**/*.onnx", "ONNX graphs of another program, without torch's weights"),
     *((name, "a model without torch's weights") for name in ("openvino_model.xml", "*.pb", "*.h5", "*.msgpack")),
     *((name, "a data set, not a model") for name in ("dataset_info.json", "*.arrow", "*.parquet", "*.jsonl", "*.csv")),
-    ("tokenizer.json", "a tokenizer alone, without a model"),
-    ("vocab.txt", "a vocabulary alone, without a model"),
     ("config.json", "a configuration alone, without weights"),
 )
 
@@ -71,11 +67,4 @@ def _file(file: Path) -> str | None:
         return None if is_torch else "a zip archive: unpack it, and give the folder in it"
     if head[257:262] == b"ustar" or file.suffix == ".tar":
         return "a tar archive: unpack it, and give the folder or file in it"
-    return "a file of text or data, not a model" if file.suffix in _DATA or _is_json(head) else None
-
-
-def _is_json(head: bytes) -> bool:
-    try:
-        return head.lstrip()[:1] in (b"{", b"[") and bool(head.decode())
-    except UnicodeDecodeError:
-        return False
+    return "a file of text or data, not a model" if file.suffix in _DATA else None

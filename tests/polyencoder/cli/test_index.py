@@ -105,7 +105,7 @@ def test_torchrun_ends_when_the_candidates_cannot_be_used(model, tmp_path):
     done = torchrun("--model", model, "--candidates", path, "--out", tmp_path / "index")
     assert done.returncode != 0
     assert "polyencoder: " in done.stderr
-    assert "bad.jsonl, line 2: the id 'a' is that of another candidate already" in done.stderr
+    assert "bad.jsonl, line 2: the id 'a' belongs to another candidate already" in done.stderr
     assert not (tmp_path / "index").exists()
 
 
@@ -304,7 +304,7 @@ def test_an_update_is_whole_or_not_at_all(model, call, tmp_path, where):
     (tmp_path / "more.jsonl").write_text('{"id": "r7", "text": "new"}\n{"id": "r1", "text": "of another text"}\n')
     call("index", "--candidates", tmp_path / "first.jsonl", "--out", place)
     change = ["--index", place, "--remove-id", "r5", "--add", tmp_path / "more.jsonl"]
-    command_fails(InputError, "more.jsonl, line 2: the id 'r1' is that of", "update", "--model", model, *change)
+    command_fails(InputError, "more.jsonl, line 2: the id 'r1' belongs to", "update", "--model", model, *change)
     there = json.loads(call("search", "--index", place, "--context", "hi", "--top-k", 7, "--json"))["hits"]
     assert {hit["id"] for hit in there} == {f"r{i}" for i in range(7)}
     assert call("update", *change, "--remove-id", "r1") == f"{place}: 2 removed, 2 added\n{place}: 7 candidates\n"

@@ -41,7 +41,7 @@ def test_an_index_is_made_searched_changed_and_described(model, tmp_path, where)
     changed = run_command(*changing, "--remove-id", "a", "--add", tmp_path / "more.txt")
     assert changed.stdout.splitlines() == [f"{shown}: 1 removed, 1 added", f"{shown}: 2 candidates"]
     lines = run_command("index", "--info", where).stdout.splitlines()
-    assert (lines[0], lines[-1]) == (f"{shown}: 2 candidates", "search: PostgreSQL, hnsw (ef_construction=128, m=8)")
+    assert (lines[0], lines[-1]) == (f"{shown}: 2 candidates", "search: PostgreSQL, hnsw,ef_construction=128,m=8")
     command_fails(InputError, "no candidate has the id 'a'", *changing, "--remove-id", "a")
     command_fails(ConfigError, "--compact, --words, --faiss, .* are for folders", *changing, "--compact")
 

@@ -42,7 +42,7 @@ def test_queries_of_any_format(tmp_path, name, content):
         (
             "q.jsonl",
             '{"_id": "1", "text": "hi"}\n{"id": 1, "text": "ho"}\n',
-            "line 2: the id '1' is that of an earlier",
+            "line 2: the id '1' belongs to an earlier",
         ),
         ("q.jsonl", '{"_id": "1", "text": " "}\n', "line 1: 'text' is empty"),
         ("q.jsonl", '{"_id": "1", "title": "x"}\n', "line 1: has none of 'context', 'messages', 'text'"),

@@ -9,19 +9,6 @@ from polyencoder.index.build_options import IndexOptions
 
 
 @pytest.mark.parametrize(
-    ("engine", "changes"),
-    [
-        (None, {}),
-        (None, {"dtype": "int8", "faiss": "hnsw", "words": True, "workers": 2, "shard_size": 9}),
-        ("milvus", {"milvus": "flat"}),
-        ("postgres", {"postgres": "hnsw,m=8", "words": True}),
-    ],
-)
-def test_what_an_engine_has(engine, changes):
-    IndexOptions(**changes).check_engine(engine, "here")
-
-
-@pytest.mark.parametrize(
     ("engine", "changes", "message"),
     [
         (None, {"milvus": "flat"}, "milvus is 'flat', the kind of an index in milvus, but the index is elsewhere"),

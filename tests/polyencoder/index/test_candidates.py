@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -78,15 +75,6 @@ def test_an_object_of_metadata_is_the_metadata(tmp_path):
         next(found)
 
 
-def test_parquet(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    import pyarrow
-
-    full = [{"id": None, **record} | {"id": str(record["id"]) if "id" in record else None} for record in RECORDS]
-    parquet.write_table(pyarrow.Table.from_pylist(full), tmp_path / "c.parquet")
-    assert without_place(candidates_from(tmp_path / "c.parquet")) == EXPECTED
-
-
 def test_an_empty_cell_of_parquet_is_no_field(tmp_path):
     """As in CSV; in JSON lines null is written, and stays."""
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -97,12 +85,6 @@ def test_an_empty_cell_of_parquet_is_no_field(tmp_path):
     assert [one.metadata for one in candidates_from(tmp_path / "c.parquet")] == [{"doc": "d", "x": 1}, {"n": 1}]
     (tmp_path / "c.jsonl").write_text('{"text": "a", "doc": null}')
     assert [one.metadata for one in candidates_from(tmp_path / "c.jsonl")] == [{"doc": None}]
-
-
-def test_csv(tmp_path):
-    (tmp_path / "c.csv").write_text('text,id,lang\nhello,a,en\n"hi, you",b,en\n')
-    expected = [("a", "hello", {"lang": "en"}), ("b", "hi, you", {"lang": "en"})]
-    assert without_place(candidates_from(tmp_path / "c.csv")) == expected
 
 
 def test_an_empty_cell_of_a_table_is_no_value(tmp_path):
@@ -137,18 +119,10 @@ def test_a_file_of_vectors_is_no_file_of_candidates(tmp_path):
         next(found)
 
 
-def test_standard_input(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo\n")))
-    found = list(candidates_from("-"))
-    assert [candidate.text for candidate in found] == ["one", "two"]
-    assert found[1].where == "standard input, line 2"
-
-
 @pytest.mark.parametrize(
     ("record", "message"),
     [
         ({"reply": "a"}, "line 2: has no 'text'; it has 'reply'. Name the column with the text"),
-        ({"id": "a", "text": " "}, "line 2: no text in the field `text`"),
         ({"text": " "}, "line 2: no text in the field `text`"),
         ({"text": 5}, "line 2: no text in the field `text`"),
         ({"text": "x" * 100_000}, "line 2: a text of 100,000 characters, more than 20,000"),
@@ -190,18 +164,8 @@ def test_columns_of_other_names(tmp_path):
     ("record", "texts"),
     [
         ({"context": "c", "response": "a", "candidates": ["b", "a"]}, ["a", "b"]),
-        ({"context": "c", "response": "a", "negatives": ["b", "c"]}, ["a", "b", "c"]),
-        ({"context": "c", "candidates": ["b", "a"], "labels": [0, 2]}, ["a", "b"]),
         ({"query": "q", "pos": ["a", "b"], "neg": ["c"]}, ["a", "b", "c"]),
-        ({"anchor": "q", "positive": "a", "negative": ["b", "a"]}, ["a", "b"]),
-        (
-            {"query": "q", "positive_passages": [{"title": "T", "text": "a"}], "negative_passages": [{"text": "b"}]},
-            ["T a", "b"],
-        ),
-        ({"question": "q", "positive_ctxs": [{"title": "", "text": "a"}], "hard_negative_ctxs": []}, ["a"]),
         ({"turns": ["hi", "a", "b", "a"]}, ["a", "b"]),
-        ({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"}]}, ["a"]),
-        ({"question": "q", "answer": "a"}, ["a"]),
         ({"question": "q", "answer": "a", "text": "b"}, ["b"]),
     ],
 )
@@ -217,9 +181,3 @@ def test_a_record_for_training_that_cannot_be_used(tmp_path):
     with pytest.raises(InputError, match=r"c\.jsonl, line 1: the responses"):
         list(candidates_from(tmp_path / "c.jsonl"))
     assert [one.text for one in candidates_from(tmp_path / "c.jsonl", bad=BadExamples(skip=True))] == ["b"]
-
-
-def test_bytes_that_are_no_text(tmp_path):
-    (tmp_path / "c.txt").write_bytes(b"fine\n\xff\xfe\n")
-    with pytest.raises(InputError, match="c.txt, line 2"):
-        list(candidates_from(tmp_path / "c.txt"))

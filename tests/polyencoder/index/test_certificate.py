@@ -125,25 +125,3 @@ def test_lists_that_prove_nothing_are_approximate():
     answers = engine.search(k=3, exactness="approximate", length=2, longest=64)
     assert [answer.exactness for answer in answers] == ["approximate"] * 2
     assert [len(answer.rows) for answer in answers] == [3, 3]
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
-def test_what_no_list_holds_is_merged(seed, batch, n, newer, codes):
-    """Candidates that no list holds, of which the best are added to each shortlist."""
-    contexts, vectors = drawn(seed, batch=batch, n=n + newer, codes=codes)
-    k = int(np.random.default_rng(seed).integers(1, n + newer + 1))
-    beside = search(contexts, vectors[n:], k=min(k, newer))
-    engine = Engine(contexts, vectors[:n])
-    engine.scan = lambda some: search(some, vectors, k=k)
-    propose = engine.propose
-
-    def with_newer(part, places, length):
-        for place, (rows, _, bound) in zip(places, propose(part, places, length), strict=True):
-            rows = np.concatenate([rows, beside.rows[place] + n])
-            yield Shortlist(rows, vectors[rows], bound)
-
-    engine.propose = with_newer
-    answers = engine.search(k=k, exactness="certified", length=3, longest=64)
-    for answer, rows in zip(answers, sorted_scores(contexts, vectors)[1], strict=True):
-        np.testing.assert_array_equal(answer.rows, rows[:k])

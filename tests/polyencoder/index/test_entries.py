@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
-from polyencoder.index.entries import Candidate, canonical, checked, checked_records, taken
+from polyencoder.index.entries import Candidate, canonical, checked, checked_records, duplicate_id_error
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 VALUES = st.recursive(
@@ -94,6 +94,6 @@ def test_a_candidate_without_text_or_id_is_refused(candidate, message):
 
 
 def test_an_id_that_is_taken_shows_whose_it_is():
-    message = taken(Candidate("7", "new"), "7", "x" * 60, other="text")
-    assert message.startswith(f"the id '7' is that of another candidate already, '{'x' * 60}', which has other text")
-    assert f"'{'x' * 57}...'" in taken(Candidate("7", "new"), "7", "x" * 61, other="text")
+    message = str(duplicate_id_error(Candidate("7", "new"), "7", "x" * 60, other="text"))
+    assert message.startswith(f"the id '7' belongs to another candidate already, '{'x' * 60}', which has other text")
+    assert f"'{'x' * 57}...'" in str(duplicate_id_error(Candidate("7", "new"), "7", "x" * 61, other="text"))

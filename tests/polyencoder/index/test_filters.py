@@ -48,17 +48,7 @@ def test_2000_random_filters_evaluated_by_python():
 
 @given(
     st.one_of(
-        st.sampled_from(
-            [
-                np.int64(3),
-                np.float32(0.1),
-                np.bool_(True),
-                np.str_("x"),
-                Decimal("1.50"),
-                UUID(int=5),
-                np.datetime64("2026-11-27"),
-            ]
-        ),
+        st.sampled_from([np.int64(3), np.float32(0.1), np.bool_(True), np.str_("x"), Decimal("1.50"), UUID(int=5)]),
         st.dates(),
         st.datetimes(),
         st.times(),
@@ -139,10 +129,7 @@ def fields_of(**kinds):
         ({"b": {"$gte": 2020}}, "cannot filter by 'b': 2020 is a number, .* texts and booleans alone"),
         ({"g": "x"}, None),  # null or empty lists alone, which have no kind
         ({"e": 1}, "cannot filter by 'e': no candidate of the index has this metadata field"),
-        (
-            {"a": "3"},
-            "cannot filter by 'a': '3' is a text, and in this .* have numbers alone",
-        ),
+        ({"a": "3"}, "cannot filter by 'a': '3' is a text, and in this .* have numbers alone"),
         ({"b": [3, 4]}, "cannot filter by 'b': 3 is a number, and in this .* have texts and booleans alone"),
         ({"a": True}, "True is a boolean, .* numbers alone"),
         ({"f": "x"}, "'x' is a text, .* objects alone"),

@@ -56,16 +56,6 @@ def test_of_reranked_hits_those_are_chosen_from(ranker, index, make_ranker):
     assert without(hits[:8]) == [plain[place] for place in places]
 
 
-def test_probabilities_stay(make_ranker):
-    ranker = make_ranker("bi")
-    ranker.calibration = Calibration(temperature=1.0, none=0.0, fingerprint="")
-    index = ranker.index(TEXTS)
-    known = {hit.text: hit.probability for hit in ranker.search("hello", index, top_k=50)}
-    hits = ranker.search("hello", index, top_k=5, diversity=0.9)
-    assert {hit.text: hit.probability for hit in hits} == {hit.text: known[hit.text] for hit in hits}
-    assert sum(probability is not None for probability in known.values()) == 10  # those behind have none
-
-
 def test_a_ranking_is_diverse_too(ranker, make_ranker):
     plain = ranker.rank("hello", TEXTS)
     vectors = torch.as_tensor(ranker.encode_candidates([one.text for one in plain])).numpy()
@@ -142,10 +132,7 @@ def test_the_first_hits_do_not_depend_on_top_k_or_a_calibration(ranker, worded):
     assert more[:30] == first
     fingerprint = model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = Calibration(temperature=2.0, none=-3.0, fingerprint=fingerprint)
-    try:
-        likely = ranker.search(QUERY, worded, hybrid=True, top_k=30)
-    finally:
-        ranker.calibration = None
+    likely = ranker.search(QUERY, worded, hybrid=True, top_k=30)
     assert [one._replace(probability=None) for one in likely] == first
 
 
@@ -207,14 +194,11 @@ def test_words_alone_order_what_a_late_interaction_encoder_would_rerank(make_ran
 def test_probabilities_are_those_of_a_search_by_vectors(ranker, worded):
     fingerprint = model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = Calibration(temperature=2.0, none=-3.0, fingerprint=fingerprint)
-    try:
-        every = {one.id: one.probability for one in ranker.search(QUERY, worded, top_k=len(worded))}
-        hits = ranker.search(QUERY, worded, hybrid=True, top_k=10)
-        alone = ranker.search(QUERY, worded, words_only=True)
-        with pytest.raises(ConfigError, match="min_probability is for searches by vectors"):
-            ranker.search(QUERY, worded, words_only=True, min_probability=0.1)
-    finally:
-        ranker.calibration = None
+    every = {one.id: one.probability for one in ranker.search(QUERY, worded, top_k=len(worded))}
+    hits = ranker.search(QUERY, worded, hybrid=True, top_k=10)
+    alone = ranker.search(QUERY, worded, words_only=True)
+    with pytest.raises(ConfigError, match="min_probability is for searches by vectors"):
+        ranker.search(QUERY, worded, words_only=True, min_probability=0.1)
     for one in hits:
         expected = every[one.id]  # None for all but the best
         assert one.probability == (None if expected is None else pytest.approx(expected, rel=1e-3))

@@ -14,7 +14,7 @@ from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.folder.verify import described_folder
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.open import check_tuning, described, make_index, open_index
+from polyencoder.index.open import described, make_index, open_index
 
 RECORDS = [Candidate("a", "i have two dogs ."), Candidate("b", "i like to ski ."), "guten tag !"]
 SERVER = "postgres://me:secret@nowhere.invalid/db#replies"
@@ -101,12 +101,6 @@ def test_an_address_of_no_engine(ranker, where):
     ("where", "settings", "problem"),
     [
         ("folder", {"milvus": "hnsw"}, "milvus is 'hnsw', the kind of an index in milvus, but the index is elsewhere"),
-        (SERVER, {"milvus": "hnsw"}, "milvus is 'hnsw', .* elsewhere"),
-        (
-            "milvus:./x.db",
-            {"dtype": "int8"},
-            r"milvus:\./x\.db: dtype is only for",
-        ),
         (SERVER, {"workers": 2}, "postgres://me@nowhere.invalid/db#replies: workers is only for"),
         (SERVER, {"share": Share(0, 2)}, "postgres://me@nowhere.*: several torchrun processes are only for"),
         (None, {"share": Share(0, 2)}, "a temporary index belongs to its process"),
@@ -140,13 +134,6 @@ def test_without_a_model_recall_cannot_be_measured(ranker, tmp_path):
     with pytest.raises(InputError, match="has no vector, and there is no model to encode its text"):
         make_index(RECORDS, tmp_path / "index", Fingerprints.of(ranker))
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("recall", "contexts", "faiss"), [(None, None, None), (0.9, None, "ivf-pq"), (1, ["x"], "hnsw")]
-)
-def test_tuning_that_fits(recall, contexts, faiss):
-    check_tuning(recall, contexts, faiss=faiss)
 
 
 def test_a_folder_may_have_the_name_of_an_engine(make_ranker, tmp_path, monkeypatch):

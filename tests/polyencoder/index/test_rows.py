@@ -65,7 +65,7 @@ def test_what_is_equal_is_not_written_again():
 @pytest.mark.parametrize("other", [OLD._replace(text="two"), OLD._replace(metadata={"n": True})], ids=["text", "n"])
 def test_what_differs_replaces_or_is_an_error(other):
     assert written(other, how="put") == written(other, how="update") == [other]
-    with pytest.raises(InputError, match="line 0: the id 'a' is that of another candidate already, 'one'"):
+    with pytest.raises(InputError, match="line 0: the id 'a' belongs to another candidate already, 'one'"):
         written(other)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from polyencoder.errors import InputError, NoAnswerError
 from polyencoder.index.entries import Candidate
-from polyencoder.index.postgres import PostgresIndex
+from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.serving.writing import IndexWriter
 from tests.polyencoder.index.postgres.tables import names
 

@@ -8,7 +8,6 @@ import sqlite3
 import struct
 import zipfile
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -32,8 +31,6 @@ FOLDERS = {
     "a model without torch's weights": ["openvino_model.xml"],
     "without torch's weights": ["tf_model.h5"],
     "a data set, not": ["train.jsonl", "valid.jsonl"],
-    "a tokenizer alone": ["tokenizer.json", "tokenizer_config.json"],
-    "a vocabulary alone": ["vocab.txt"],
     "such as notes": ["notes"],
     "an empty folder": [],
 }
@@ -60,11 +57,10 @@ FILES = {
     "GGUF": ("model.gguf", lambda path: path.write_bytes(b"GGUF\3\0\0\0")),
     "a Parquet file": ("data.parquet", lambda path: path.write_bytes(b"PAR1data")),
     "SQLite": ("index.sqlite", lambda path: sqlite3.connect(path).execute("CREATE TABLE a (b)").connection.close()),
-    "a gzip archive": ("model.tar.gz", lambda path: path.write_bytes(gzip.compress(b"x"))),
+    "a compressed file": ("model.tar.gz", lambda path: path.write_bytes(gzip.compress(b"x"))),
     "a zip archive": ("model.zip", make_zip),
     "weights alone": ("model.safetensors", lambda path: save_file({"a": torch.zeros(1)}, path)),
     "one ONNX graph": ("model.onnx", lambda path: path.write_bytes(b"\x08\x0a")),
-    "numpy": ("vectors.npy", lambda path: np.save(path, np.zeros(3))),
     "a file of text or data": ("pairs.jsonl", lambda path: path.write_text(json.dumps({"context": ["hi"]}))),
 }
 

@@ -102,7 +102,7 @@ _CHUNK = 1 << 15  # rows added at once
 def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str) -> FaissFile:
     """Builds a FAISS index of all `vectors`, by inner product, and writes it into their folder, under a new name.
 
-    It is trained on a fixed random sample and filled in chunks: memory is that of the index itself.
+    It is trained on a fixed random sample and filled in chunks: only the index itself is in memory.
 
     Args:
         kind: "hnsw" (a graph), "ivf-flat" (lists of whole vectors), "ivf-pq" (lists of compressed ones, the smallest

@@ -82,11 +82,6 @@ def check_parameters(kind: str, parameters: Parameters, *, dim: int | None = Non
                 f"auto chooses {', '.join(parameters)} too; name the kind, one of {', '.join(KINDS)}", argument="faiss"
             )
         return
-    if kind == "flat":
-        raise ConfigError(
-            "faiss is 'flat', which compares every vector: an index without FAISS does so, and is exact: leave it out",
-            argument="faiss",
-        )
     if kind not in KINDS:
         raise ConfigError(
             f"the kind of FAISS index is {kind!r}; it must be auto or one of {', '.join(KINDS)}", argument="faiss"
@@ -101,10 +96,8 @@ def check_parameters(kind: str, parameters: Parameters, *, dim: int | None = Non
                 raise ConfigError(f"storage must be one of {', '.join(_STORAGES)}; got {value!r}")
         else:
             lowest, highest = _LEAST.get(name, 1), _MOST.get(name, _MOST_OF_ALL)
-            if not isinstance(value, int) or value < lowest:
-                raise ConfigError(f"{name} must be a whole number of at least {lowest}, got {value!r:.60}")
-            if value > highest:
-                raise ConfigError(f"{name} must be a whole number of at most {highest}, got {value!r:.60}")
+            if not isinstance(value, int) or not lowest <= value <= highest:
+                raise ConfigError(f"{name} must be a whole number from {lowest} to {highest}, got {value!r:.60}")
             if name == "pq_m" and dim is not None and dim % value:
                 raise ConfigError(f"pq_m must divide the vectors' dimension, {dim}; got {value}", argument="faiss")
 

@@ -25,7 +25,7 @@ from polyencoder.storage.signatures import is_signed
 LONGEST_LIST = 4096
 """With longer lists, scoring everything is hardly slower."""
 _SHORTEST_LIST = 256
-# If so few rows, or so small a share, are allowed, a scan is faster than FAISS.
+# With at most this number or share of allowed rows, a scan is faster than FAISS.
 _SCAN_ROWS = 8192
 _SCAN_SHARE = 1 / 64
 
@@ -60,12 +60,8 @@ def scan_vectors(
 class FaissSearch:
     """An index's vectors with the FAISS index from `build_faiss`: its lists are shortlists.
 
-    Rows added after the build are scanned and merged, so they are found like all others.
-
-    Args:
-        meta: the index's description.
-        vectors: the index's; the first ones are those of the FAISS index.
-        index: FAISS's, if it is open already.
+    The first `meta.rows` of `vectors` are in the FAISS index, `index` if it is open already. Rows that were added later
+    are scanned and merged, so they are found like all others.
 
     Raises:
         ConfigError: faiss is not installed.
@@ -121,15 +117,11 @@ class FaissSearch:
             options: without `filter`.
             allowed: bool [rows], True for the rows that may be found. If they are few they are scanned; so is
                 everything for a `top_k` above 1,024.
-            attention: "basic", "sqrt" or "multihead", as in `search.scores.score`. With "multihead", lists do
-                not bound scores: everything is scanned. Certificates hold for the others. But the weights of
-                "sqrt" are flatter and its scores lie further below the largest logit, so it needs longer lists for
-                a certificate, and for the same recall.
+            attention: as in `search.scores.score`. Under "multihead" lists do not bound scores: everything is scanned.
+                The weights of "sqrt" are flatter, so it needs longer lists for a certificate, and for the same recall.
             changes: fields of the options.
 
-        Raises:
-            ConfigError: an option is unknown.
-            InputError: a number is too small, or contexts, `allowed` or attention do not fit.
+        Raises InputError if a number is too small, or contexts or attention do not fit.
         """
         options = changed(options or SearchOptions(), changes)
         scale_of(contexts, attention)  # raises for one that does not fit
@@ -141,12 +133,7 @@ class FaissSearch:
         return self.search_lists(contexts, options, allowed=allowed, attention=attention)
 
     def search_lists(
-        self,
-        contexts: Contexts,
-        options: SearchOptions,
-        *,
-        allowed: Array | None = None,
-        attention: str = "basic",
+        self, contexts: Contexts, options: SearchOptions, *, allowed: Array | None = None, attention: str = "basic"
     ) -> Results:
         """`search` of at least one context, by FAISS even if few rows are allowed (at least one)."""
         k = options.k(available_rows(self.vectors, allowed))

@@ -1,14 +1,13 @@
 """Tuning of a FAISS index: the cheapest effort and list length that reach a recall, measured.
 
-Fixed settings fit only the model that they were chosen on. So recall@k is measured against the scan, on contexts like
-those of production, or at least on texts of the index itself. More effort and longer lists hardly ever find less, so
-only a staircase of pairs is measured: the longest lists with the least effort, then shorter lists with more effort. The
-fastest pair that reaches the recall becomes the index's default (`FaissFile.tuned`).
+Recall@k is measured against the scan, on contexts from production, or at least on texts of the index itself. More
+effort and longer lists hardly ever find less, so only a staircase of pairs is measured: the longest lists with the
+least effort, then shorter lists with more effort. The fastest pair that reaches the recall becomes the index's default
+(`FaissFile.tuned`).
 
 The measured recall must exceed the requested one by a standard error, so that other contexts mostly reach it too. Most
-contexts find all of their best, and a few lose nearly all: a sample without any of these few has a deviation of about 0
-and proves little. So the error is that of contexts that find all or nothing at exactly the requested recall, as in
-Wilson's score test of a proportion.
+contexts find all of their best, and a few lose nearly all: a sample without these few deviates by about 0 and proves
+little. So the error is computed as if each context found all or nothing, as in Wilson's score test of a proportion.
 """
 
 from __future__ import annotations
@@ -50,14 +49,13 @@ def tune(
 ) -> Tuned:
     """Finds the fastest settings with which a FAISS index finds `recall` of the `top_k` best.
 
+    If no settings reach the recall, those that found most are returned.
+
     Args:
-        contexts: a sample of those of production, in batches that are searched together.
+        contexts: a sample from production, in batches that are searched together.
         recall: the share of the best to find, above 0 and at most 1.
         allowed: bool [rows], True for the rows that may be found, as in `FaissSearch.search`.
         source: where the contexts come from, stored with the result.
-
-    Returns:
-        The settings and their measurements. If no settings reach the recall, those that found most.
 
     Raises:
         ConfigError: under multi-head attention, whose searches score everything, or for an impossible recall.
@@ -117,13 +115,7 @@ class _Measure:
     """Measures a search's recall for each context, and its time."""
 
     def __init__(
-        self,
-        searcher: FaissSearch,
-        contexts: Sequence[Contexts],
-        *,
-        top_k: int,
-        allowed: Array | None,
-        attention: str,
+        self, searcher: FaissSearch, contexts: Sequence[Contexts], *, top_k: int, allowed: Array | None, attention: str
     ) -> None:
         available = len(searcher.vectors) if allowed is None else int(allowed.sum())
         if available == 0:

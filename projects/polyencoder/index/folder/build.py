@@ -30,7 +30,7 @@ from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Candidate, Record, checked_records
 from polyencoder.index.faiss.kinds import choose, parse_faiss
 from polyencoder.index.folder.catalogue import Catalogue
-from polyencoder.index.folder.change import recorded
+from polyencoder.index.folder.change import record_files
 from polyencoder.index.folder.database import Database, connect, connect_to_fill
 from polyencoder.index.folder.files import (
     DATABASE,
@@ -40,8 +40,8 @@ from polyencoder.index.folder.files import (
     IndexBusy,
     check_no_links,
     check_only_ours,
-    explained,
     locked,
+    wrap_io_errors,
 )
 from polyencoder.index.folder.precomputed import PrecomputedShards
 from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, list_missing, list_shards
@@ -88,43 +88,35 @@ def build_index(
             model's (see `index.precomputed.with_vectors`), or the folder holds something else or cannot be written.
         PolyencoderError: a process that shares the work has ended early.
     """
-    folder, options = Path(folder), changed(options or IndexOptions(), changes)
+    folder, options, share = Path(folder), changed(options or IndexOptions(), changes), share or Share()
     options.check_engine(None, folder)
-    dtype, shard_size, workers = options.dtype, options.shard_size, options.workers
-    share = share or Share()
+    shard_size, workers = options.shard_size, options.workers
     if share.processes > 1 and workers > 1:
         raise ConfigError(
             f"workers is {workers} under torchrun, which has started {share.processes} processes already",
             argument="workers",
         )
     first = share.rank == 0
-    given_records, split = checked_records(candidates), options.split_for(ranker)
+    checked, split = checked_records(candidates), options.split_for(ranker)
     if split is not None:
         assert not isinstance(ranker, Fingerprints)
-        given_records = split.passages(given_records, ranker.text)
-    records, dim = with_vectors(given_records, ranker) if first else (given_records, None)
-    if (dim is not None or isinstance(ranker, Fingerprints)) and (workers, share.processes) != (1, 1):
-        raise ConfigError("nothing is encoded where candidates bring their vectors: start one process, with one worker")
-    build = secrets.token_hex(8)
+        checked = split.passages(checked, ranker.text)
+    records, dim = with_vectors(checked, ranker) if first else (checked, None)
     tokens = None
-    if options.store_tokens is not None:
-        if dim is not None or isinstance(ranker, Fingerprints):
+    if dim is not None or isinstance(ranker, Fingerprints):
+        if (workers, share.processes) != (1, 1):
             raise ConfigError(
-                "store_tokens is for candidates that are encoded, and these bring their vectors: give their texts "
-                "alone",
+                "nothing is encoded where candidates bring their vectors: start one process, with one worker"
+            )
+        if options.store_tokens is not None:
+            raise ConfigError(
+                "store_tokens is for texts that are encoded, and these candidates bring vectors: leave these out",
                 argument="store_tokens",
             )
+    elif options.store_tokens is not None:
         tokens = StoredTokens.of(separable(ranker), options.store_tokens)
-    plan = IndexMeta.of(
-        ranker,
-        model_name=model_name,
-        dim=dim,
-        split=split,
-        dtype=dtype,
-        shard_size=shard_size,
-        build=build,
-        tokens=tokens,
-    )
+    settings = {"dtype": options.dtype, "shard_size": shard_size, "build": secrets.token_hex(8), "tokens": tokens}
+    plan = IndexMeta.of(ranker, model_name=model_name, dim=dim, split=split, **settings)
     with ExitStack() as stack:
         if first:
             stack.enter_context(_create_folder(folder))
@@ -136,21 +128,19 @@ def build_index(
             plan = _await_plan(folder, plan, ranker=ranker)
         if (folder / DATABASE).exists():
             return
-        with explained(folder):
+        with wrap_io_errors(folder):
             check_no_links(folder)
             shards = share.of(list_missing(folder, plan), shard_size=shard_size)
             if precomputed is not None and shards:
                 raise InputError(f"{folder}: damaged, a file of vectors is missing; remove the folder")
             done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
-            with progress_bar(
-                step="encoding", total=plan.rows, done=done, unit="texts", show=progress if first else False
-            ) as bar:
+            show = progress if first else False
+            with progress_bar(step="encoding", total=plan.rows, done=done, unit="texts", show=show) as bar:
                 if isinstance(ranker, Fingerprints) or not shards:
                     pass
-                elif workers == 1 or len(shards) < 2:
+                elif (workers := min(workers, len(shards))) == 1:
                     encode_here(folder, ranker.encoder, plan, shards, advance=bar.update)
                 else:
-                    workers = min(workers, len(shards))
                     encode_in_processes(folder, ranker, plan, shards, workers=workers, advance=bar.update)
             if first:
                 _finish(folder, plan)
@@ -194,7 +184,7 @@ def _enter_candidates(
                 bar.update()
                 yield candidate
 
-    with explained(folder):
+    with wrap_io_errors(folder):
         begun, has_words = _read_begun(folder)
     if begun is not None:
         _check_same(begun, plan, ranker=ranker, folder=folder)
@@ -210,7 +200,7 @@ def _enter_candidates(
         check_faiss(begun.rows)
         return begun
     with ExitStack() as stack:
-        with explained(folder):
+        with wrap_io_errors(folder):
             _remove_all(folder)
             path = stack.enter_context(atomic_write(folder / UNFINISHED))
             if precomputed is not None:
@@ -219,13 +209,13 @@ def _enter_candidates(
             connection.execute("BEGIN")
         catalogue, entries = Catalogue(connection, folder), 0
         for candidate in read():  # errors of the iterable are the caller's
-            with explained(folder):
+            with wrap_io_errors(folder):
                 entries += catalogue.put(candidate, index=False)
                 if precomputed is not None:
                     precomputed.put(catalogue.row_of(candidate.text), candidate)
         if entries == 0:
             raise InputError(f"{folder}: not made, as there are no candidates: the input is empty")
-        with explained(folder):
+        with wrap_io_errors(folder):
             check_faiss(catalogue.rows)
             catalogue.create_indexes()
             if precomputed is not None:
@@ -234,7 +224,7 @@ def _enter_candidates(
             catalogue.describe(plan.to_json())
             connection.execute("COMMIT")
             connection.execute("PRAGMA journal_mode = WAL")
-            stack.close()  # the database gets its name here, where errors of the disk are explained
+            stack.close()  # the database gets its name here, where disk errors are wrapped
     return plan
 
 
@@ -281,10 +271,8 @@ def _read_begun(folder: Path) -> tuple[IndexMeta | None, bool]:
 def _check_same(begun: IndexMeta, plan: IndexMeta, *, ranker: TextRanker | Fingerprints, folder: Path) -> None:
     begun.check_model(ranker, where=folder)
     if begun.tokens != plan.tokens:
-        raise InputError(
-            f"{folder}: has an index {'without' if begun.tokens is None else 'with other'} token vectors; give another "
-            "folder, or remove it"
-        )
+        how = "without" if begun.tokens is None else "with other"
+        raise InputError(f"{folder}: has an index {how} token vectors; give another folder, or remove it")
     for name in ("dtype", "shard_size"):
         if (stored := getattr(begun, name)) != (here := getattr(plan, name)):
             raise InputError(
@@ -297,7 +285,7 @@ def _check_same(begun: IndexMeta, plan: IndexMeta, *, ranker: TextRanker | Finge
 def _finish(folder: Path, plan: IndexMeta) -> None:
     while list_missing(folder, plan):  # other processes are at them
         time.sleep(_POLL_SECONDS)
-    files = [file for path, rows in list_shards(folder, plan).values() for file in recorded(path, rows)]
+    files = [file for path, rows in list_shards(folder, plan).values() for file in record_files(path, rows)]
     with closing(connect(folder / UNFINISHED)) as connection:
         catalogue = Catalogue(connection, folder)
         connection.execute("BEGIN IMMEDIATE")
@@ -326,7 +314,7 @@ def _create_folder(folder: Path) -> Iterator[None]:
     """Creates the folder, unless it holds other files; leaves no empty one after an error."""
     if reason := why_no_folder(folder):
         raise InputError(f"{folder}: {reason}; give another folder for the index")
-    with explained(folder):
+    with wrap_io_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         check_only_ours(folder)
     try:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index.entries import Candidate, How, checked, taken
+from polyencoder.index.entries import Candidate, WriteMode, checked, duplicate_id_error
 from polyencoder.index.filters import Filter, Group, parse_filter, passes
 from polyencoder.index.folder.conditions import condition_of, exists
 from polyencoder.index.folder.files import is_ours
@@ -23,8 +23,7 @@ from polyencoder.index.folder.schema import COMPACT, INDEXES, damaged
 from polyencoder.index.folder.words import Words
 from polyencoder.index.hits import Found, Hit
 from polyencoder.index.values import Kind, field_values
-
-Array = np.ndarray[Any, Any]
+from polyencoder.search.contexts import Array
 
 # Rows given as a JSON list: one query for all of them, each looked up (CROSS JOIN: in this order)
 _WANTED = "(SELECT value AS wanted FROM json_each(?))"
@@ -223,7 +222,7 @@ class Catalogue:
         """Removes these files from the list."""
         self._ask("DELETE FROM files WHERE name IN (SELECT value FROM json_each(?))", (json.dumps([*names]),))
 
-    def put(self, candidate: Candidate, *, how: How = "add", index: bool = True) -> int:
+    def put(self, candidate: Candidate, *, how: WriteMode = "add", index: bool = True) -> int:
         """Enters a candidate; no-op if it exists with this id, text and metadata.
 
         Returns the change of the number of entries. Without `index` no filter finds it before `create_indexes`.
@@ -245,7 +244,7 @@ class Catalogue:
                 return 0
             if how == "add":
                 other = "text" if old_text != text else "metadata"
-                raise InputError(taken(candidate, id_, old_text, other=other))
+                raise duplicate_id_error(candidate, id_, old_text, other=other)
             removed = self.remove(id_)
         elif how == "update":
             raise InputError(f"no candidate has the id {id_!r}", where=f"{where}{self._folder}")

@@ -26,7 +26,7 @@ from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import sample, tune
 from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.database import connect
-from polyencoder.index.folder.files import DATABASE, LOCK, META, check_no_links, explained, is_ours
+from polyencoder.index.folder.files import DATABASE, LOCK, META, check_no_links, is_ours, wrap_io_errors
 from polyencoder.index.folder.shards import encode_rows
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.token_rows import TokenRows
@@ -73,7 +73,7 @@ class Change:
         """Adds the operations of the block to the change, or undoes them after an error."""
         if not self._connection.in_transaction:
             raise InputError("this change has failed and was undone; begin another one", where=self.folder)
-        with explained(self.folder):
+        with wrap_io_errors(self.folder):
             before, words = self.meta, self.catalogue.words
             self._connection.execute("SAVEPOINT step")
         try:
@@ -86,7 +86,7 @@ class Change:
                 self._connection.execute("ROLLBACK TO step")
                 self._connection.execute("RELEASE step")
             raise
-        with explained(self.folder):
+        with wrap_io_errors(self.folder):
             self._connection.execute("RELEASE step")
 
     def each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> int:
@@ -97,7 +97,7 @@ class Change:
         changed = more = 0
         for item in items:  # errors of the iterable are the caller's
             before = self._connection.total_changes
-            with explained(self.folder):
+            with wrap_io_errors(self.folder):
                 more += enter(self.catalogue, item)
             changed += self._connection.total_changes > before
         if changed:
@@ -277,7 +277,7 @@ class Change:
         self._add_files(path, rows)
 
     def _add_files(self, path: Path, rows: int = 0) -> None:
-        for file in recorded(path, rows):
+        for file in record_files(path, rows):
             self.catalogue.add_file(file)
 
     def _describe_faiss(self, faiss: FaissFile) -> None:
@@ -291,7 +291,7 @@ class Change:
         self.catalogue.forget_files([*names, *(path.name for name in names for path in beside(Path(name)).values())])
 
 
-def recorded(path: Path, rows: int = 0) -> list[File]:
+def record_files(path: Path, rows: int = 0) -> list[File]:
     """The database's records of a file and what is beside it, if anything; `rows` is 0 for files without vectors."""
     others = [other for other in beside(path).values() if other.exists()] if rows else []
     files = [(path, rows), *((other, 0) for other in others)]

@@ -74,7 +74,7 @@ def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
     import filelock  # here: readers need no lock
 
     lock = filelock.FileLock(folder / LOCK, timeout=_BUSY_SECONDS if seconds is None else seconds)
-    with explained(folder):
+    with wrap_io_errors(folder):
         try:
             lock.acquire()
         except filelock.Timeout:
@@ -85,7 +85,7 @@ def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
         lock.release()
 
 
-class explained:  # a class, as generators cost more, and there is one per record
+class wrap_io_errors:  # a class, as generators cost more, and there is one per record
     """Converts disk errors in the block, such as a full disk, to PolyencoderError."""
 
     def __init__(self, folder: Path) -> None:
@@ -120,12 +120,12 @@ def remove_index(folder: str | os.PathLike[str]) -> None:
     if not path.exists():
         return
     check_only_ours(path)
-    with locked(path), explained(path):
+    with locked(path), wrap_io_errors(path):
         files = [file for file in check_only_ours(path) if file.name != LOCK]
         for file in sorted(files, key=lambda file: file.name == DATABASE):  # last: until then it can be repeated
             shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
         (path / LOCK).unlink()  # under the lock: a waiting process makes a new one
-    with explained(path):
+    with wrap_io_errors(path):
         path.resolve().rmdir()
         if path.is_symlink():
             path.unlink()

@@ -21,14 +21,14 @@ from polyencoder.checks import checked_count
 from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
-from polyencoder.index.entries import Candidate, How
+from polyencoder.index.entries import Candidate, WriteMode
 from polyencoder.index.faiss.file import Tuned
 from polyencoder.index.faiss.tuning import SAMPLE, check_recall, sample
 from polyencoder.index.filters import Filter
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, check_there
-from polyencoder.index.folder.files import explained, locked
+from polyencoder.index.folder.files import locked, wrap_io_errors
 from polyencoder.index.folder.state import State
 from polyencoder.index.hits import TOP_K, Hit
 from polyencoder.index.meta import Fingerprints, IndexMeta
@@ -211,10 +211,10 @@ class FolderIndex(Index):
             with locked(self.folder):
                 self._read(lambda state, _: state)  # raises for another model's
                 try:
-                    with explained(self.folder):
+                    with wrap_io_errors(self.folder):
                         self._change = Change(self.folder, self._ranker)
                     yield
-                    with explained(self.folder):
+                    with wrap_io_errors(self.folder):
                         self._change.publish()
                 except BaseException as error:
                     keep = not isinstance(error, Exception)  # interrupted; it may be repeated
@@ -224,7 +224,7 @@ class FolderIndex(Index):
                     if change is not None:
                         change.close(keep=keep)
 
-    def _enter(self, records: Iterable[Candidate], how: How) -> int:
+    def _enter(self, records: Iterable[Candidate], how: WriteMode) -> int:
         """See `Index.add`. A killed call resumes after the last complete file if repeated with the same records."""
         return self._enter_each(records, lambda catalogue, record: catalogue.put(record, how=how))
 
@@ -234,12 +234,12 @@ class FolderIndex(Index):
 
     def _list_ids(self, filter: Filter) -> list[str]:
         assert self._change is not None
-        with explained(self.folder):
+        with wrap_io_errors(self.folder):
             return self._change.catalogue.ids(filter)
 
     def compact(self) -> int:
         """Frees dead rows, merges small files, and drops the FAISS index; returns the number of dead rows."""
-        with self._step() as change, explained(self.folder):
+        with self._step() as change, wrap_io_errors(self.folder):
             return change.compact()
 
     def add_words(self) -> bool:
@@ -247,12 +247,12 @@ class FolderIndex(Index):
 
         Returns False for an index that has words, which is unchanged.
         """
-        with self._step() as change, explained(self.folder):
+        with self._step() as change, wrap_io_errors(self.folder):
             return change.add_words()
 
     def build_faiss(self, kind: str = "auto", **overrides: int | str) -> None:
         """Builds a FAISS index: see `polyencoder.index.faiss.file.build_faiss` for kinds and settings."""
-        with self._step() as change, explained(self.folder):
+        with self._step() as change, wrap_io_errors(self.folder):
             change.build_faiss(kind, **overrides)
 
     def trust_faiss(self) -> None:
@@ -263,7 +263,7 @@ class FolderIndex(Index):
         Raises:
             ConfigError: there is no FAISS index, or the key that signs its file cannot be made.
         """
-        with self._step() as change, explained(self.folder):
+        with self._step() as change, wrap_io_errors(self.folder):
             change.trust_faiss()
 
     def tune(
@@ -271,9 +271,8 @@ class FolderIndex(Index):
     ) -> Tuned:
         """Tunes the FAISS index to find `recall` of the `top_k` best; the result becomes its searches' default.
 
-        See `polyencoder.index.faiss.tuning.tune`; warns if no settings reach the recall. Of the contexts
-        `tuning.SAMPLE` are used; None is for texts of the index as contexts of one turn, which is less reliable, and
-        warned of.
+        See `polyencoder.index.faiss.tuning.tune`; warns if no settings reach the recall. `tuning.SAMPLE` of the
+        contexts are used; without any, texts of the index, which is less reliable, and warned of.
 
         Raises:
             ConfigError: there is no FAISS index, or its model scores everything anyway.
@@ -287,14 +286,13 @@ class FolderIndex(Index):
             if turns is None:
                 source = "the index's own texts"
                 _log.warning(
-                    "recall is measured with %s as contexts: contexts from production would be more reliable",
-                    source,
+                    "recall is measured with %s as contexts: contexts from production would be more reliable", source
                 )
             texts = change.sample_texts(SAMPLE) if turns is None else sample(turns, SAMPLE)
             batches = (texts[i : i + _AT_ONCE] for i in range(0, len(texts), _AT_ONCE))
             parts = [replace(Contexts.of(self._ranker.encode_contexts(each)), tokens=None) for each in batches]
             attention = self._ranker.model.config.poly_attention
-            with explained(self.folder):
+            with wrap_io_errors(self.folder):
                 tuned = change.tune_faiss(parts, recall=recall, top_k=top_k, attention=attention, source=source)
         if not tuned.reached:
             _log.warning("recall %g was not reached: %s", recall, tuned)

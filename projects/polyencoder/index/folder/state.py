@@ -11,14 +11,14 @@ import numpy as np
 from polyencoder.errors import CheckpointError
 from polyencoder.index.faiss.search import FaissSearch, scan_vectors
 from polyencoder.index.filters import Filter, parse_filter
-from polyencoder.index.folder.catalogue import Array, Catalogue, check_size
+from polyencoder.index.folder.catalogue import Catalogue, check_size
 from polyencoder.index.hits import Found, Hit
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.vectors import Vectors
 from polyencoder.index.words import query_words
-from polyencoder.search.contexts import Contexts, check_finite
+from polyencoder.search.contexts import Array, Contexts, check_finite
 from polyencoder.search.scores import score
 
 _FILTERS = 16  # cached filters
@@ -93,12 +93,7 @@ class State:
         return allowed
 
     def by_vectors(
-        self,
-        catalogue: Catalogue,
-        contexts: Contexts,
-        options: SearchOptions,
-        *,
-        attention: str,
+        self, catalogue: Catalogue, contexts: Contexts, options: SearchOptions, *, attention: str
     ) -> list[list[Hit]]:
         """The best `top_k` entries of each context, with the FAISS index if there is one, else by scoring all."""
         check_finite(contexts, dim=self.meta.dim)

@@ -45,13 +45,10 @@ def described_folder(folder: Path) -> list[str]:
 def verify(folder: str | os.PathLike[str], *, progress: bool | None = False) -> None:
     """Reads all files of an index folder, and compares them with the checksums in its database.
 
-    Searches and changes may run meanwhile. Nothing is repaired: build a damaged index again.
+    Searches and changes may run meanwhile. Nothing is repaired: build a damaged index again. `progress` shows a bar of
+    the bytes read on stderr.
 
-    Args:
-        progress: show a bar of the bytes read on stderr.
-
-    Raises:
-        CheckpointError: there is no finished index, or a file is missing or damaged; it names the file.
+    Raises CheckpointError, which names the file, if there is no finished index, or a file is missing or damaged.
     """
     path = Path(folder).absolute()
 

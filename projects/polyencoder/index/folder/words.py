@@ -97,12 +97,8 @@ class Words:
     def find(self, query: Sequence[str], *, k: int, allowed: np.ndarray[Any, Any] | None) -> list[tuple[int, float]]:
         """The best k rows with any word of the query, and their BM25; of equal ones the lowest row comes first.
 
-        If the words match many rows (`MOST_MATCHES`), the commonest are left out.
-
-        Args:
-            query: of `query_words`.
-            k: at least 1.
-            allowed: bool [rows], True for the rows that may be found; None for all.
+        If the words (of `query_words`) match many rows (`MOST_MATCHES`), the commonest are left out. `allowed`, bool
+        [rows], is True for the rows that may be found; None for all.
         """
         if not (query := self._rarest(query)):
             return []

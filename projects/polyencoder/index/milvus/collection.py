@@ -23,10 +23,11 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswe
 from polyencoder.index.entries import canonical
 from polyencoder.index.filters import Filter
 from polyencoder.index.row_search import Field
-from polyencoder.index.rows import Array, Entry, key_of, norm_of
+from polyencoder.index.rows import Entry, key_of, norm_of
 from polyencoder.index.terms import LENGTH, field_terms, list_bounds, list_terms, write_filter
 from polyencoder.index.values import Kind
 from polyencoder.packages import require
+from polyencoder.search.contexts import Array
 
 MILVUS = "milvus:"
 """The beginning of the address of a Milvus collection."""
@@ -185,7 +186,7 @@ class MilvusCollection:
         return [{hit["key"]: float(hit["distance"]) for hit in hits} for hits in lists]
 
     def max_norm(self) -> float:
-        """A norm that no vector exceeds, first about twice that of any row; inf if one is a thousand times longer."""
+        """A norm that no vector exceeds, from the norm of any row; inf if one is a thousand times longer."""
         with self._explained():
             (row,) = self._query(limit=1, output_fields=["norm"])
         norms = (factor * float(row["norm"]) for factor in (2, 16, 1024))

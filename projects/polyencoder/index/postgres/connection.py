@@ -67,7 +67,7 @@ class PostgresSession:
         self._psycopg: Any = require("psycopg", extra="postgres")
 
     def ask(self, query: Any, values: Any = None, *, limited: bool = True) -> list[tuple[Any, ...]]:
-        """Executes a statement; returns rows in binary formats. An unlimited one may last while the server answers."""
+        """Executes a statement, perhaps without a time limit; returns rows in binary formats."""
         with self._watch(limited=limited), self.connection.cursor(binary=True) as cursor:
             cursor.execute(query, values)
             return cursor.fetchall() if cursor.description else []
@@ -99,7 +99,7 @@ class PostgresSession:
         transaction = self.connection.transaction()
 
         def leave(*error: Any) -> None:
-            if error[0] is None and self.connection.closed:  # of which psycopg says nothing
+            if error[0] is None and self.connection.closed:  # psycopg raises nothing
                 raise self._psycopg.Error("the connection is lost, and what it had not committed")
             with self._watch():
                 transaction.__exit__(*error)
@@ -112,33 +112,23 @@ class PostgresSession:
 
     @contextmanager
     def _watch(self, *, limited: bool = True) -> Iterator[None]:
-        """Closes the connection at the time limit; one without a limit, once the server answers nobody."""
-        over = threading.Event()
+        """Closes the connection at the time limit."""
 
-        def watch() -> None:
-            while not over.wait(self.seconds):
-                if (limited or not self._answers()) and not over.is_set():
-                    self.late = True
-                    with suppress(OSError, self._psycopg.Error):
-                        wire = socket.socket(fileno=os.dup(self.connection.fileno()))
-                        with wire:
-                            return wire.shutdown(socket.SHUT_RDWR)
+        def disconnect() -> None:
+            self.late = True
+            with suppress(OSError, self._psycopg.Error):
+                wire = socket.socket(fileno=os.dup(self.connection.fileno()))
+                with wire:
+                    wire.shutdown(socket.SHUT_RDWR)
 
-        threading.Thread(target=watch, daemon=True).start()
+        timer = threading.Timer(self.seconds, disconnect)
+        timer.daemon = True
+        if limited:
+            timer.start()
         try:
             yield
         finally:
-            over.set()
-
-    def _answers(self) -> bool:
-        """Whether the server answers a new connection in time, if only to refuse it."""
-        try:
-            session = PostgresSession(self._connect, seconds=self.seconds)
-        except self._psycopg.Error as error:
-            return not isinstance(error, self._psycopg.errors.ConnectionTimeout)
-        with closing(session.connection), suppress(self._psycopg.Error):
-            session.ask("SELECT 1")
-        return not session.late
+            timer.cancel()
 
 
 class Server:

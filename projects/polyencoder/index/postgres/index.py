@@ -103,10 +103,8 @@ class PostgresIndex(RowIndex):
         return server, server.read(lambda session: Table.opened(session, server).meta)
 
     def _describe_kind(self) -> str:
-        parameters = ", ".join(f"{name}={value}" for name, value in self.meta.parameters.items())
-        return "search: PostgreSQL, " + (
-            f"{self.meta.kind} ({parameters})" if parameters else "flat: results can be certified"
-        )
+        certified = ": results can be certified" if self.meta.kind == "flat" else ""
+        return f"search: PostgreSQL, {self.meta.described}{certified}"
 
     @property
     def has_words(self) -> bool:

@@ -15,10 +15,11 @@ from polyencoder.index.meta import Maker
 from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.rows import tsquery, write_condition, write_row
 from polyencoder.index.row_search import Field
-from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry
+from polyencoder.index.rows import ROWS_AT_ONCE, Entry
 from polyencoder.index.terms import field_terms
 from polyencoder.index.values import Kind
 from polyencoder.packages import require
+from polyencoder.search.contexts import Array
 from polyencoder.validation import validated
 
 KINDS: dict[str, dict[str, int]] = {"flat": {}, "hnsw": {"m": 16, "ef_construction": 128}, "ivf-flat": {"nlist": 0}}
@@ -42,17 +43,17 @@ class PostgresMeta(Maker):
     def check_wanted(self, wanted: PostgresMeta, *, kind: str | None, where: str) -> None:
         """Raises ConfigError unless this index is the one that is `wanted`, by a `kind` as for `parse_kind`, if any."""
         named = {name: value for name, value in wanted.parameters.items() if f"{name}=" in (kind or "")}
-        differing = [name for name, value in named.items() if value != self.parameters.get(name)]
-        argument, what = "postgres", ""
-        if kind and self.kind != wanted.kind:
-            what = f"and is of the kind {self.kind}, not {wanted.kind}; give"
-        elif differing:
-            name, has = differing[0], self.parameters.get(differing[0])
-            what = f"with {name}={has}, not {wanted.parameters[name]}; leave {name} out, or give"
-        elif wanted.words and not self.words:
-            argument, what = "words", "without words; give"
-        if what:
-            raise ConfigError(f"{where}: exists, {what} another #NAME", argument=argument)
+        if kind and (self.kind != wanted.kind or named.items() - self.parameters.items()):
+            raise ConfigError(
+                f"{where}: exists as {self.described}, not {kind}; give another #NAME", argument="postgres"
+            )
+        if wanted.words and not self.words:
+            raise ConfigError(f"{where}: exists, without words; give another #NAME", argument="words")
+
+    @property
+    def described(self) -> str:
+        """The kind with its parameters."""
+        return ",".join([self.kind, *(f"{name}={value}" for name, value in self.parameters.items())])
 
 
 def parse_kind(text: str) -> tuple[str, dict[str, int]]:
@@ -80,7 +81,7 @@ def parse_kind(text: str) -> tuple[str, dict[str, int]]:
 _MOST_DIM, _MOST_INDEXED, _MOST_IN_A_PAGE = 16_000, 2_000, 1_900  # the last: pages of 8 KB also hold ids and texts
 _OURS = "polyencoder index "  # the prefix of our tables' comments
 _VERSION = (0, 8)  # pgvector's, for iterative scans with a filter
-_FEW = 8192  # if so few rows pass a filter, comparing all of them is faster than an index
+_FEW = 8192  # rows that pass a filter: comparing these is faster than an index
 _MOST_EF = 1000  # of pgvector
 
 

@@ -57,14 +57,7 @@ def recall_of(searcher: FaissSearch, contexts: list[Contexts], *, k: int = 10, *
 
 
 @pytest.mark.slow
-@mostly_long(
-    "recall",
-    [
-        0.95,
-        0.5,
-    ],
-    quick=1,
-)
+@mostly_long("recall", [0.95, 0.5], quick=1)
 def test_the_recall_is_reached_and_used(searcher, recall):
     contexts = drawn(30, seed=1)
     tuned = tune(searcher, contexts, recall=recall)
@@ -111,34 +104,6 @@ def test_the_fastest_that_reaches_it_is_chosen(searcher, seed, recall):
     for place, (one, following) in enumerate(pairwise(asked), start=1):
         fastest = min((seconds[pair] for pair in asked[:place] if pair in enough), default=math.inf)
         assert following[1] != one[1] or seconds[one] <= fastest, "more effort only takes longer"
-
-
-def test_a_sample_that_lost_nothing_proves_only_so_much(searcher):
-    """A context in a hundred finds nothing below the highest effort: a hundred contexts are too few to allow that."""
-    efforts = tuning._list_efforts(searcher)
-
-    class Unlucky:
-        scan_seconds = 1.0
-
-        def __init__(self, _, contexts, **__):
-            self.found = np.ones(sum(part.batch_size for part in contexts))
-
-        def __call__(self, effort, list_length):
-            self.found[0] = float(effort == efforts[-1])
-            return self.found, 1.0 + efforts.index(effort)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "_Measure", Unlucky)
-        few, many = (tune(searcher, drawn(n, seed=0), recall=0.99) for n in (110, 1000))
-    assert few.effort == efforts[-1]
-    assert many.effort == efforts[0]
-
-
-@pytest.mark.slow
-def test_what_is_removed_is_not_missed(searcher):
-    allowed = np.arange(ROWS) % 10 > 0
-    tuned = tune(searcher, drawn(40, seed=1), recall=0.9, allowed=allowed)
-    assert tuned.reached
 
 
 def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_them(tmp_path, open_vectors):
@@ -229,15 +194,6 @@ def test_texts_of_the_index_stand_in_for_contexts(many, caplog):
     tuned = many.tune(recall=0.8)
     assert "recall is measured with the index's own texts as contexts" in caplog.text
     assert (tuned.contexts, tuned.source) == (len(many), "the index's own texts")
-
-
-def test_a_change_that_fails_leaves_the_index(many, ranker):
-    many.build_faiss("ivf-flat", nlist=16)
-    files = sorted(path.name for path in many.folder.iterdir())
-    with pytest.raises(InputError, match="context 1 is empty"):
-        many.tune(recall=0.9, contexts=["hello", " "])
-    assert sorted(path.name for path in many.folder.iterdir()) == files
-    assert many.search(ranker.encode_contexts(SAID))
 
 
 def test_what_cannot_be_tuned(many, ranker, make_ranker, sentences, tmp_path):

@@ -60,20 +60,6 @@ def test_the_files_are_shards(make_index):
     assert set(contents(folder)) == expected
 
 
-def test_equal_texts_are_encoded_once(monkeypatch, make_index, ranker):
-    encoded = []
-    original = encoding_module.candidate_ids
-
-    def encode(text, texts, **others):
-        encoded.extend(texts)
-        return original(text, texts, **others)
-
-    monkeypatch.setattr(encoding_module, "candidate_ids", encode)
-    folder = make_index()
-    assert len(encoded) == len(set(encoded)) == N_TEXTS
-    assert len(FolderIndex.open(folder, ranker)) == N_TEXTS + 6
-
-
 @pytest.mark.long
 def test_two_processes_write_the_same_bytes(tmp_path, ranker, candidates, monkeypatch):
     """With a model in 16 bits, whose weights are not what can be saved. The processes have their imports done."""
@@ -187,22 +173,13 @@ def test_vectors_of_unknown_origin_are_written_anew(make_index, tmp_path):
     [
         ([], "there are no candidates: the input is empty"),
         ([Candidate(None, "a"), Candidate(None, " ", where="c.txt, line 2")], "c.txt, line 2: .*its text is empty"),
-        ([Candidate("1", "a"), Candidate("1", "b", where="c.jsonl, line 2")], "c.jsonl, line 2: the id '1' is that of"),
+        ([Candidate("1", "a"), Candidate("1", "b", where="c.jsonl, line 2")], "c.jsonl, line 2: the id '1' belongs to"),
     ],
 )
 def test_candidates_that_cannot_be_used(make_index, tmp_path, bad, message):
     with pytest.raises(InputError, match=message):
         make_index(candidates=bad)
     assert not (tmp_path / "index").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"workers": 0}, "workers is 0"), ({"shard_size": 0}, "shard_size is 0"), ({"dtype": "int4"}, "dtype is 'int4'")],
-)
-def test_settings_that_make_no_sense(make_index, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        make_index(**settings)
 
 
 @pytest.mark.parametrize(
@@ -223,11 +200,6 @@ def test_what_faiss_cannot_build_is_refused_before_texts_are_encoded(monkeypatch
     with pytest.raises(ConfigError, match=message):
         make_index(faiss=faiss)
     make_index()  # nothing was lost
-
-
-def test_a_cross_encoder(make_ranker, tmp_path, candidates):
-    with pytest.raises(InputError, match="a cross-encoder has no vectors of candidates"):
-        build_index(tmp_path / "index", candidates, make_ranker("cross"))
 
 
 def test_a_full_disk(monkeypatch, make_index, tmp_path):

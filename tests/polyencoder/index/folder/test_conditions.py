@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 from contextlib import closing
 from typing import get_args
@@ -12,29 +11,6 @@ import pytest
 from polyencoder.index.folder.conditions import condition_of, exists
 from polyencoder.index.folder.schema import create_tables
 from polyencoder.index.values import Kind, field_values
-from tests.polyencoder.index.filtering import passes, random_filter, random_metadata
-
-METADATA = [random_metadata(random.Random(seed)) for seed in range(300)]
-
-
-@pytest.fixture(scope="module")
-def database():
-    with closing(sqlite3.connect(":memory:")) as connection:
-        create_tables(connection)
-        for number, metadata in enumerate(METADATA):
-            connection.execute("INSERT INTO entries VALUES (?, ?, 0, NULL)", (number, str(number)))
-            fields = [(key, text, number) for key, value in metadata.items() for text in field_values(value)]
-            connection.executemany("INSERT INTO fields VALUES (?, ?, ?)", fields)
-        yield connection
-
-
-def test_2000_random_filters_against_python(database):
-    for seed in range(2000):
-        filter = random_filter(random.Random(seed))
-        condition, values = condition_of(filter)
-        rows = database.execute(f"SELECT number FROM entries WHERE {condition} ORDER BY number", values)
-        expected = [number for number, metadata in enumerate(METADATA) if passes(metadata, filter)]
-        assert [number for (number,) in rows] == expected, filter
 
 
 def kind_of(value):

@@ -161,11 +161,7 @@ class TestFromElsewhere:
         header = magic + b"\0" * 4 + b"\0" * 4 + (10).to_bytes(4, "big") + (512).to_bytes(4, "big")
         header += (4096).to_bytes(4, "big")
         (folder / f"{DATABASE}-journal").write_bytes(header.ljust(512, b"\0") + record)
-        for use in (
-            lambda: FolderIndex.open(folder, ranker),
-            lambda: verify(folder),
-            lambda: Change(folder, ranker),
-        ):
+        for use in (lambda: FolderIndex.open(folder, ranker), lambda: verify(folder), lambda: Change(folder, ranker)):
             with pytest.raises(CheckpointError, match="index.sqlite-journal: an index never has such a file"):
                 use()
         assert victim.exists()
@@ -346,10 +342,6 @@ class TestVerify:
         with pytest.raises(CheckpointError, match="index.sqlite: damaged .*out of order") as error:
             verify(folder)
         assert len(str(error.value).splitlines()) == 1
-
-    def test_none(self, tmp_path):
-        with pytest.raises(CheckpointError, match="no index"):
-            verify(tmp_path)
 
     def test_beside_a_change_that_removes_files(self, index, folder, monkeypatch):
         changes = iter([lambda: index.remove(["0", "twin 0"]), index.compact])

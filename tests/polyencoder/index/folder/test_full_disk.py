@@ -14,7 +14,7 @@ from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index import FolderIndex, build_index, verify
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.database import Database, connect
-from polyencoder.index.folder.files import DATABASE, explained
+from polyencoder.index.folder.files import DATABASE, wrap_io_errors
 
 
 @contextmanager
@@ -56,7 +56,7 @@ class TestAFullDisk:
     def test_is_named_where_sqlite_does_not(self, folder, monkeypatch):
         free = shutil.disk_usage(folder)._replace(free=100)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
-        with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"), explained(folder):
+        with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"), wrap_io_errors(folder):
             raise sqlite3.OperationalError("disk I/O error")
 
 

@@ -35,19 +35,6 @@ def test_more_than_there_are(index, contexts):
     assert index.search(contexts, top_k=11) == index.search(contexts, top_k=10)
 
 
-@pytest.mark.parametrize(
-    ("filter", "ids"),
-    [
-        ({"even": True}, "0246"),
-        ({"n": [0, 3]}, ["0", "3", "twin 0"]),
-        ({"n": 0, "even": None}, ["twin 0"]),
-        ({"n": 99}, []),
-    ],
-)
-def test_a_filter(index, ranker, candidates, assert_finds, filter, ids):
-    assert_finds(index, ranker, [c for c in candidates if c.id in list(ids)], **filter)
-
-
 VALUES = [None, True, False, 1, 0, 2, 0.5, 2**53, 2**53 + 1, 2**70, 2**70 + 1, -(2**63), "1", "true", "null", "[1]", ""]
 VALUES += ["cut", "cut\0 here", "cut\0 there", 'a "quote" \\ and \n é 🙂']
 
@@ -133,23 +120,6 @@ def test_only_an_index_is_removed(folder, ranker, tmp_path):
     (tmp_path / "file").write_text("important")
     with pytest.raises(InputError, match="is a file; give another folder"):
         remove_index(tmp_path / "file")
-
-
-def test_an_index_that_is_built_anew_has_its_own_faiss_index(tmp_path, ranker, dialogues):
-    """As a nightly build does, in the folder that a server has open: what is certified is the best of the new ones."""
-    pytest.importorskip("faiss")
-    folder, opened = tmp_path / "nightly", None
-    contexts = ranker.encode_contexts(dialogues)
-    for night in range(3):
-        if night:
-            remove_index(folder)
-        texts = ["do you ski ?", *(f"night {night} , candidate {i}" for i in range(50)), "yes"]
-        texts[20 * night] = f"i have {night} dogs and two cats"
-        ranker.index(texts, folder, faiss="ivf-flat")
-        opened = opened or FolderIndex.open(folder, ranker)
-        certified = opened.search(contexts, top_k=5, exactness="certified", list_length=7)
-        exact = FolderIndex.open(folder, ranker).search(contexts, top_k=5, exactness="exact")
-        assert [[hit.text for hit in hits] for hits in certified] == [[hit.text for hit in hits] for hits in exact]
 
 
 def test_searches_share_a_connection(folder, ranker, contexts, monkeypatch):

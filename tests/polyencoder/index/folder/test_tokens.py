@@ -12,7 +12,6 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import verify
 from polyencoder.index.entries import Candidate
 from polyencoder.index.folder.build import build_index
-from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.open import described
@@ -155,21 +154,6 @@ def test_faiss_reranks_by_them(make_index, ranker, dialogues, monkeypatch):
     assert [[hit.id for hit in hits] for hits in again] == [[hit.id for hit in hits] for hits in expected]
 
 
-def test_tuning_keeps_no_token_vectors_of_contexts(make_index, dialogues, monkeypatch):
-    """FAISS reads their vectors alone."""
-    pytest.importorskip("faiss")
-    index, tune_faiss, seen = make_index("int8"), Change.tune_faiss, []
-
-    def observed(change, contexts, **settings):
-        seen.extend(contexts)
-        return tune_faiss(change, contexts, **settings)
-
-    index.build_faiss("ivf-flat", nlist=1)
-    monkeypatch.setattr(Change, "tune_faiss", observed)
-    assert index.tune(recall=0.9, contexts=dialogues, top_k=2).reached
-    assert [one.tokens for one in seen] == [None]
-
-
 def test_what_the_index_does_not_hold_is_read(make_index, make_late, ranker, candidates, dialogues, tmp_path):
     index = make_index("int8")
     ranker.encoder.reader = lambda *_, **how: pytest.fail("the index has all of it")
@@ -214,7 +198,7 @@ def test_what_cannot_store_them(ranker, make_ranker, candidates, tmp_path, make_
     with pytest.raises(ConfigError, match="store_tokens is only for index folders"):
         ranker.index(candidates, f"milvus:{tmp_path}/file.db", store_tokens="int8")
     vector = torch.as_tensor(ranker.encode_candidates(["hello"]))[0].numpy()
-    with pytest.raises(ConfigError, match="these bring their vectors"):
+    with pytest.raises(ConfigError, match="these candidates bring vectors"):
         ranker.index([Candidate("a", "hello", vector=vector)], where, store_tokens="int8")
     assert not where.exists()
     make_index("int8")

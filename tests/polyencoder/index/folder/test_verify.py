@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from polyencoder.errors import CheckpointError
 from polyencoder.index.folder.verify import described_folder
 from polyencoder.index.open import described
 
@@ -15,8 +12,3 @@ def test_candidates_model_and_vectors(folder):
     assert lines[0].endswith("index: 10 candidates")
     assert lines[1].startswith("model: models/mine (poly-encoder, fingerprint ")
     assert lines[-1] == "search: everything is scored (no FAISS index)"
-
-
-def test_no_index(tmp_path):
-    with pytest.raises(CheckpointError, match="nowhere: no index"):
-        described_folder(tmp_path / "nowhere")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from polyencoder.index.entries import Candidate
-from polyencoder.index.milvus import MilvusIndex
+from polyencoder.index.milvus.index import MilvusIndex
 from polyencoder.scoring import ContextEncoding
 from polyencoder.search.contexts import Contexts
 

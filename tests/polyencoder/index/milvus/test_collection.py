@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import polyencoder.index.milvus.collection as collection_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswerError, PolyencoderError
 from polyencoder.index.entries import Candidate
-from polyencoder.index.folder.build import build_index
-from polyencoder.index.folder.index import FolderIndex
-from polyencoder.index.meta import Fingerprints, Maker
-from polyencoder.index.milvus import MilvusIndex
 from polyencoder.index.milvus.collection import MilvusCollection
+from polyencoder.index.milvus.index import MilvusIndex
 from polyencoder.index.open import open_index
-from polyencoder.index.rows import Entry
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
-
-
-@pytest.mark.slow
-def test_any_name_and_value_can_be_filtered_by(where, ranker, contexts):
-    index = MilvusIndex.create(where, ranker)
-    texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-
-    @settings(max_examples=40, deadline=None)
-    @given(key=texts.filter(bool), value=texts | st.integers(-(2**53), 2**53) | st.booleans())
-    def check(key, value):
-        id_ = json.dumps([key, value])
-        index.collection.write([(Entry(id_, "", {key: value}), np.zeros(index.meta.dim, np.float32))])
-        hits, *_ = index.search(contexts, top_k=len(index), filter={key: value}, exactness="exact")
-        assert id_ in {hit.id for hit in hits}
-        assert all(hit.metadata[key] == value for hit in hits)
-
-    check()
 
 
 class TestOpening:
@@ -71,23 +45,11 @@ class TestOpening:
         index.search(contexts, top_k=2)
         assert index.collection.is_flat is (other == "flat")
 
-    def test_a_folder_is_opened_as_one(self, tmp_path, ranker, few):
-        build_index(tmp_path / "folder", few, ranker)
-        assert isinstance(open_index(tmp_path / "folder", ranker), FolderIndex)
-        with pytest.raises(CheckpointError, match="nowhere: no index"):
-            open_index(tmp_path / "nowhere", ranker)
-
     def test_again_leaves_one_filter_of_the_log(self, where):
         MilvusCollection(where).close()
         known = [*logging.getLogger("grpc._server").filters]
         MilvusCollection(where).close()
         assert logging.getLogger("grpc._server").filters == known
-
-    def test_fingerprints_are_enough_to_search(self, index, where, ranker, contexts):
-        searched = open_index(where, Fingerprints.of(ranker))
-        assert searched.search(contexts, top_k=3) == index.search(contexts, top_k=3)
-        with pytest.raises(InputError, match="opened without its model, which encodes new texts"):
-            searched.add([Candidate("new", "a text that is new")])
 
     def test_another_model(self, index, where, make_ranker, monkeypatch):
         other, close, closed = make_ranker("poly", seed=1), MilvusCollection.close, []
@@ -98,15 +60,6 @@ class TestOpening:
         assert len(set(map(id, closed))) == 2
         assert len(index) == 8  # through a connection of its own
 
-    def test_another_tokenizer(self, index, where, make_ranker, text_config):
-        other = make_ranker("poly", text=replace(text_config, label_truncate=9))
-        with pytest.raises(CheckpointError, match="made by another model, models/mine .*another tokenizer"):
-            MilvusIndex.open(where, other)
-
-    def test_a_cross_encoder(self, where, make_ranker):
-        with pytest.raises(InputError, match="an index needs a bi- or poly-encoder"):
-            MilvusIndex.create(where, make_ranker("cross"))
-
     def test_no_collection(self, database, ranker):
         with pytest.raises(CheckpointError, match=r"#nobody: no index .*`polyencoder index`"):
             MilvusIndex.open(f"{database}#nobody", ranker)
@@ -115,11 +68,6 @@ class TestOpening:
         index.collection._client.create_collection("others", dimension=16)
         with pytest.raises(CheckpointError, match="the collection others exists, but was not made by polyencoder"):
             MilvusIndex.create(f"{database}#others", ranker)
-
-    def test_a_newer_format(self, index, where, ranker, monkeypatch):
-        monkeypatch.setattr(Maker, "FORMAT_VERSION", 4)
-        with pytest.raises(CheckpointError, match="format version 3, but this version of polyencoder reads 4"):
-            MilvusIndex.open(where, ranker)
 
     def test_no_file(self, tmp_path, ranker):
         with pytest.raises(CheckpointError, match=r"nowhere\.db: no index"):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from itertools import count
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ import polyencoder.index.rows as encoding_module
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index import Fingerprints
 from polyencoder.index.entries import Candidate
-from polyencoder.index.milvus import MilvusIndex
+from polyencoder.index.milvus.index import MilvusIndex
 from polyencoder.index.open import described, make_index
 from polyencoder.index.rows import Entry, key_of
 
@@ -35,20 +35,15 @@ def test_a_database_in_a_file_is_not_remote(index):
 
 class TestChanging:
     def test_only_new_texts_are_encoded_and_each_once(self, monkeypatch, index, few):
-        encoded = []
-        original = encoding_module.candidate_ids
-        monkeypatch.setattr(
-            encoding_module,
-            "candidate_ids",
-            lambda text, texts, **settings: encoded.extend(texts) or original(text, texts, **settings),
-        )
+        encode = Mock(wraps=encoding_module.candidate_ids)
+        monkeypatch.setattr(encoding_module, "candidate_ids", encode)
         assert index.add([*few, Candidate("x", "new"), Candidate("y", "new"), Candidate(None, "new", {"a": 1})]) == 3
         assert index.add(few) == 0
         changed = [Candidate("x", "new", {"other": 1}), Candidate("y", "newer"), Candidate("id 1", "newer")]
         assert (index.update(changed), index.update(changed)) == (3, 0)
         (vector,) = index.vectors_of(["y", "gone"]).values()
         np.testing.assert_allclose(vector, index._ranker.encode_candidates(["newer"])[0], rtol=1e-5, atol=1e-6)
-        assert encoded == ["new", "newer"]
+        assert [text for call in encode.call_args_list for text in call.args[1]] == ["new", "newer"]
         assert len(index) == len(few) + 3
 
     def test_given_vectors_in_a_block(self, index, few):
@@ -104,18 +99,15 @@ class TestChanging:
         ("change", "argument", "message"),
         [
             ("add", Candidate("id 0", "other", where="f, line 3"), "f, line 3: the id 'id 0' .* has other text: give"),
-            ("add", Candidate("id 0", "{text}"), "the id 'id 0' is that of another candidate .* has other metadata"),
-            ("add", Candidate("x", "  "), "its text is empty"),
+            ("add", Candidate("id 0", "{text}"), "the id 'id 0' belongs to another candidate .* has other metadata"),
             ("add", Candidate("x", "\ud800"), "not a candidate that Milvus can hold"),
             ("add", Candidate("x", "\u00e9" * 40_000, where="f, line 3"), "f, line 3: .*its text has 80,000 bytes"),
             ("add", Candidate("x" * 70_000, "text"), "its id has 70,000 bytes; Milvus holds at most 65,535"),
             ("add", Candidate("x", "text", {"long": "x" * 70_000}), "its metadata has 70,011 bytes"),
-            ("add", Candidate("x", "text", {"n": math.nan}), "not a candidate that Milvus can hold"),
             ("remove", "nobody", "no candidate has the id 'nobody'"),
             ("remove", '"] or id != "', "no candidate has the id"),
             ("update", Candidate("nobody", "text"), "no candidate has the id 'nobody'"),
             ("update", Candidate(None, "text", where="f, line 3"), "f, line 3: has no id"),
-            ("update", Candidate("id 0", ""), "its text is empty"),
         ],
     )
     def test_what_cannot_be_changed(self, index, ranker, contexts, few, change, argument, message, assert_best):
@@ -144,39 +136,6 @@ class TestChanging:
         with pytest.raises(InputError, match="its metadata m is nan"):
             index.add([Candidate("x", "text", {"m": float("nan")})])
 
-    def test_fields(self, index):
-        assert [index.has_field(key) for key in ("n", "even", "lagn", 'n"] or metadata["n')] == [
-            True,
-            True,
-            False,
-            False,
-        ]
-
-    def test_one_change(self, index, contexts, few):
-        def change() -> None:
-            with index.changing():
-                index.remove(["id 0", "id 1"])
-                index.add([Candidate("id 1", "comes back"), Candidate("new", "new")])
-                index.update([Candidate("new", "newer"), few[2]._replace(text="another")])
-                assert len(index) == len(few)
-                if fails:
-                    index.add([Candidate("new", "new")])
-
-        def found() -> dict[str, str]:
-            return {hit.id: hit.text for hit in index.search(contexts, top_k=20)[0]}
-
-        before = found()
-        for fails, error in (
-            (True, pytest.raises(InputError, match="the id 'new' is that of")),
-            (False, nullcontext()),
-        ):
-            with error:
-                change()
-            if fails:
-                assert found() == before
-        before.pop("id 0")
-        assert found() == before | {"id 1": "comes back", "new": "newer", "id 2": "another"}
-
     @pytest.mark.parametrize("change", ["add", "remove", "update", "put"])
     def test_a_call_that_fails_in_a_block_does_nothing(self, monkeypatch, index, few, change):
         """Also of more than one step, and where the error is caught."""
@@ -192,20 +151,6 @@ class TestChanging:
             index.remove([few[4].id])
         expected = {one.id: one.text for one in few if one is not few[4]} | {"before": "before"}
         assert index.texts_of([*(one.id for one in few), "before", *(one.id for one in new)]) == expected
-
-    def test_a_block_in_a_block_that_fails_does_nothing(self, index, few):
-        with index.changing():
-            index.add([Candidate("outer", "outer")])
-            with suppress(InputError), index.changing():
-                index.remove(["outer"])
-                index.remove(["nobody"])
-        assert len(index) == len(few) + 1
-
-    def test_of_two_with_one_id_the_last_is_put(self, index, few):
-        index.put([few[0]._replace(text="new"), few[0]])
-        assert index.texts_of([few[0].id]) == {few[0].id: few[0].text}
-        index.update([few[0]._replace(text="new"), few[0]._replace(text="newer")])
-        assert index.texts_of([few[0].id]) == {few[0].id: "newer"}
 
     def test_a_change_of_another_thread_is_no_part_of_a_block(self, index, few):
         inside = threading.Event()
@@ -251,14 +196,14 @@ class TestChanging:
         assert len(requests) == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_any_sequence_of_changes(database, ranker, check_any_changes):
     def make(first: Candidate, variant: int) -> MilvusIndex:
         index = MilvusIndex.create(f"{database}#{next(names)}", ranker, kind=("auto", "flat")[variant % 2])
         index.add([first])
         return index
 
-    check_any_changes(make, lambda index: MilvusIndex.open(index.collection.where, ranker), examples=6, steps=8)
+    check_any_changes(make, lambda index: MilvusIndex.open(index.collection.where, ranker), examples=4, steps=8)
 
 
 def test_vectors_that_exist(where, make_ranker, few, assert_best, contexts):

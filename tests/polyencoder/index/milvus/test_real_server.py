@@ -13,7 +13,7 @@ import polyencoder.index.milvus.collection as collection_module
 import polyencoder.index.milvus.index as index_module
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.entries import Candidate
-from polyencoder.index.milvus import MilvusIndex
+from polyencoder.index.milvus.index import MilvusIndex
 from tests.commands import run_command
 from tests.milvus_server import real_milvus
 

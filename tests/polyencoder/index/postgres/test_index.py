@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-import random
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
@@ -22,8 +21,8 @@ from polyencoder.index import open_index
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import described
-from polyencoder.index.postgres import PostgresIndex
 from polyencoder.index.postgres.connection import Server
+from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.index.postgres.table import Table, parse_kind
 from tests.polyencoder.index.postgres.tables import drawn, names, stored
 
@@ -41,33 +40,6 @@ def index(where, ranker) -> Iterator[PostgresIndex]:
         yield made
 
 
-@pytest.mark.slow
-def test_a_sequence_of_changes_is_that_of_a_dict(index, monkeypatch):
-    monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 3)
-    rng = random.Random(0)
-    wanted = {one.id: (one.text, one.metadata) for one in FEW}
-    for step in range(25):
-        some = [Candidate(f"id {rng.randrange(12)}", f"text {rng.randrange(9)}", {"s": step % 3}) for _ in range(4)]
-        how = rng.choice(["add", "update", "put", "remove", "fails"])
-        try:
-            with index.changing():
-                if how == "remove":
-                    index.remove([one.id for one in some], missing_ok=True)
-                elif how == "fails":
-                    index.put(some)
-                    raise InputError("enough")
-                else:
-                    getattr(index, how)(some)
-        except InputError:
-            continue
-        wanted |= {one.id: (one.text, one.metadata) for one in some}
-        wanted = {id_: value for id_, value in wanted.items() if how != "remove" or id_ not in {one.id for one in some}}
-        assert contents(index) == wanted
-    assert contents(index) == wanted
-    assert len(index) == len(wanted)
-    assert index.texts_of(["none", *wanted]) == {id_: text for id_, (text, _) in wanted.items()}
-
-
 def test_changes_are_counted_and_texts_read_in_steps(index, monkeypatch):
     monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 2)
     more = [Candidate("new", "a"), Candidate("new", "a"), Candidate("newer", "b")]
@@ -81,15 +53,6 @@ def test_changes_are_counted_and_texts_read_in_steps(index, monkeypatch):
     vectors = index.vectors_of(iter(["id 1", "gone", "newer", "id 2"]))
     expected = index._ranker.encode_candidates(["text 1", "b", "text 2"])
     np.testing.assert_allclose([vectors[id_] for id_ in ("id 1", "newer", "id 2")], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_nested_blocks_and_readers(index):
-    with index.changing():
-        index.remove(["id 0"])
-        with pytest.raises(InputError, match="no candidate has the id 'none'"), index.changing():
-            index.remove(["id 1", "none"])
-        assert len(index) == 6  # a reader sees what was there
-    assert sorted(contents(index)) == ["id 1", "id 2", "id 3", "id 4", "id 5"]
 
 
 def test_an_error_in_a_block_says_what_it_is(index):
@@ -131,11 +94,8 @@ def test_writers_at_once_lose_nothing(where, index, ranker):
             own.put([Candidate(f"{writer} {i}", "hello"), Candidate("shared", f"by {writer}")])
         own.close()
 
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(write, range(3)))
     assert len(index) == 6 + 3 * 5 + 1
 
 
@@ -143,11 +103,8 @@ def test_makers_at_once_make_one_index(where, ranker):
     def make(part: int) -> None:
         PostgresIndex.make(where, [Candidate(f"{part} {i}", f"text {i}") for i in range(3)], ranker)
 
-    threads = [threading.Thread(target=make, args=(part,)) for part in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(make, range(3)))
     with open_index(where, ranker) as index:
         assert len(index) == 9
 
@@ -264,15 +221,10 @@ def test_no_server_is_an_error_without_the_password():
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["hnws", "hnsw,m=1", "hnsw,x=2", "flat,m=2", "hnsw,m=50,ef_construction=64"])
+@pytest.mark.parametrize("kind", ["", "hnws", "hnsw,m=1", "hnsw,x=2", "flat,m=2", "hnsw,m=50,ef_construction=64"])
 def test_kinds_that_are_none(kind):
     with pytest.raises(ConfigError, match="postgres|ef_construction"):
         parse_kind(kind)
-
-
-def test_a_kind_without_a_name(where, ranker):
-    with pytest.raises(ConfigError, match="postgres is ''; it must be one of flat"):
-        PostgresIndex.make(where, FEW, ranker, kind="")
 
 
 def test_vectors_that_pgvector_cannot_index(where):
@@ -299,24 +251,6 @@ def test_a_server_that_hangs_is_an_error_within_the_time_limit(postgres, where):
         os.kill(pids[0][0], signal.SIGCONT)
     assert time.monotonic() - start < 30
     assert len(index.search(contexts)[0]) == 10
-
-
-def test_a_long_statement_ends_with_a_server_that_answers_nobody(postgres, where, monkeypatch):
-    """As CREATE INDEX does: it may take hours, while the server answers new connections."""
-    monkeypatch.setattr(connection_module, "_CONNECT_SECONDS", 2)
-    server = Server(where)
-    server.seconds, slow = 0.3, "SELECT pg_sleep(%s)"
-    server.read(lambda session: session.set({"statement_timeout": 0}) or session.ask(slow, (1.5,), limited=False))
-    start = time.monotonic()
-    os.kill(postgres.process.pid, signal.SIGSTOP)  # it accepts no connection; the one that is open works on
-    try:
-        with pytest.raises(PolyencoderError, match=r"has not answered within 0.3 seconds"):
-            server.read(
-                lambda session: session.set({"statement_timeout": 0}) or session.ask(slow, (60,), limited=False)
-            )
-    finally:
-        os.kill(postgres.process.pid, signal.SIGCONT)
-    assert time.monotonic() - start < 40
 
 
 @pytest.mark.slow
@@ -361,13 +295,13 @@ def test_a_commit_that_hangs_is_an_error_within_the_time_limit(postgres, where, 
 
 def test_parameters_of_the_one_that_is_there_are_not_others(where, ranker):
     PostgresIndex.make(where, FEW, ranker, kind="hnsw,m=8")
-    with pytest.raises(ConfigError, match="exists, with m=8, not 12; leave m out"):
+    with pytest.raises(ConfigError, match="exists as hnsw,ef_construction=128,m=8, not hnsw,m=12"):
         PostgresIndex.make(where, FEW, ranker, kind="hnsw,m=12")
     with PostgresIndex.make(where, [Candidate("new", "new")], ranker, kind="hnsw") as index:
         assert len(index) == 7
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_any_sequence_of_changes(postgres, ranker, check_any_changes, monkeypatch):
     monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 2)
 
@@ -375,4 +309,4 @@ def test_any_sequence_of_changes(postgres, ranker, check_any_changes, monkeypatc
         kind, words = ("flat", "hnsw", "ivf-flat")[variant % 3], variant % 2 == 1
         return PostgresIndex.make(f"{postgres.address}#{next(names)}", iter([first]), ranker, kind=kind, words=words)
 
-    check_any_changes(make, lambda index: PostgresIndex.open(index.address, ranker), examples=10, steps=10)
+    check_any_changes(make, lambda index: PostgresIndex.open(index.address, ranker), examples=4, steps=8)

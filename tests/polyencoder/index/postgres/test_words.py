@@ -13,7 +13,7 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import open_index
 from polyencoder.index.entries import Candidate
 from polyencoder.index.open import described
-from polyencoder.index.postgres import PostgresIndex
+from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.index.postgres.rows import tsquery, tsvector
 from polyencoder.index.words import query_words, words_of
 
