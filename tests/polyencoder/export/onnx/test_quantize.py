@@ -129,7 +129,7 @@ def test_an_index_and_a_calibration_belong_to_a_quantization(quantized, sentence
     with pytest.warns(UserWarning, match=r"calibration.json: not used"):
         ranker = load_int8(folder)
     assert ranker.calibration is None
-    with pytest.raises(CheckpointError, match="index: made by int8 graphs that another version of polyencoder export"):
+    with pytest.raises(CheckpointError, match="index: made by int8 graphs, and its vectors have another precision"):
         ranker.search(["hi"], tmp_path / "index")
 
 
