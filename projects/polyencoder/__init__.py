@@ -36,7 +36,19 @@ __all__ = [
     "__version__",
 ]
 
-_get, __dir__ = lazy_names(__name__)
+_MODULES = {
+    "CheckpointError": "polyencoder.errors",
+    "ConfigError": "polyencoder.errors",
+    "InputError": "polyencoder.errors",
+    "PolyencoderError": "polyencoder.errors",
+    "Ranked": "polyencoder.ranked",
+    "Ranker": "polyencoder.ranker",
+    "RankerConfig": "polyencoder.config",
+    "Selector": "polyencoder.selector",
+    "TextConfig": "polyencoder.config",
+}
+
+_get, __dir__ = lazy_names(__name__, _MODULES)
 
 
 def __getattr__(name: str) -> Any:

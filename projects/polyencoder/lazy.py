@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 
-def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` (PEP 562) of a package, for the names that it imports under TYPE_CHECKING."""
-    module: Any = import_module(package)
-    block = next(node for node in ast.parse(module.__loader__.get_source(package)).body if isinstance(node, ast.If))
-    imports = [line for line in block.body if isinstance(line, ast.ImportFrom)]
-    modules = {alias.name: str(line.module) for line in imports for alias in line.names}
+def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` (PEP 562) of a package. `modules`: each public name's module."""
+    module = import_module(package)
 
     def get(name: str) -> Any:
         if name in modules:

@@ -31,5 +31,6 @@ def test_a_module_is_an_attribute_as_of_any_package():
 @pytest.mark.parametrize("package", [polyencoder, polyencoder.text, polyencoder.index, polyencoder.export.onnx])
 def test_every_name_is_there(package):
     assert {*package.__all__, "__name__"} <= {*dir(package)}  # tab completion
+    assert {*package.__all__} - {"__version__"} == {*package._MODULES}
     for name in package.__all__:
         assert getattr(package, name) is not None

@@ -39,4 +39,21 @@ __all__ = [
     "verify",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__)
+_MODULES = {
+    "Candidate": "polyencoder.index.entries",
+    "Filter": "polyencoder.index.filters",
+    "Fingerprints": "polyencoder.index.meta",
+    "FolderIndex": "polyencoder.index.folder.index",
+    "Hit": "polyencoder.index.hits",
+    "Index": "polyencoder.index.base",
+    "IndexOptions": "polyencoder.index.build_options",
+    "SearchOptions": "polyencoder.index.options",
+    "Searcher": "polyencoder.index.searcher",
+    "build_index": "polyencoder.index.folder.build",
+    "candidates_from": "polyencoder.index.candidates",
+    "open_index": "polyencoder.index.open",
+    "vectors_from": "polyencoder.index.precomputed",
+    "verify": "polyencoder.index.folder.verify",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

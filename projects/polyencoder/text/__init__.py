@@ -47,4 +47,25 @@ __all__ = [
     "turn_separator",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__)
+_MODULES = {
+    "AnyTokenizer": "polyencoder.text.encoder",
+    "TextEncoder": "polyencoder.text.encoder",
+    "TokenBatch": "polyencoder.text.tokens",
+    "join_turns": "polyencoder.text.context",
+    "latest_utterances": "polyencoder.text.context",
+    "lines_of": "polyencoder.text.context",
+    "choose_separator": "polyencoder.text.vocabulary",
+    "pad": "polyencoder.text.tokens",
+    "persona_lines": "polyencoder.text.context",
+    "read_subwords": "polyencoder.text.encoder",
+    "read_tokenizer": "polyencoder.text.encoder",
+    "same": "polyencoder.text.context",
+    "separate_turns": "polyencoder.text.vocabulary",
+    "special_tokens": "polyencoder.text.vocabulary",
+    "surround": "polyencoder.text.context",
+    "token_batches": "polyencoder.text.batches",
+    "train_tokenizer": "polyencoder.text.vocabulary",
+    "turn_separator": "polyencoder.text.vocabulary",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -17,4 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["export_onnx", "quantize_int8"]
 
-__getattr__, __dir__ = lazy_names(__name__)
+_MODULES = {
+    "export_onnx": "polyencoder.export.onnx.export",
+    "quantize_int8": "polyencoder.export.onnx.quantize",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

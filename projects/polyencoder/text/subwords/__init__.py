@@ -21,4 +21,15 @@ __all__ = [
     "split_words",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__)
+_MODULES = {
+    "MARKER": "polyencoder.text.subwords.tokenizer",
+    "SubwordSettings": "polyencoder.text.subwords.learning",
+    "SubwordTokenizer": "polyencoder.text.subwords.tokenizer",
+    "count_words": "polyencoder.text.subwords.learning",
+    "is_subword_tokenizer": "polyencoder.text.subwords.tokenizer",
+    "learn_subwords": "polyencoder.text.subwords.learning",
+    "learn_subwords_of_size": "polyencoder.text.subwords.learning",
+    "split_words": "polyencoder.text.subwords.tokenizer",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
