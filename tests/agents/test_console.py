@@ -67,7 +67,6 @@ def test_a_shell_sees_one_line(tmp_path):
     [
         ("-m polyencoder --poly-n-code 4", "unrecognized arguments: --poly-n-code 4; did you mean --poly-n-codes?"),
         ("-m biencoder --hitsat 1", "unrecognized arguments: --hitsat 1; did you mean --hits-at?"),
-        ("-m biencoder -bzs 3", "unrecognized arguments: -bzs 3; did you mean --batchsize?"),
         ("-m biencoder --xyzzy-qwerty", "unrecognized arguments: --xyzzy-qwerty"),
         ("-m transformer/biencoder --shuffle-bufer 9", "; did you mean --shuffle-buffer?"),
         ("-m biencoder --candidates all", "argument --candidates/--cands: invalid choice: 'all' (choose from"),
@@ -89,10 +88,6 @@ def test_typing_errors_are_answered_without_the_help(command, arguments, expecte
         (
             f"train_model -m polyencoder -mf no/m {TINY} --poly-n-codes 0",
             r"n_codes is 0; it must be at least 1 \(flag --poly-n-codes\)",
-        ),
-        (
-            f"train_model -m biencoder -mf no/m {TINY} --embedding-size 30 --n-heads 4",
-            r"dim is 30, which .* n_heads, 4 \(flag --embedding-size\)",
         ),
         (
             "train_model -m biencoder -mf no/m -t selection:jsonl --selection-hf squad",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 
 import pytest
-import torch
-from parlai.scripts.train_model import TrainModel
 
 from polyencoder.ranker import Ranker
 from tests.commands import run_command
@@ -37,17 +35,3 @@ def test_an_exported_folder_scores_as_the_agent_did(model, trained, make_agent, 
     assert f"| {report['mrr']:.4g} | {report['loss']:.4g} |" in card  # the last validation's
     assert "| `--task` | `fromfile` |" in card
     assert os.fspath(path.parent) not in card
-
-
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory, task):
-    """The file of a poly-encoder that ParlAI's own agent trained for two steps."""
-    path = tmp_path_factory.mktemp("theirs") / "model"
-    options = {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "n_positions": 64, "n_segments": 2}
-    options |= {"variant": "xlm", "activation": "gelu", "learn_positional_embeddings": True, "embeddings_scale": False}
-    options |= {"poly_n_codes": 3, "text_truncate": 14, "label_truncate": 8, "dict_tokenizer": "re"}
-    options |= {"share_encoders": False, "lr_scheduler": "none", "batchsize": 8, "max_train_steps": 2}
-    options |= {"candidates": "inline", "eval_candidates": "inline", "short_final_eval": True, "validation_max_exs": 8}
-    torch.manual_seed(0)
-    TrainModel.main(model="transformer/polyencoder", model_file=str(path), loglevel="error", **options, **task)
-    return path

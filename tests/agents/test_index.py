@@ -225,7 +225,6 @@ def test_words_beside_vectors(copy_of, evaluate, chat, labels, tmp_path):
     [
         ({"rerank": "model"}, "--rerank model: re-ranks results of a search, so it needs --index"),
         ({"index_effort": 64}, "--index-effort 64: is an option of searches, so it needs --index"),
-        ({"index_hybrid": True}, "--index-hybrid True: is an option of searches, so it needs --index"),
         ({"index": "INDEX", "index_hybrid": True}, "has no words to search by"),
         ({"index": "INDEX", "index_effort": 64}, "effort given, but it has no FAISS index"),
         ({"index": "INDEX", "index_top_k": 0}, "--index-top-k 0: must be at least 1"),

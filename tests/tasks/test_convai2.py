@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from parlai.core.opt import Opt
-from parlai.scripts.display_data import DisplayData
 from parlai.tasks.convai2.agents import SelfOriginalTeacher
 from parlai.tasks.selection import convai2
 
@@ -167,32 +166,6 @@ def test_malformed(write, make, messages, text, problem, datatype):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("damage", "problem"),
-    [
-        (
-            lambda data: data[: len(data) // 2],
-            r"damaged or cut off after 60 bytes \(.*\); line 2 is the last whole one",
-        ),
-        (lambda data: b"not gzip", r"damaged or cut off after 0 bytes \(Not a gzipped file .*\); line 0 is the last"),
-        (lambda data: b"", "is empty, which no compressed file is"),
-    ],
-)
-def test_damaged_file(write, make, damage, problem):
-    path = write("valid_self_original.txt.gz", WITH_CANDIDATES)
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(InputError, match=f"valid_self_original.txt.gz: {problem}"):
-        make()
-
-
-def test_not_utf8(write, make):
-    write("valid_self_original.txt", "").write_bytes(b"1 hi\thello\n2 caf\xe9\thello\n")
-    with pytest.raises(
-        InputError, match=r"valid_self_original.txt, line 2: is not utf-8 text \(byte 0xe9 at column 6\)"
-    ):
-        make()
-
-
 @pytest.mark.parametrize("datatype", ["valid", "valid:stream"])
 def test_bad_lines_are_left_out_and_counted(write, make, messages, datatype):
     write("valid_self_original.txt", "").write_bytes(
@@ -221,14 +194,6 @@ def test_download_is_used(make, monkeypatch):
 
     monkeypatch.setattr(convai2, "build", build)
     assert make().num_examples() == 3
-
-
-def test_display_data(write, tmp_path, capsys):
-    write("train_self_original_no_cands.txt", WITHOUT)
-    DisplayData.main(task="selection:convai2", datapath=str(tmp_path), num_examples=3)
-    shown = capsys.readouterr().out
-    assert "your persona: i have two dogs.\nhi !" in shown
-    assert "hello , do you ski ?" in shown
 
 
 ONE_SIDE = "1 your persona: i ski.\n2 hi !\thello .\n3 do you ski ?\tyes .\n1 bye\tbye !\n"

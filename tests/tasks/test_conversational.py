@@ -95,12 +95,9 @@ def test_missing(make, tmp_path):
 BAD = [
     ('{"context": "a", "respo', "not JSON"),
     ('{"response": "b"}', "has no 'context'; it has 'response'"),
-    ('{"context": "a"}', "has no 'response'; it has 'context'"),
     ('{"context": "a", "context/0": 3, "response": "b"}', "a turn before the last one of the context is int, not a te"),
     ('{"context": "a", "response": " "}', "the response is empty"),
     ('{"context": " ", "response": "b"}', "the context is empty"),
-    ('["a", "b"]', "not a JSON object"),
-    (b'{"context": "caf\xe9", "response": "b"}', "is not utf-8 text"),
 ]
 
 

@@ -255,13 +255,6 @@ def test_interrupted_while_it_converts(published, tmp_path, monkeypatch, tree):
     assert server.requests == [None]  # the archive was unpacked before
 
 
-def test_a_wrong_checksum(published, tmp_path, tree):
-    published(sha256="0" * 64)
-    with pytest.raises(CheckpointError, match="has the checksum"):
-        modelzoo_path(str(tmp_path), NAME)
-    assert tree(tmp_path) == []
-
-
 @pytest.mark.parametrize("kind", ["outside", "damaged", "another", "pickle"])
 def test_archives_that_are_refused(kind, published, archive, pack, malicious_pickle, tmp_path, tree):
     content, witness = malicious_pickle(4)

@@ -73,13 +73,6 @@ def test_one_candidate_in_a_batch_of_several(model, trained, make_agent, respond
         respond(agent, {**turns[0], "eval_labels": ["yes"]})
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_one_fixed_candidate_in_a_batch_of_several(model, with_fixed, respond, candidates_file):
-    candidates_file.write_text("yes\n")
-    replies = respond(with_fixed(model), {"text": "hello"}, {"text": "hello you"}, {"text": "bye"})
-    assert [reply["text_candidates"] for reply in replies] == [["yes"]] * 3
-
-
 # ---- what is asked for
 
 
@@ -216,12 +209,6 @@ def test_a_model_that_diverged_still_answers(make_agent, respond, labels):
     (reply,) = respond(agent, {**QUESTION, "eval_labels": labels[:1], "label_candidates": labels})
     assert reply["text"] in labels
     assert values(reply)["rank"] == len(labels)
-
-
-def test_a_batch_of_nothing(make_agent, respond):
-    agent = make_agent("biencoder", datatype="valid")
-    (reply,) = respond(agent, {})
-    assert "text" not in reply
 
 
 def test_a_train_step_can_say_what_it_would_have_answered(make_agent, respond, labels):

@@ -38,17 +38,13 @@ def words(dictionary) -> RankerDictionary:
     ("model", "flags", "problem"),
     [
         ("biencoder", {"dict_minfreq": 5}, "--dict-minfreq 5 is not supported: "),
-        ("biencoder", {"bpe_dropout": 0.1}, "--bpe-dropout 0.1 is not supported: "),
         (
             "biencoder",
             {"dict_tokenizer": "re"},
             "--dict-tokenizer re: a vocabulary .* is byte-level BPE",
         ),
-        ("biencoder", {"variant": "aiayn"}, "--variant aiayn is not supported: "),
         ("biencoder", {"topk": 3}, "--topk 3 is read only with --inference topk"),
         ("convert", {"dict_tokenizer": "re"}, "--dict-tokenizer re is not supported: "),
-        ("convert", {"person_tokens": True}, "--person-tokens True is not supported: "),
-        ("convert", {"topk": 3}, "--topk 3 is read only with --inference topk"),
     ],
 )
 def test_flags_that_are_not_supported_are_errors_before_it_is_written(model, flags, problem, task, tmp_path):
@@ -166,23 +162,7 @@ def test_a_dictionary_of_another_agent_is_refused(make_agent, tmp_path):
     assert "give a new --model-file (or --dict-file)" in str(error.value)
 
 
-def test_a_damaged_tokenizer_is_named(task, tmp_path):
-    path = build(tmp_path / "x.dict", task)
-    (tmp_path / "x.tokenizer.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"x\.tokenizer\.json: not a readable tokenizer\.json"):
-        RankerDictionary({"dict_file": str(path)})
-
-
 # ---- in an agent
-
-
-def test_clones_share_one_dictionary(make_agent):
-    agent = make_agent("biencoder")
-    clone = agent.clone()
-    assert clone.dict is agent.dict
-    copy = RankerDictionary(agent.opt, agent.dict.share())
-    assert copy.text is agent.dict.text
-    assert copy.tok2ind == agent.dict.tok2ind
 
 
 @pytest.mark.parametrize("options", [{"special_tok_lst": "[ONE],[TWO]"}, {"person_tokens": True}])

@@ -10,7 +10,6 @@ import pytest
 from parlai.agents.ranker.launch import launch
 from parlai.agents.ranker.options import explicit_flags
 from parlai.core.opt import Opt
-from parlai.core.script import superscript_main
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
 from parlai.scripts.train_model import TrainModel
@@ -79,13 +78,6 @@ def test_a_task_of_ours_comes_first_too(script, evil, tmp_path):
     witness = evil("model.opt")
     with pytest.raises(CheckpointError, match=r"model\.opt: not valid JSON"):
         script.main(task="selection:sample", model_file=str(tmp_path / "model"))
-    assert not witness.exists()
-
-
-def test_the_command_line(evil, tmp_path):
-    witness = evil("model.opt")
-    with pytest.raises(CheckpointError, match=r"model\.opt: not valid JSON"):
-        superscript_main(["eval_model", "-m", "polyencoder", "-t", "convai2", "-mf", str(tmp_path / "model")])
     assert not witness.exists()
 
 

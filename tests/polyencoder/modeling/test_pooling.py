@@ -40,12 +40,6 @@ def test_like_one_sequence_at_a_time_without_padding(reduction, lengths, extra):
     torch.testing.assert_close(vectors, expected)
 
 
-def test_mean_first_of_many_is_the_mean():
-    outputs, mask = torch.randn(2, 5, 6), torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
-    everything = reduce(outputs, mask, reduction="mean")
-    torch.testing.assert_close(reduce(outputs, mask, reduction="mean_first", first_m=64), everything)
-
-
 @pytest.mark.parametrize("reduction", ["mean", "max", "last", "first", "mean_except_first"])
 def test_skipped_tokens_are_not_pooled(reduction):
     outputs, mask = torch.randn(2, 5, 6), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from polyencoder.config import TextConfig
-from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.importing.folder import save_tokenizer
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.modeling.loading import build_backbone
@@ -66,11 +65,6 @@ def talks(tmp_path) -> str:
     path = tmp_path / "talks.jsonl"
     path.write_text("".join(json.dumps({"turns": talk}) + "\n" for talk in TALKS))
     return str(path)
-
-
-@pytest.fixture
-def rng() -> SeededRandom:
-    return SeededRandom("a test")
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from polyencoder.errors import ConfigError
 from polyencoder.ranker import Ranker
 from polyencoder.settings.training import HardNegatives, OptimizerConfig
 from polyencoder.training.building import build_objective, build_updates, mined_negatives
-from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.distributed import Processes
 from polyencoder.training.objective import CrossEntropy
@@ -58,11 +57,6 @@ def test_a_clip_of_0_is_none(make_ranker):
     assert updates.norm > 1e4  # measured, not limited
 
 
-def test_a_precision_that_cannot_be(make_ranker):
-    with pytest.raises(ConfigError, match="float16 needs a GPU"):
-        updates_of(make_ranker("bi"), precision="float16")
-
-
 def test_the_objective(make_ranker, tmp_path):
     ranker = make_ranker("bi")
     plain = build_objective(ranker, replace(CONFIG, label_smoothing=0.2, grad_cache=3, pair_tokens=50))
@@ -73,13 +67,6 @@ def test_the_objective(make_ranker, tmp_path):
     loss = build_objective(ranker, replace(CONFIG, distillation=taught)).loss
     assert isinstance(loss, Distillation)
     assert loss.teacher.ranker.model.config.architecture == "cross"
-
-
-def test_hard_negatives(make_ranker):
-    ranker = make_ranker("bi")
-    assert mined_negatives(ranker, CONFIG) == []
-    (callback,) = mined_negatives(ranker, replace(CONFIG, hard_negatives=HardNegatives(count=2, every=3)))
-    assert isinstance(callback, MinedNegatives)
 
 
 def test_a_cross_encoder_has_its_base_mine(make_ranker, tmp_path):

@@ -190,25 +190,6 @@ def test_a_damaged_score_is_no_padding(name):
     assert EVERY[name](scores, torch.tensor([[0.0, 1.0, 0.0]])).isnan().all()
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_descent_on_the_scores_orders_them_by_their_labels(name):
-    labels = torch.tensor([[0.0, 1.0, 0.0, 0.5, 0.0], [1.0, 0.0, 0.0, 0.5, 0.5]])
-    scores = torch.tensor([[2.0, 0.0, 1.0, -1.0, 0.0], [-1.0, 0.0, 1.0, 2.0, 0.0]], requires_grad=True)
-    optimizer = torch.optim.Adam([scores], lr=0.1)
-    for _ in range(200):
-        optimizer.zero_grad()
-        EVERY[name](scores, labels).sum().backward()
-        optimizer.step()
-    for row, numbers in zip(scores.tolist(), labels.tolist(), strict=True):
-        right = [s for s, y in zip(row, numbers, strict=True) if y > 0]
-        wrong = [s for s, y in zip(row, numbers, strict=True) if y == 0]
-        if name == "softmax":  # one of the right candidates is enough
-            assert max(right) > max(wrong)
-        else:
-            assert min(right) > max(wrong)
-            assert row[numbers.index(1.0)] == max(row)
-
-
 def test_pairs_cost_n_for_each_right_candidate():
     pairs = pairs_of(torch.zeros(3, 50), torch.eye(50)[:3])
     assert pairs.differences.shape == (3, 1, 50)

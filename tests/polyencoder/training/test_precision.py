@@ -35,11 +35,6 @@ def test_instructions_that_are_slower_than_those_of_float32(monkeypatch, tmp_pat
     )
 
 
-def test_the_rate_is_measured():
-    precision._bf16_speedup.cache_clear()
-    assert 0.01 < precision._bf16_speedup() < 100
-
-
 def test_nothing_is_said_of_what_is_not_known(monkeypatch, tmp_path):
     monkeypatch.setattr(precision, "_CPUINFO", tmp_path / "none")
     assert why_bf16_gains_nothing("cpu") is None

@@ -24,7 +24,6 @@ from tests.polyencoder.training.runs import PLAIN, WORDS
 pytestmark = pytest.mark.slow
 
 EXAMPLES = [Example(["hello !", f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
-VALID = [replace(example, candidates=[one.label for one in EXAMPLES]) for example in EXAMPLES]
 CONFIG = replace(PLAIN, loss_scale=128.0)
 
 

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError, TrainingError
-from polyencoder.ranker import Ranker
-from polyencoder.settings.training import HardNegatives, OptimizerConfig, ScheduleConfig
+from polyencoder.settings.training import OptimizerConfig, ScheduleConfig
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.distillation import Distillation, DistillationConfig, Teacher
 from polyencoder.training.objective import RankingObjective
@@ -167,29 +166,6 @@ def test_a_student_comes_nearer_to_its_teacher(make_ranker):
     assert teacher.asked == 16  # once for each pair
 
 
-@pytest.mark.slow
-def test_a_teacher_of_the_configuration(make_ranker, tmp_path):
-    """The same as one that is given with an objective."""
-    make_ranker("cross", seed=3).save_pretrained(tmp_path / "teacher")
-
-    def losses(objective=None, **fields) -> list[float]:
-        student, heard = make_ranker("bi", seed=1), Losses()
-        config = replace(CONFIG, distillation=DistillationConfig(**fields))
-        given = objective(student) if objective else None
-        Trainer(student, config, train=EXAMPLES, callbacks=[heard], objective=given).fit()
-        return heard.values
-
-    def by_hand(student):
-        teacher = Teacher(Ranker.from_pretrained(tmp_path / "teacher", device=student.device), ScoreCache(None))
-        config = DistillationConfig(teacher="given", weight=0.7, kind="margin-mse")
-        return RankingObjective(student.model, student.text, loss=Distillation(teacher, config))
-
-    fields = {"teacher": str(tmp_path / "teacher"), "weight": 0.7, "kind": "margin-mse"}
-    found = losses(**fields)
-    assert found == losses(by_hand, **fields)
-    assert found != losses()
-
-
 @pytest.mark.parametrize(
     ("reports", "kept", "stopped"),
     [
@@ -215,26 +191,6 @@ def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, k
         trainer.end()
     which = f"after {kept} of {len(reports)} updates" if kept else "as before training"
     assert f"kept: the model {which}: hits@1" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"batch_size": 1}, "batch_size must be at least 2"),
-        ({"epochs": None, "max_updates": None}, "a run without an end"),
-        ({"max_updates": 0}, "max_updates is 0; it must be above 0"),
-        ({"fine_tuned": "some"}, "fine_tuned is 'some'"),
-        ({"grad_cache": -1}, "grad_cache is -1"),
-        ({"hard_negatives": 1, "hard_negatives_every": 0}, "hard_negatives_every is 0; it must be at least 1"),
-        (
-            {"hard_negatives": HardNegatives(count=1), "candidates": "batch-all-cands"},
-            "hard_negatives join the candidates 'batch' or 'inline', not 'batch-all-cands'",
-        ),
-    ],
-)
-def test_settings_that_cannot_be(fields, message):
-    with pytest.raises(ConfigError, match=message):
-        replace(CONFIG, **fields)
 
 
 def test_an_empty_list_is_an_error(make_ranker):

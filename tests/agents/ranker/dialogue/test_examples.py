@@ -16,9 +16,7 @@ GOOD = {"text": "how are you ?", "labels": ["fine ."], "label_candidates": ["no 
 # what is changed in a good example, the options, what the error says
 BAD = {
     "empty text": ({"text": ""}, {}, "has no text: a context needs at least one word"),
-    "blank text": ({"text": "  \n "}, {}, "has no text: a context needs at least one word"),
     "no candidates": ({"label_candidates": []}, {}, "has no candidates of its own, which {flag} inline needs"),
-    "candidates missing": ({"label_candidates": None}, {}, "has no candidates of its own, which {flag} inline needs"),
     "all in the batch": (
         {"label_candidates": None},
         {"source": "batch-all-cands"},

@@ -26,6 +26,11 @@ def same(one: dict[str, float], other: dict[str, float]) -> bool:
     return all(one[name] == other[name] for name in RANKING) and one["loss"] == pytest.approx(other["loss"], rel=1e-4)
 
 
+@pytest.fixture
+def options(candidates_file) -> dict[str, str]:
+    return {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+
+
 # ---- never stale
 
 
@@ -43,8 +48,7 @@ def test_vectors_are_as_new_as_the_model(model, source, train, evaluate, candida
 
 
 @pytest.mark.long
-def test_vectors_follow_a_model_that_is_trained_further(train, evaluate, candidates_file, tmp_path):
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+def test_vectors_follow_a_model_that_is_trained_further(train, evaluate, options, tmp_path):
     path = tmp_path / "model"
     train("biencoder", path, num_epochs=1.1, validation_every_n_epochs=1.0, **options)
     evaluate(path, **options)  # writes vectors of the half-trained model
@@ -71,10 +75,9 @@ def test_an_edited_file_is_noticed(copy_of, make_agent, respond, candidates_file
 
 
 @pytest.mark.long
-def test_two_models_in_one_folder_do_not_share_vectors(copy_of, trained, train, evaluate, candidates_file, tmp_path):
+def test_two_models_in_one_folder_do_not_share_vectors(copy_of, trained, train, evaluate, options, tmp_path):
     copy_of("biencoder", "model.v1")
     train("biencoder", tmp_path / "model.v2", num_epochs=1.1, validation_every_n_epochs=1.0)
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     inline = {name: evaluate(tmp_path / name) for name in ("model.v1", "model.v2")}
     assert not same(inline["model.v1"], inline["model.v2"])
     for name in ("model.v1", "model.v2", "model.v1", "model.v2"):
@@ -87,10 +90,9 @@ def test_two_models_in_one_folder_do_not_share_vectors(copy_of, trained, train, 
 
 
 @pytest.mark.long
-def test_vectors_in_a_folder_of_ones_own(copy_of, train, evaluate, candidates_file, tmp_path, encoded):
+def test_vectors_in_a_folder_of_ones_own(copy_of, train, evaluate, candidates_file, options, tmp_path, encoded):
     path, vectors = copy_of("biencoder"), tmp_path / "elsewhere" / "vectors"
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
-    options |= {"fixed_candidate_vecs": str(vectors)}
+    options = {**options, "fixed_candidate_vecs": str(vectors)}
     first = evaluate(path, **options)
     assert vectors.exists()
     assert same(evaluate(path, **options), first)
@@ -108,24 +110,22 @@ def test_vectors_in_a_folder_of_ones_own(copy_of, train, evaluate, candidates_fi
     assert encoded == []
 
 
-def test_vectors_in_8_bits(copy_of, evaluate, candidates_file, labels, tmp_path):
+def test_vectors_in_8_bits(copy_of, evaluate, options, labels, tmp_path):
     """Of an index that `polyencoder index --dtype int8` built, say."""
     path, vectors = copy_of("biencoder"), tmp_path / "vectors"
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     build_index(str(vectors), labels, Ranker.from_pretrained(path, device="cpu"), dtype="int8")
     found, expected = evaluate(path, fixed_candidate_vecs=str(vectors), **options), evaluate(path, **options)
     assert found["loss"] == pytest.approx(expected["loss"], rel=0.02)
 
 
-def test_vectors_in_an_empty_folder_of_ones_own(copy_of, evaluate, candidates_file, tmp_path, encoded):
+def test_vectors_in_an_empty_folder_of_ones_own(copy_of, evaluate, options, tmp_path, encoded):
     (tmp_path / "vectors").mkdir()
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     evaluate(copy_of("biencoder"), fixed_candidate_vecs=str(tmp_path / "vectors"), **options)
     assert os.listdir(tmp_path / "vectors")
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_place_that_cannot_be_written(named, copy_of, evaluate, candidates_file, tmp_path, encoded, monkeypatch):
+def test_a_place_that_cannot_be_written(named, copy_of, evaluate, options, tmp_path, encoded, monkeypatch):
     """Beside a read-only model the vectors stay in memory; a folder that was asked for is an error."""
 
     def refuse(folder, *_, **__):
@@ -135,7 +135,6 @@ def test_a_place_that_cannot_be_written(named, copy_of, evaluate, candidates_fil
     warnings = []
     monkeypatch.setattr(fixed, "build_index", refuse)
     monkeypatch.setattr(fixed.logging, "warning", warnings.append)
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     if named:
         with pytest.raises(InputError, match="elsewhere: cannot be written"):
             evaluate(path, fixed_candidate_vecs=str(tmp_path / "elsewhere"), **options)
@@ -148,18 +147,16 @@ def test_a_place_that_cannot_be_written(named, copy_of, evaluate, candidates_fil
 
 
 @pytest.mark.parametrize("setting", ["reuse", "replace"])
-def test_replace_makes_vectors_anew(setting, copy_of, evaluate, candidates_file, encoded):
+def test_replace_makes_vectors_anew(setting, copy_of, evaluate, options, encoded):
     path = copy_of("biencoder")
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     evaluate(path, **options)
     evaluate(path, fixed_candidate_vecs=setting, **options)
     assert len(encoded) == (1 if setting == "reuse" else 2)
 
 
 @pytest.mark.parametrize("damaged", ["vectors-*.int8.npy", "index.sqlite"])
-def test_a_damaged_index_is_made_anew(damaged, copy_of, evaluate, candidates_file, tmp_path, encoded):
+def test_a_damaged_index_is_made_anew(damaged, copy_of, evaluate, options, tmp_path, encoded):
     path = copy_of("biencoder")
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     first = evaluate(path, **options)
     (file,) = (tmp_path / "model.answers.txt.index").glob(damaged)
     file.write_bytes(file.read_bytes()[:-64] if damaged != "index.sqlite" else b"")
@@ -168,10 +165,9 @@ def test_a_damaged_index_is_made_anew(damaged, copy_of, evaluate, candidates_fil
     assert len(encoded) == 2
 
 
-def test_it_is_an_index_like_any_other(copy_of, evaluate, candidates_file, labels, tmp_path):
+def test_it_is_an_index_like_any_other(copy_of, evaluate, options, labels, tmp_path):
     """Others can search what the agent has made, and the agent uses what they have made."""
     path = copy_of("polyencoder")
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     evaluate(path, bf16=True, **options)
     ranker = Ranker.from_pretrained(path, device="cpu")
     hits = ranker.search("where is the owl ?", tmp_path / "model.answers.txt.index", top_k=8)
@@ -180,10 +176,9 @@ def test_it_is_an_index_like_any_other(copy_of, evaluate, candidates_file, label
     assert [hit.score for hit in hits] == pytest.approx([one.score for one in ranked], rel=1e-4)
 
 
-def test_candidates_in_several_files_of_vectors(copy_of, evaluate, candidates_file, labels, encoded, tmp_path):
+def test_candidates_in_several_files_of_vectors(copy_of, evaluate, options, labels, encoded, tmp_path):
     """As `polyencoder index --shard-size 3` makes them: each is scored where it lies."""
     path = copy_of("polyencoder")
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     Ranker.from_pretrained(path, device="cpu").index(labels, tmp_path / "mine", shard_size=3)
     encoded.clear()
     sharded = evaluate(path, fixed_candidate_vecs=str(tmp_path / "mine"), **options)
@@ -192,20 +187,18 @@ def test_candidates_in_several_files_of_vectors(copy_of, evaluate, candidates_fi
 
 
 @pytest.mark.parametrize("there", ["file", "folder"])
-def test_what_is_no_index_stays(there, copy_of, evaluate, candidates_file, tmp_path):
+def test_what_is_no_index_stays(there, copy_of, evaluate, options, tmp_path):
     mine = tmp_path / "mine"
     if there == "folder":
         mine.mkdir()
     (mine / "thesis.txt" if there == "folder" else mine).write_text("important")
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     with pytest.raises(InputError, match="mine: is not an index of these candidates.*or one that does not exist yet"):
         evaluate(copy_of("biencoder"), fixed_candidate_vecs=str(mine), **options)
     assert (mine / "thesis.txt" if there == "folder" else mine).read_text() == "important"
 
 
-def test_without_encode_candidate_vecs_nothing_is_written(copy_of, trained, evaluate, candidates_file, tmp_path):
+def test_without_encode_candidate_vecs_nothing_is_written(copy_of, trained, evaluate, options, tmp_path):
     path = copy_of("biencoder")
-    options = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     report = evaluate(path, encode_candidate_vecs=False, **options)
     assert same(report, trained("biencoder")[1])
     assert not list(tmp_path.glob("*.index"))

@@ -128,20 +128,3 @@ def test_a_file_of_candidates_that_is_not_read_is_warned_of(options, unread, mon
     check_sources(Opt(opt, override={"fixed_candidates_path": "replies.txt"}), in_loop=False)
     lines = [line for line in said if line.startswith("--fixed-candidates-path replies.txt is not read with ")]
     assert (unread is None and not lines) or (len(lines) == 1 and unread in lines[0])
-
-
-@pytest.mark.parametrize(
-    ("name", "example", "problem"),
-    [
-        ("batch", {}, "has no label, which --eval-candidates batch takes"),
-        ("inline", {}, "has no candidates of its own, which --eval-candidates inline needs"),
-        ("inline", {"label_choice": "a", "label_candidates": ["b"]}, "not among its 1 candidates"),
-        ("inline", {"label_choice": "a", "label_candidates": ["a"]}, "there are no negatives"),
-        ("batch-all-cands", {"label_choice": "a", "label_candidates": ["a"]}, None),
-        ("fixed", {"label_choice": "unknown"}, "not among the fixed candidates"),
-        ("fixed", {"label_choice": "a"}, None),
-    ],
-)
-def test_examples_that_a_source_cannot_use(name, example, problem, fixed_options):
-    found = source(name, **{**fixed_options, "add_label_to_fixed_cands": False}).problem(Message(example))
-    assert found is None if problem is None else problem in found

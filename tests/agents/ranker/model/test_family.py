@@ -39,15 +39,11 @@ def test_a_model_file_of_another_architecture(model, stored, trained, make_agent
 @pytest.mark.parametrize(
     ("model", "flag", "value", "stored"),
     [
-        ("biencoder", "n_layers", 3, 1),
         ("biencoder", "embedding_size", 64, 32),
         ("crossencoder", "ffn_size", 32, 64),
-        ("polyencoder", "n_heads", 4, 2),
         ("polyencoder", "poly_n_codes", 7, 4),
-        ("polyencoder", "polyencoder_type", "n_first", "codes"),
         ("polyencoder", "poly_attention_type", "sqrt", "basic"),
         ("biencoder", "reduction_type", "max", "mean"),
-        ("biencoder", "share_encoders", True, False),
         ("polyencoder", "output_scaling", 0.5, 1.0),
     ],
 )
@@ -81,13 +77,6 @@ def test_codes_are_those_of_the_initial_poly_encoder(trained, make_agent, task):
     assert of_another_kind.ranker.config.n_codes == of_another_kind.opt["poly_n_codes"] == 64
 
 
-def test_the_same_with_eval_model(trained, evaluate):
-    with pytest.raises(CheckpointError, match=r"--n-layers 3 contradicts --model-file .*model, which was "):
-        evaluate(trained("biencoder")[0], n_layers=3)
-    with pytest.raises(CheckpointError, match="holds a biencoder, not a polyencoder"):
-        evaluate(trained("biencoder")[0], model="polyencoder")
-
-
 def test_lengths_of_texts_may_be_changed_at_any_time(trained, make_agent, task):
     agent = make_agent("biencoder", model_file=trained("biencoder")[0], text_truncate=20, label_truncate=9, **task)
     assert agent.ranker.config.text.text_truncate == agent.dict.text.config.text_truncate == 20
@@ -100,9 +89,7 @@ def test_lengths_of_texts_may_be_changed_at_any_time(trained, make_agent, task):
         ({"embedding_size": 30, "n_heads": 4}, "dim is 30, which is not a multiple of n_heads, 4"),
         ({"text_truncate": 60, "label_truncate": 8, "n_positions": 40}, "text_truncate"),
         ({"text_truncate": 2}, "text_truncate is 2"),
-        ({"label_truncate": 1}, "label_truncate is 1"),
         ({"poly_n_codes": 0}, "n_codes is 0"),
-        ({"history_size": 0}, "history_size is 0"),
     ],
 )
 def test_sizes_that_cannot_be(options, problem, make_agent):
@@ -143,13 +130,6 @@ def test_a_ranker_is_no_backbone(make_ranker, make_agent, tmp_path):
     make_ranker("bi").save_pretrained(tmp_path / "ranker")
     with pytest.raises(ConfigError, match="ranker: is a ranker; to start from it give --init-model .*/ranker$"):
         make_agent("biencoder", backbone=str(tmp_path / "ranker"))
-
-
-def test_the_opt_file_says_what_a_pretrained_encoder_is(backbone_folder, make_agent, tmp_path):
-    options = {"backbone": str(backbone_folder("bert")), "text_truncate": 24, "label_truncate": 12}
-    agent = make_agent("biencoder", dict_file=str(tmp_path / "bert.dict"), **options)
-    names = ("embedding_size", "n_layers", "n_heads", "ffn_size")
-    assert [agent.opt[name] for name in names] == [16, 2, 2, 32]
 
 
 @pytest.mark.parametrize(

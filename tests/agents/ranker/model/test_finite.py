@@ -86,13 +86,6 @@ def test_too_many_in_a_row_are_an_error_that_names_the_step(make_learner):
 # ---- whole runs
 
 
-@pytest.mark.slow
-def test_a_run_that_diverges_ends_with_an_error_and_without_a_model(train, tmp_path):
-    with pytest.raises(TrainingError, match="update"):
-        train("biencoder", tmp_path / "model", learningrate=1e6, warmup_updates=0)
-    assert not (tmp_path / "model").exists()
-
-
 def test_a_run_that_diverges_keeps_what_it_had(train, trained, copy_of):
     path = copy_of("biencoder")
     before = path.read_bytes()

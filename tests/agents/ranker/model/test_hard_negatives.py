@@ -101,10 +101,8 @@ def test_a_run_that_is_too_short_for_them_has_a_warning(train, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("options", "argument", "message"),
     [
-        ({"hard_negatives": -1}, "hard_negatives", "is -1; it must be at least 0"),
         ({"candidates": "batch-all-cands"}, "hard_negatives", "join the candidates 'batch' or 'inline', not"),
         ({"candidates": "fixed"}, None, "--hard-negatives join --candidates batch or inline, not fixed"),
-        ({"hard_negatives_every": 0}, "hard_negatives_every", "hard_negatives_every is 0; it must be at least 1"),
         ({"hard_negative_ranks": "5-5"}, "hard_negative_ranks", "2 are wanted, but the ranks 5-5 are fewer"),
         ({"hard_negative_ranks": "best"}, "hard_negative_ranks", "ranks 'best': give the first and the last"),
     ],

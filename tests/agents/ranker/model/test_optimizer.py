@@ -15,10 +15,7 @@ TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
     [
         ("adamw", None, 0.01),
         ("adamw", 0.3, 0.3),
-        ("adamw", 0.0, 0.0),
         ("adamax", None, 0.0),
-        ("adamax", 0.05, 0.05),
-        ("adam", None, 0.0),
         ("sgd", None, 0.0),
     ],
 )

@@ -172,33 +172,18 @@ def test_training_goes_on_when_a_checkpoint_cannot_be_written(undisturbed, data,
 
 
 @pytest.mark.long
-def test_a_checkpoint_that_a_disk_has_damaged(data, tmp_path):
-    """The error says what to do, and that helps."""
-    model = tmp_path / "model"
-    options = "--max-train-steps 16"
-    finish(start(model, data, options), model)
-    checkpoint = Path(f"{model}.checkpoint")
-    os.truncate(checkpoint, 5000)
-    assert os.waitpid(start(model, data, options), 0)[1]
-    assert f"{checkpoint}: damaged" in log_of(model)
-    assert f"If it is damaged, delete it: the run then resumes from {model}" in log_of(model)
-    checkpoint.unlink()
-    finish(start(model, data, "--max-train-steps 24"), model)
-    assert states(checkpoint)["number_training_updates"] > states(model)["number_training_updates"] > 0
-
-
-@pytest.mark.long
-def test_a_best_model_that_a_disk_has_damaged(data, tmp_path):
-    """The error comes before the run, which would need that model at its end, and what it says to do helps."""
-    model = tmp_path / "model"
+@pytest.mark.parametrize(("damaged", "other"), [("model.checkpoint", "model"), ("model", "model.checkpoint")])
+def test_a_file_that_a_disk_has_damaged(damaged, other, data, tmp_path):
+    """The error comes before the run, which would need the best model at its end, and what it says to do helps."""
+    model, file = tmp_path / "model", tmp_path / damaged
     finish(start(model, data, "--max-train-steps 16"), model)
-    os.truncate(model, 5000)
+    os.truncate(file, 5000)
     assert os.waitpid(start(model, data, "--max-train-steps 24"), 0)[1]
-    assert f"{model}: damaged" in log_of(model)
-    assert f"If it is damaged, delete it: the run then resumes from {model}.checkpoint" in log_of(model)
-    model.unlink()
+    assert f"{file}: damaged" in log_of(model)
+    assert f"If it is damaged, delete it: the run then resumes from {tmp_path / other}" in log_of(model)
+    file.unlink()
     finish(start(model, data, "--max-train-steps 24"), model)
-    assert states(model)["number_training_updates"] > 16
+    assert states(f"{model}.checkpoint")["number_training_updates"] > 16
 
 
 @pytest.mark.long

@@ -3,47 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from parlai.agents.ranker.model.build_trainer import training_config
-from parlai.agents.ranker.settings import OTHER_NAMES
-from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
-from polyencoder.settings.training import TrainingConfig
-from polyencoder.training.schedule import Schedule
-
-OPTIONS = {
-    "optimizer": "adamw",
-    "learningrate": 1.0,
-    "lr_scheduler": "reduceonplateau",
-    "lr_scheduler_decay": 0.4,
-    "lr_scheduler_patience": 0,
-    "warmup_updates": 4,
-    "warmup_rate": 1e-4,
-    "max_train_steps": 10,
-    "invsqrt_lr_decay_gamma": -1,
-}
-
-
-@pytest.fixture
-def optimizer() -> torch.optim.Optimizer:
-    return torch.optim.AdamW([torch.nn.Parameter(torch.zeros(3))], lr=1.0)
-
-
-def config_of(**options) -> TrainingConfig:
-    given = {**OPTIONS, **options}
-    return training_config(Opt({**given, "datatype": "train", "candidates": "batch", "override": given}))
-
-
-def schedule_of(optimizer, **options):
-    return Schedule(optimizer, config_of(**options).schedule, total_updates=10)
-
-
-def test_patience_is_not_negative(optimizer):
-    with pytest.raises(ConfigError, match="patience is -1; it must be at least 0") as error:
-        schedule_of(optimizer, lr_scheduler_patience=-1)
-    assert error.value.argument == "schedule.patience"
-    assert OTHER_NAMES["patience"] == "lr_scheduler_patience"
 
 
 def test_a_validation_that_lowers_the_rate(make_agent):

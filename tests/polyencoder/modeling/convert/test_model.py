@@ -94,10 +94,7 @@ def test_bfloat16_is_near(make_convert):
     [
         ({"hidden_size": 0}, "hidden_size is 0"),
         ({"attention_limits": (3, "5")}, "attention_limits"),
-        ({"positions": ()}, "positions"),
-        ({"dropout": 1.0}, "dropout"),
         ({"activation": "tanh"}, "activation"),
-        ({"skips": 1}, "skips"),
     ],
 )
 def test_sizes_that_cannot_be(make_convert, fields, message):
