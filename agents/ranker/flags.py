@@ -190,7 +190,8 @@ def check_origin(
         check_init_model(opt)
         _check_vocabulary(explicit, None, origin=f"{flag(source)} {named}" if named else None, learning=learning)
         return
-    stored = stored_options(origin)
+    path = f"{origin.path}.opt"
+    stored = read_options(path) if os.path.exists(path) else None
     if named and origin.is_finetune:
         raise CheckpointError(f"{flag(source)} {named} contradicts {origin}: both name the source of the encoder")
     if source in explicit and stored is not None and explicit[source] != stored.get(source):
@@ -203,12 +204,6 @@ def check_init_model(opt: Opt) -> None:
     """Raises CheckpointError for an `--init-model` that does not exist, if no weights are loaded."""
     if opt.get("init_model"):
         raise CheckpointError(f"--init-model {opt['init_model']}: there is no such file")
-
-
-def stored_options(origin: CheckpointSource) -> dict[str, Any] | None:
-    """The options that the model at `origin` was trained with; None if missing."""
-    path = f"{origin.path}.opt"
-    return read_options(path) if os.path.exists(path) else None
 
 
 def check_encoder(opt: Opt, backbone: dict[str, Any], *, origin: str) -> None:

@@ -239,17 +239,14 @@ class RankerModelAgent(TorchRankerAgent):
             load_weights(self.ranker, states["model"], origin=path)
         if not self._should_initialize_optimizer():
             self.ranker.for_inference()
-        self._make_room_for_tokens()
+        if self.ranker.grow_vocabulary(len(self.dict.text)):
+            self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
         is_whole = "number_training_updates" in states  # not after ParlAI's vacuum script
         if is_whole and self._run.trains and not self._is_finetune and (state := states.get(TRAINING_KEY)):
             self._restored = state
             self._run.load_state(path, state, updates=states["number_training_updates"])
             self._saving.unwritten = state["unwritten"]
         return states
-
-    def _make_room_for_tokens(self) -> None:
-        if self.ranker.grow_vocabulary(len(self.dict.text)):
-            self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
 
     def state_dict(self) -> dict[str, Any]:
         states, is_adapted = super().state_dict(), self.ranker.is_adapted

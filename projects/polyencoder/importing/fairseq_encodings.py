@@ -69,7 +69,8 @@ class Codes:
         # The papers' vocabulary has symbols that its merges do not make, which no text has: as many symbols as merges,
         # among them the pieces that are merged no further
         longer = sum(len(symbol.removesuffix(CONTINUED)) > 1 for symbol in dictionary.symbols)
-        whole = [_symbol(piece) for piece in made.difference(*merges)]
+        ends, others = END_OF_WORD, made.difference(*merges)  # hel -> hel@@, lo</w> -> lo
+        whole = [piece.removesuffix(ends) if piece.endswith(ends) else piece + CONTINUED for piece in others]
         if len(made) < longer or not dictionary.has(whole):
             dictionary.check(is_piece, marked=lambda symbol: symbol.endswith(CONTINUED), source=os.fspath(self.codes))
         tokenizer = merge_tokenizer(
@@ -77,11 +78,6 @@ class Codes:
         )
         tokenizer.pre_tokenizer = matches(r"[^\s]+")
         return tokenizer
-
-
-def _symbol(piece: str) -> str:
-    # hel -> hel@@, lo</w> -> lo
-    return piece.removesuffix(END_OF_WORD) if piece.endswith(END_OF_WORD) else piece + CONTINUED
 
 
 @dataclass(frozen=True)

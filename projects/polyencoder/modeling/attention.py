@@ -49,18 +49,14 @@ def _attend(
     if packing is not None:  # the mask is unused
         how = AttentionOptions(dropout, scaling, options.get("sliding_window"))
         return packing.attend(query, key, value, how), None
-    if query.device.type != "cpu" or is_traced() or not _is_plain(module, query, key, options):
+    used = {name for name, value in options.items() if value is not None and value is not False} - _IGNORED_OPTIONS
+    is_plain = query.size(1) == key.size(1) and not getattr(module, "is_causal", False) and not used
+    if query.device.type != "cpu" or is_traced() or not is_plain:
         return AttentionInterface()["sdpa"](
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
     attended = attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling)
     return attended.transpose(1, 2), None
-
-
-def _is_plain(module: nn.Module, query: Tensor, key: Tensor, options: dict[str, Any]) -> bool:
-    """Whether this is plain attention: not causal, no other options, as many key as query heads."""
-    used = {name for name, value in options.items() if value is not None and value is not False}
-    return query.size(1) == key.size(1) and not getattr(module, "is_causal", False) and used <= _IGNORED_OPTIONS
 
 
 def _mask(**options: Any) -> Tensor | None:

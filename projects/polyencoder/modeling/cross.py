@@ -84,7 +84,8 @@ class CrossEncoder(CrossCapabilities, RankerModel):
         """
         if index is None:
             index = torch.arange(len(candidates), device=contexts.ids.device).expand(len(contexts), -1)
-        if self.base is not None and not torch.is_grad_enabled() and self._scores_zero:
+        if self.base is not None and not torch.is_grad_enabled() and not any(p.any() for p in self.linear.parameters()):
+            # before the training of a residual one
             return self._base_scores(contexts, candidates, index).masked_fill(index < 0, -torch.inf)
         rows, columns = (index >= 0).nonzero(as_tuple=True)
         pairs = self._pairs(contexts, candidates, rows.tolist(), index[rows, columns].tolist())
@@ -100,11 +101,6 @@ class CrossEncoder(CrossCapabilities, RankerModel):
             positions = torch.tensor(batch, device=device)
             scores = scores.index_put((rows[positions], columns[positions]), values.to(scores.dtype))
         return scores if self.base is None else scores + self._base_scores(contexts, candidates, index)
-
-    @property
-    def _scores_zero(self) -> bool:
-        # before the training of a residual one
-        return not any(parameter.any() for parameter in self.linear.parameters())
 
     @torch.no_grad()
     def _base_scores(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor) -> Tensor:

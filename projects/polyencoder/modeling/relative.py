@@ -60,7 +60,8 @@ def _layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, packin
     """One transformer layer, normalised after each of its two parts: [batch, length, dim] -> the same."""
     block: Any = layer.attention
     projections = block.attn
-    cast = _for_products(hidden)
+    kind = hidden.device.type  # cast as autocast would: once, not for each of the products
+    cast = hidden.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden
     q, k, v = (
         project(cast).unflatten(-1, (projections.num_attention_heads, -1)).transpose(1, 2)
         for project in (projections.q, projections.k, projections.v)
@@ -75,9 +76,3 @@ def _layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, packin
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
     attended = block.LayerNorm(block.dropout(projections.o(attended.flatten(2))) + hidden)
     return layer.output(layer.intermediate(attended), attended)
-
-
-def _for_products(hidden: Tensor) -> Tensor:
-    """Casts outputs as autocast would: once, not for each of the products that read them."""
-    kind = hidden.device.type
-    return hidden.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden

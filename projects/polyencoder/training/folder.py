@@ -40,7 +40,9 @@ def run_folder(out: Path) -> Iterator[Processes]:
     lock = TrainingLock(out / CHECKPOINT, argument="out") if processes.is_first else None
     try:
         if lock is not None:
-            _discard_leftovers(out)
+            discard_unfinished(out)
+            for name in (README, CHECKPOINT, RECORD, CURVE, RELIABILITY):
+                discard_leftovers(out / name)
         yield processes
     finally:
         if lock is not None:
@@ -48,10 +50,3 @@ def run_folder(out: Path) -> Iterator[Processes]:
             for folder in (out / FOLDER, out):  # of a run that never began
                 with suppress(OSError):
                     folder.rmdir()
-
-
-def _discard_leftovers(out: Path) -> None:
-    """Removes the temporary files of killed runs; the caller has the folder's lock."""
-    discard_unfinished(out)
-    for name in (README, CHECKPOINT, RECORD, CURVE, RELIABILITY):
-        discard_leftovers(out / name)
