@@ -52,8 +52,8 @@ def candidates_from(
     fields are metadata, and so are the fields of a `metadata` object, as for `Ranker.index`. In a table, empty cells
     are no fields, and `metadata` may be a JSON object. A record with `_id` in place of `id` is from BEIR's
     `corpus.jsonl`: its `title` begins the text. Each response, candidate or negative of a record for training
-    (`data.layouts`) is a candidate. Any other file has a text per line, or an empty line. The names may be globs and
-    comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst` files are decompressed.
+    (`data.layouts`) is a candidate. Any other file has a text per line; empty lines are skipped. The names may be globs
+    and comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst` files are decompressed.
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` handles it, a candidate without text, with more than
