@@ -65,12 +65,10 @@ def make_service(make_ranker, tmp_path):
     def make(ranker="bi", *, records=REPLIES, reranker=None, **fields) -> Service:
         ranker = make_ranker(ranker) if isinstance(ranker, str) else ranker
         index = ranker.index(records, tmp_path / "index") if records else None
-        config = ServerConfig(
-            model="tiny", index=str(tmp_path / "index") if records else None, **({"port": 0} | fields)
-        )
-        services.append(
-            Service.of(config, Forward(ranker, max_tokens=config.batch_tokens), index=index, reranker=reranker)
-        )
+        where = str(tmp_path / "index") if records else None
+        config = ServerConfig(model="tiny", index=where, **({"port": 0} | fields))
+        forward = Forward(ranker, max_tokens=config.batch_tokens)
+        services.append(Service.of(config, forward, index=index, reranker=reranker))
         return services[-1]
 
     yield make

@@ -22,6 +22,9 @@ from tests.polyencoder.calibration.test_probability import calibrated
 
 mcp = pytest.importorskip("mcp")
 
+from polyencoder.serving.mcp_proxy import ToolProxy  # noqa: E402 - behind the extra's skip
+from polyencoder.serving.mcp_remote import Remote  # noqa: E402
+
 SERVER = """
 from mcp.server import MCPServer
 
@@ -274,16 +277,12 @@ def test_a_signal_ends_the_servers_and_the_proxy(model, number):
 
 
 def connected(make_ranker, *servers, **settings):
-    from polyencoder.serving.mcp_proxy import ToolProxy
-
     proxy = ToolProxy(Selector(calibrated(make_ranker("bi"))), **settings)
     proxy.update([remote(tools) for tools in servers])
     return proxy
 
 
 def remote(tools):
-    from polyencoder.serving.mcp_remote import Remote
-
     made = Remote("a server")
     made.tools = tools
     return made
@@ -343,15 +342,12 @@ def test_bad_queries(make_ranker, arguments):
 
 
 def test_servers_without_tools(make_ranker):
-    proxy = connected(make_ranker, [])
     with pytest.raises(InputError, match="no tools"):
-        proxy.find({"query": "pets"})
+        connected(make_ranker, []).find({"query": "pets"})
 
 
 def test_a_name_stays_when_another_server_gets_it_too(make_ranker):
-    from polyencoder.serving.mcp_proxy import ToolProxy
-
-    proxy = ToolProxy(Selector(calibrated(make_ranker("bi"))))
+    proxy = connected(make_ranker)
     first, second = remote(named("pets", "cats")), remote(named("dogs"))
     proxy.update([first, second])
     proxy.find({"query": "pets", "top_k": 9})
@@ -371,8 +367,6 @@ PAGES = OLD.replace(
 
 
 def test_all_pages_of_tools_are_read():
-    from polyencoder.serving.mcp_remote import Remote
-
     async def read():
         started = Remote(command(PAGES))
         async with anyio.create_task_group() as group:

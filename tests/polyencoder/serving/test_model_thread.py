@@ -112,18 +112,15 @@ def test_jobs_that_belong_together_are_finished_together_and_one_that_fails_fail
         return [job.payload for job in jobs]
 
     gate, thread, _ = blocked(make_thread)
-    names = ["x", "bad", "y"]
-    futures = [
-        thread.submit(Job([WorkItem("a", 1, 1)], finish, group_key="z" if name == "z" else "all", payload=name))
-        for name in names
-    ]
-    other = thread.submit(Job([WorkItem("a", 1, 1)], finish, group_key="z", payload="z"))
+    keys = {"x": "all", "bad": "all", "y": "all", "z": "z"}
+    futures = {
+        name: thread.submit(Job([WorkItem("a", 1, 1)], finish, group_key=key, payload=name))
+        for name, key in keys.items()
+    }
     gate.open.set()
-    assert futures[0].result(SECONDS) == "x"
-    assert futures[2].result(SECONDS) == "y"
-    assert other.result(SECONDS) == "z"
+    assert [futures[name].result(SECONDS) for name in "xyz"] == ["x", "y", "z"]
     with pytest.raises(ValueError, match="bad"):
-        futures[1].result(SECONDS)
+        futures["bad"].result(SECONDS)
     assert calls == [["x", "bad", "y"], ["x"], ["bad"], ["y"], ["z"]]
 
 

@@ -92,13 +92,8 @@ def test_int8_graphs_are_served_as_they_were_exported(place, make_ranker, monkey
     write_text(Path("replies.jsonl"), "".join(json.dumps({"id": one.id, "text": one.text}) + "\n" for one in REPLIES))
     int8 = ["--backend", "onnx-int8"]
     run_command("index", "-m", "model", "--candidates", "replies.jsonl", "--out", "replies", *int8)
-    expected = dict(
-        zip(
-            (one.id for one in REPLIES),
-            make_ranker("poly").score(["do you ski ?"], [one.text for one in REPLIES])[0].tolist(),
-            strict=True,
-        )
-    )
+    (exact,) = make_ranker("poly").score(["do you ski ?"], [one.text for one in REPLIES])
+    expected = {one.id: float(score) for one, score in zip(REPLIES, exact, strict=True)}
     with started("--index", "replies", *int8) as (process, url):
         assert httpx.get(f"{url}/info", timeout=SECONDS).json()["backend"] == "onnx-int8"
         hits = httpx.post(f"{url}/v1/search", json={"query": "do you ski ?"}, timeout=SECONDS).json()["results"]
