@@ -198,7 +198,8 @@ def machine() -> dict[str, Any]:
 
 
 def print_report(report: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a report: one JSON object, or its rows as a table and the summary below."""
+    """Print a report, with this machine if it names none: one JSON object, or its rows as a table and the summary."""
+    report = {"machine": machine(), **report}
     if as_json:
         print(json.dumps(report, indent=2))
         return

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.common import argument_parser, machine, peak_mb, print_report, use_threads
+from benchmarks.common import argument_parser, peak_mb, print_report, use_threads
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import scratch_config
@@ -88,13 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.only:
         cases = [case for case in cases if case.name in flags.only]
     rows = [_in_a_process(case, setting) for case in cases]
-    report = {
-        "benchmark": "memory",
-        "machine": machine(),
-        "settings": asdict(setting),
-        "rows": rows,
-        "summary": {f"{row['name']}, GB": row["peak_gb"] for row in rows},
-    }
+    summary = {f"{row['name']}, GB": row["peak_gb"] for row in rows}
+    report = {"benchmark": "memory", "settings": asdict(setting), "rows": rows, "summary": summary}
     print_report(report, as_json=flags.json)
 
 
@@ -110,10 +105,8 @@ def _measure(case: Case, setting: Setting) -> dict[str, Any]:
     model = build_model(_config(case, setting)).train()
     if setting.lora:
         model.add_adapters(rank=setting.lora)
-    contexts, candidates = (
-        _tokens(n, length)
-        for n, length in ((case.examples, setting.context_tokens), (case.candidates, setting.candidate_tokens))
-    )
+    contexts = _tokens(case.examples, setting.context_tokens)
+    candidates = _tokens(case.candidates, setting.candidate_tokens)
 
     def scores() -> Tensor:
         if model.has_vectors:

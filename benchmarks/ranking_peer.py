@@ -27,15 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.common import (
-    argument_parser,
-    machine,
-    minilm_folder,
-    peer_module,
-    print_report,
-    processor_ms,
-    use_threads,
-)
+from benchmarks.common import argument_parser, minilm_folder, peer_module, print_report, processor_ms, use_threads
 from benchmarks.search.texts import made_candidates, made_contexts, read_candidates, read_contexts
 from polyencoder import Ranker
 from polyencoder.index.searcher import Searcher
@@ -136,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for n, case, theirs in itertools.product(counts, ("unseen_ms", "kept_ms"), peers)
     }
     settings = {"repeats": repeats, "candidates": list(counts), "tokens": TOKENS}
-    report = {"benchmark": "ranking_peer", "machine": machine(), "settings": settings, "rows": rows, "summary": summary}
+    report = {"benchmark": "ranking_peer", "settings": settings, "rows": rows, "summary": summary}
     print_report(report, as_json=flags.json)
 
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.common import argument_parser, machine, minilm_folder, print_report, use_threads
+from benchmarks.common import argument_parser, minilm_folder, print_report, use_threads
 from polyencoder import Ranker
 from polyencoder.calibration.fitting import Observations, promising
 from polyencoder.calibration.risk import CONFIDENCE, Answers, fewest_answers
@@ -249,7 +249,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shown = [row for row in rows if row["risk"] in RISKS]
     report = {
         "benchmark": "risk",
-        "machine": machine(),
         "settings": {"confidence": CONFIDENCE, "unanswerable": UNANSWERABLE, "resamples": resamples},
         "rows": rows if flags.json else shown,
         "summary": {

@@ -21,14 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.agents import quiet_parlai
-from benchmarks.common import (
-    argument_parser,
-    interleaved_ms,
-    machine,
-    peak_extra_mb,
-    print_report,
-    use_threads,
-)
+from benchmarks.common import argument_parser, interleaved_ms, peak_extra_mb, print_report, use_threads
 from benchmarks.search import by_torch
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.search.contexts import Contexts
@@ -66,18 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 rows.append(measure(context, candidates, rank_with_parlai, repeats=repeats))
 
     headline = next(row for row in rows if (row["candidates"], row["codes"]) == HEADLINE)
-    report = {
-        "benchmark": "scoring",
-        "machine": machine(),
-        "settings": {"dim": DIM, "top_k": TOP_K, "repeats": repeats, "vectors": DRAWN},
-        "rows": rows,
-        "summary": {
-            "search_vs_parlai": headline["parlai_ms"] / headline["search_ms"],
-            "search_vs_floor": headline["search_ms"] / headline["floor_ms"],
-            "extra_memory_mb": headline["extra_memory_mb"],
-        },
+    settings = {"dim": DIM, "top_k": TOP_K, "repeats": repeats, "vectors": DRAWN}
+    summary = {
+        "search_vs_parlai": headline["parlai_ms"] / headline["search_ms"],
+        "search_vs_floor": headline["search_ms"] / headline["floor_ms"],
+        "extra_memory_mb": headline["extra_memory_mb"],
     }
-    print_report(report, as_json=flags.json)
+    print_report({"benchmark": "scoring", "settings": settings, "rows": rows, "summary": summary}, as_json=flags.json)
 
 
 def draw_candidates(topics: Tensor, *, n: int) -> Tensor:

@@ -26,17 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.agents import CONVAI2, make_world, options, size, teacher_of
-from benchmarks.common import argument_parser, machine, peer_module, print_report, run_in_process, use_threads
+from benchmarks.common import argument_parser, peer_module, print_report, run_in_process, use_threads
 
 CASES = ("datapath", "small", "backbone")
 LEARNING_RATE = 5e-5
 SIZES = {"datapath": size(layers=1, dim=32, heads=2, codes=16), "small": size(layers=4, dim=256, heads=4)}
-COMMON = {
-    "candidates": "batch",
-    "optimizer": "adamw",
-    "learningrate": LEARNING_RATE,
-    "lr_scheduler": "none",
-}
+COMMON = {"candidates": "batch", "optimizer": "adamw", "learningrate": LEARNING_RATE, "lr_scheduler": "none"}
 FINE_TUNING = {  # what sentence-transformers does: one encoder for both sides, all of which learns, the cosine of means
     "share_encoders": True,
     "reduction_type": "mean",
@@ -91,13 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             measured = _measured(peers, case="backbone", flags=flags, steps=steps, repeats=repeats)
             rows += measured
             summary |= _ratios(measured, "backbone_vs_sentence_transformers")
-    report = {
-        "benchmark": "training",
-        "machine": machine(),
-        "settings": {"task": CONVAI2, "batchsize": flags.batch, "bf16": flags.bf16, "steps": steps, "repeats": repeats},
-        "rows": rows,
-        "summary": summary,
-    }
+    settings = {"task": CONVAI2, "batchsize": flags.batch, "bf16": flags.bf16, "steps": steps, "repeats": repeats}
+    report = {"benchmark": "training", "settings": settings, "rows": rows, "summary": summary}
     print_report(report, as_json=flags.json)
 
 

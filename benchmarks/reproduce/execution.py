@@ -74,8 +74,7 @@ def execute(run: ReproductionRun, *, scale: str, seed: int, places: Places, dead
         StepFailed: a command failed.
         PolyencoderError: its report cannot be read, or its folder belongs to a run with other commands.
     """
-    folder = places.folder(run.name, seed)
-    with _locked(folder):
+    with _locked(places.folder(run.name, seed)):
         return _result(run, scale=scale, seed=seed, places=places, deadline=deadline)
 
 

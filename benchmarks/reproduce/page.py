@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -142,10 +142,11 @@ def _section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
     yield from grid(table, table.rows, heads, names)
     notes = [*table.notes, *_left_out_rows(table)]
     for numbers in with_numbers:
-        parts = [numbers.scale.tasks[name].note for name in _replacements(table, numbers)]
+        scale = numbers.scale  # which may have other tasks in the place of the table's
+        parts = [scale.tasks[name].note for name in scale.tables.get(table.name, {}).values()]
         for inputs, titles in numbers.inputs.items():
             parts.append(inputs + (f" ({'; '.join(titles)})" if len(numbers.inputs) > 1 else ""))
-        notes.append(f"{numbers.scale.name}: {'. '.join([*parts, _how(numbers)])}.")
+        notes.append(f"{scale.name}: {'. '.join([*parts, _how(numbers)])}.")
     if notes:
         yield ""
     for note in notes:
@@ -160,11 +161,6 @@ def _left_out_rows(table: Table) -> Iterator[str]:
             titles.setdefault(row.only, []).append(row.title)
     for reason, names in titles.items():
         yield f"{', '.join(names)}: {reason}."
-
-
-def _replacements(table: Table, numbers: Measured) -> Iterable[str]:
-    """The names of the tasks that a scale has in the place of the table's."""
-    return numbers.scale.tables.get(table.name, {}).values()
 
 
 def _paper(table: Table, row: Row, column: Column) -> list[Value]:

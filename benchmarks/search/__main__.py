@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.common import BACKBONE, argument_parser, machine, minilm_folder, print_report, use_threads
+from benchmarks.common import BACKBONE, argument_parser, minilm_folder, print_report, use_threads
 from benchmarks.search import answering, encoding, engines, indexed, memory, peers, scanning
 from benchmarks.search.systems import FORMULA
 from benchmarks.search.texts import MADE, made_candidates, made_contexts, read_candidates, read_contexts
@@ -54,13 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", help="a trained bi- or poly-encoder, as of Ranker.from_pretrained")
     parser.add_argument("--backbone", help=f"an encoder, where there is no model (default: the package {BACKBONE})")
     parser.add_argument("--codes", type=int, default=64, help="of --backbone, and of contexts that are drawn")
-    parser.add_argument(
-        "--cases",
-        nargs="+",
-        default=[case for case in CASES if case != "engines"],
-        choices=CASES,
-        help="all but engines",
-    )
+    usual = [case for case in CASES if case != "engines"]
+    parser.add_argument("--cases", nargs="+", default=usual, choices=CASES, help="all but engines")
     parser.add_argument("--rows", type=int, default=MILLION, help="stored vectors, and candidates that are indexed")
     parser.add_argument("--dim", type=int, default=384, help="of vectors that are drawn")
     parser.add_argument("--real", type=int, default=100_000, help="of the vectors, how many are of real texts")
@@ -105,22 +100,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for case in flags.cases:
         with tempfile.TemporaryDirectory() as folder:
             rows += measured[case](flags, ranker, Path(folder))
-    report = {
-        "benchmark": "search",
-        "machine": machine(),
-        "settings": {
-            name: str(value) if isinstance(value, Path) else value
-            for name, value in vars(flags).items()
-            if name not in ("json", "threads", "postgres")
-        }
-        | {
-            "grown": GROWN if flags.vectors or _has_encoder(flags) else DRAWN,
-            "texts": MADE if flags.made_texts else None,
-            "note": note(flags.rows),
-        },
-        "rows": rows,
-        "summary": summary(rows),
+    asked = {name: value for name, value in vars(flags).items() if name not in ("json", "threads", "postgres")}
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()} | {
+        "grown": GROWN if flags.vectors or _has_encoder(flags) else DRAWN,
+        "texts": MADE if flags.made_texts else None,
+        "note": note(flags.rows),
     }
+    report = {"benchmark": "search", "settings": settings, "rows": rows, "summary": summary(rows)}
     print_report(report, as_json=flags.json)
 
 
@@ -137,6 +123,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     certified = next((row["share"] for row in of["indexed"] if row["kind"] == "certified"), None)
     encoders = [row["ours_vs_this"] for row in of["encoding"][1:]]
     beside = [row for row in of["peers"] if "median_ms" in row]
+    theirs = answering.times_faster(beside, "median_ms", ours=peers.BI, than=peers.THEIR_BI)
     return {
         "poly64_100k_vs_parlai": answering.times_faster(table, "median_ms"),
         "poly64_100k_scoring_vs_parlai": answering.times_faster(table, "after_encoding_ms"),
@@ -146,9 +133,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
         "certified_share": certified,
         "index_1m_peak_mb": next((row["peak_mb"] for row in of["memory"] if row["work"] == "index"), None),
         "encode_vs_sentence_transformers": min(encoders, default=None),
-        "bi_1m_vs_sentence_transformers": answering.times_faster(
-            beside, "median_ms", ours=peers.BI, than=peers.THEIR_BI
-        ),
+        "bi_1m_vs_sentence_transformers": theirs,
     }
 
 
