@@ -7,7 +7,6 @@ import tracemalloc
 from collections import Counter
 
 import pytest
-from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric
 from parlai.scripts.display_data import DisplayData
 from parlai.tasks.selection import teacher as teacher_module
@@ -214,14 +213,6 @@ def test_bad_examples_of_several_processes_are_not_added_up(make_teacher, write,
     assert (report["bad_examples"] + AverageMetric(1)).value() == 1
 
 
-def test_good_data_reports_none(make_teacher, pairs):
-    teacher = make_teacher("selection:jsonl", skip_bad_examples=True, **pairs(2))
-    label = teacher.act()["eval_labels"][0]
-    teacher.observe(Message({"text": label}))
-    assert "bad_examples" not in teacher.report()
-    assert teacher.report()["accuracy"].value() == 1
-
-
 # ---- ParlAI's commands
 
 
@@ -249,7 +240,3 @@ def test_reader_of_a_process(monkeypatch, opt, expected):
     monkeypatch.setattr(teacher_module, "get_rank", lambda: 1)
     monkeypatch.setattr(teacher_module, "num_workers", lambda: 3)
     assert teacher_module._reader(opt) == expected
-
-
-def test_a_process_alone_reads_everything():
-    assert teacher_module._reader({"datatype": "train"}) == Reader(0, 1)

@@ -269,16 +269,6 @@ def test_every_task_trains(trained_on, datapath, tmp_path, task):
     assert "hits@1" in valid
 
 
-@mostly_long(("model", "negatives"), [("crossencoder", 15), ("polyencoder", 7)], quick=1)
-def test_inline_negatives(trained_on, datapath, tmp_path, model, negatives):
-    """A cross-encoder learns DSTC7 with `--candidates inline --num-negatives 15`."""
-    options = TRAINING | {"task": "selection:dstc7", "datapath": str(datapath), "candidates": "inline", "model": model}
-    options = {name: value for name, value in options.items() if name != "poly_n_codes" or model == "polyencoder"}
-    options |= {"num_negatives": negatives, "max_train_steps": 2}
-    TrainModel.main(**options, datatype="train:stream", model_file=str(tmp_path / "model"))
-    assert len(trained_on) == 2
-
-
 @mostly_long("task", ["convai2", "dstc7", "ubuntu"], quick=1)
 def test_parlais_own_tasks(trained_on, datapath, tmp_path, task):
     """ParlAI's readers of the same files, under our agents."""

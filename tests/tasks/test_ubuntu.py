@@ -167,20 +167,6 @@ def test_wrong_encoding(save, make, messages):
     assert teacher.report()["bad_examples"].value() == 1
 
 
-@pytest.mark.slow
-def test_truncated_gz(make, messages, tmp_path, write):
-    text = "Context,Utterance,Label\n" + "".join(f"context {n * n},answer {n * 7},1.0\n" for n in range(20_000))
-    path = write(tmp_path / "Ubuntu/train.csv.gz", text)
-    path.write_bytes(path.read_bytes()[:-5000])
-    with pytest.raises(
-        InputError, match=rf"{path}: damaged or cut off after .* bytes .*; line \d+ is the last whole one"
-    ):
-        make("train")
-    teacher = make("train:ordered", skip_bad_examples=True)
-    assert 10_000 < teacher.num_examples() < 20_000
-    assert teacher.report()["bad_examples"].value() == 1
-
-
 def test_empty_and_missing(make, tmp_path, write):
     path = write(tmp_path / "Ubuntu/valid.csv", "")
     with pytest.raises(InputError, match=f"{path}: has no header row"):

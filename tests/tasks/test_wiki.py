@@ -197,12 +197,3 @@ def test_real(make_teacher, real_path, datatype, count):
     if datatype == "valid":
         assert message["text"].startswith('"minority report" was one of the best-reviewed films of 2002 and was ')
         assert label.startswith("minority report is a 2002 american neo-noir science fiction ")
-
-
-def test_real_stream(make_teacher, messages, real_path):
-    datapath = str(real_path("wiki_article_search").parent)
-    memory, stream = (
-        make_teacher("selection:wiki", datatype=datatype, datapath=datapath, wiki_candidates=0)
-        for datatype in ("test", "test:stream")
-    )
-    assert messages(stream) == messages(memory)

@@ -50,11 +50,6 @@ def test_a_tenth_is_held_out_where_there_is_no_validation_data(write):
     assert not others & {*labels(data.valid)}  # drawn from what is trained on
 
 
-def test_validation_data_of_its_own_leaves_all_to_train_on(write):
-    data = opened(write(PAIRS), write(PAIRS[:3], "valid"))
-    assert (len(data.train), len(data.valid)) == (40, 3)
-
-
 def test_equal_settings_give_equal_candidates_and_another_seed_others(write):
     first, again, other = (opened(write(PAIRS), seed=seed).valid for seed in (0, 0, 1))
     assert first == again

@@ -125,15 +125,6 @@ def test_what_is_not_finite_is_not_trained(make_ranker):
         Trainer(ranker, replace(PLAIN, max_updates=2), train=EXAMPLES).fit()
 
 
-def test_a_callback_can_stop_a_run(make_ranker, tmp_path):
-    ranker = make_ranker("bi")
-    config = replace(CONFIG, max_updates=50, optimizer=OptimizerConfig(learning_rate=1e-9))
-    best = KeepBest(ranker, tmp_path, patience=2)
-    trainer = Trainer(ranker, config, train=EXAMPLES, callbacks=[Evaluation(ranker, VALID, every=8), best])
-    assert trainer.fit().updates == 6  # three evaluations: the first is the best
-    assert trainer.stopped == "no better R8@1 in 2 evaluations"
-
-
 def test_the_last_evaluation_is_not_why_a_run_was_stopped(make_ranker, tmp_path):
     ranker = make_ranker("bi")
     config = replace(CONFIG, max_updates=50, optimizer=OptimizerConfig(learning_rate=1e-9))
@@ -191,11 +182,6 @@ def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, k
         trainer.end()
     which = f"after {kept} of {len(reports)} updates" if kept else "as before training"
     assert f"kept: the model {which}: hits@1" in caplog.text
-
-
-def test_an_empty_list_is_an_error(make_ranker):
-    with pytest.raises(InputError, match="too few training examples: process 0 of 1"):
-        Trainer(make_ranker("bi"), replace(PLAIN, epochs=1.0), train=[]).fit()
 
 
 def test_examples_that_end_before_the_goal_are_an_error(make_ranker):
