@@ -30,14 +30,14 @@ _LONGEST_NAME = 200  # bytes of a file's name in those of its temporary files; f
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True, new_mode: int = 0o666) -> Iterator[Path]:
     """Yields a temporary path in the folder of `path`, renamed to `path` if the block succeeds.
 
     Without `overwrite` a file that another process has written meanwhile is unchanged: FileExistsError.
 
     A kill, an error or a loss of power in between leaves the old file unchanged, and an error no temporary file. What
     killed processes left is removed once it is an hour old. A symbolic link stays one: the file that it points to is
-    replaced. The new file has the permissions of the old one, else those of any new file.
+    replaced. The new file has the permissions of the old one, else `new_mode` without those that umask withholds.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():  # a folder, or a device, which a plain file would take the place of
@@ -47,7 +47,7 @@ def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True) -> Ite
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     temporary = target.with_name(f"{_part_prefix(target)}{secrets.token_hex(4)}.part")
     try:
-        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else mode | 0o600)
+        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, new_mode if mode is None else mode | 0o600)
         mode = stat.S_IMODE(os.fstat(handle).st_mode) if mode is None else mode  # without those that umask withholds
         os.close(handle)
         yield temporary

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from polyencoder.errors import ConfigError
 from polyencoder.storage.digests import file_digest
+from polyencoder.storage.files import atomic_write
 
 _BYTES = 32
 
@@ -60,12 +61,13 @@ def _read_key() -> bytes | None:
 
 def make_key() -> bytes:
     """The key, which is made if missing. ConfigError if it cannot be."""
+    if (key := _read_key()) is not None:
+        return key
     path = _key_file()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(key := secrets.token_bytes(_BYTES))
-    except FileExistsError:
+        with atomic_write(path, overwrite=False, new_mode=0o600) as file:
+            file.write_bytes(key := secrets.token_bytes(_BYTES))
+    except FileExistsError:  # another process made it meanwhile
         key = _read_key() or b""
     except OSError as error:
         raise ConfigError(

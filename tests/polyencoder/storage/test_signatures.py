@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 from unittest.mock import Mock
 
 import pytest
@@ -58,6 +59,27 @@ def test_the_key_is_in_the_users_folder(tmp_path, file, monkeypatch):
     sign_file(file)
     for folder in ("config", ".config"):
         assert (tmp_path / folder / "polyencoder" / "key").stat().st_size == 32
+
+
+def test_a_key_appears_whole(key, file, monkeypatch):
+    """Otherwise a process that signs meanwhile reads the beginning of a key, and a kill leaves it."""
+    first, random = b"k" * 32, secrets.token_bytes
+
+    def interrupt(count):
+        if count == 32:
+            raise KeyboardInterrupt
+        return random(count)
+
+    def write_in_another_process(count):
+        key.write_bytes(first)
+        return random(count)
+
+    monkeypatch.setattr("secrets.token_bytes", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sign_file(file)
+    assert not list(key.parent.iterdir())
+    monkeypatch.setattr("secrets.token_bytes", write_in_another_process)
+    assert sign_file(file) == hmac.new(first, file.read_bytes(), hashlib.sha256).hexdigest()
 
 
 @pytest.mark.parametrize("kind", ["short", "folder"])
