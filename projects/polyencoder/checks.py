@@ -49,7 +49,7 @@ def checked_list(name: str, values: Any, *, of: str = "texts") -> list[Any]:
     """
     if isinstance(values, (str, bytes)):
         raise InputError(f"{name} is one text; give a list of {of}")
-    if (items := _items(values)) is None:
+    if (items := _list_items(values)) is None:
         raise InputError(f"{name} is {shown(values)}; it must be a list of {of}")
     return items
 
@@ -165,13 +165,13 @@ def json_problem(value: Any, *, finite: bool = True) -> tuple[str, str] | None:
                 if not isinstance(key, str):  # JSON would make a text of it, which may be a second one of its name
                     return ".".join(map(str, path)), f"has the key {shown(key)}, which is no text"
             inside = part.items() if isinstance(part, dict) else enumerate(part)
-            children = [(path, key) for key in keys if _may_be_bad(key)]
-            children += [((*path, key), part) for key, part in inside if _may_be_bad(part)]
+            children = [(path, key) for key in keys if _needs_check(key)]
+            children += [((*path, key), part) for key, part in inside if _needs_check(part)]
             waiting += reversed(children)
     return None
 
 
-def _may_be_bad(value: Any) -> bool:
+def _needs_check(value: Any) -> bool:
     """Whether a part of JSON needs checking: most are whole numbers and ASCII."""
     return not value.isascii() if isinstance(value, str) else isinstance(value, (dict, list, tuple, float))
 
@@ -211,7 +211,7 @@ def without_password(address: str) -> str:
     return f"{scheme}://{login.partition(':')[0]}{at}{path.partition('?')[0]}{'#' + name if name else ''}"
 
 
-def _items(values: Any) -> list[Any] | None:
+def _list_items(values: Any) -> list[Any] | None:
     """The items of a sequence; None for anything else: a dict or a set, which are unordered, or a single value."""
     if isinstance(values, (bytes, Mapping, set, frozenset)) or not hasattr(values, "__len__"):
         return None

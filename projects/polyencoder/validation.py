@@ -94,7 +94,7 @@ def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()
         location, context = (*path, *detail["loc"]), detail.get("ctx", {})
         if isinstance(raised := context.get("error"), PolyencoderError):
             return raised
-        fields, owner = _walk(of, location)
+        fields, owner = _find_fields(of, location)
         if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             name = ".".join(map(str, location))
             hint = did_you_mean(name, [*names.values(), *map(".".join, names)], listed=False, shown=repr)
@@ -111,12 +111,12 @@ def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()
     musts = {
         name: " or ".join(words) if len(words) > 1 else "".join(words).strip("'") for name, words in wanted.items()
     }
-    shown = _shown if names else repr
+    shown = _format_value if names else repr
     lines = [f"{name} is {shown(values[name]):.60}; it must be {must}" for name, must in musts.items()]
     return ConfigError("; and ".join(lines), argument=next(iter(wanted)))
 
 
-def _walk(of: Any, location: Iterable[Any]) -> tuple[tuple[str, ...], Any]:
+def _find_fields(of: Any, location: Iterable[Any]) -> tuple[tuple[str, ...], Any]:
     """The fields to the place of an error, which also has numbers and types, and the dataclass in the last."""
     path: list[str] = []
     for name in location:
@@ -131,7 +131,7 @@ def _fields(of: Any) -> Mapping[str, Any]:
     return getattr(of, "__dataclass_fields__", {})
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Formats a value of a command line: numbers without quotes."""
     if type(value) is tuple:
         value = value[0] if len(value) == 1 else ",".join(map(str, value))

@@ -56,7 +56,7 @@ class OfServer:
             raise PolyencoderError(f"{address}: no answer ({first_line(error):.200})") from None
         if not answer.ok:
             kind = InputError if answer.status_code in (400, 422) else PolyencoderError
-            raise kind(f"{address}: {answer.status_code}, {_reason(answer):.300}")
+            raise kind(f"{address}: {answer.status_code}, {_read_reason(answer):.300}")
         try:
             ranked = [(int(one["index"]), float(one["relevance_score"])) for one in answer.json()["results"]]
         except (ValueError, KeyError, TypeError):
@@ -66,7 +66,7 @@ class OfServer:
         return ranked
 
 
-def _reason(answer: requests.Response) -> str:
+def _read_reason(answer: requests.Response) -> str:
     """A server's reason for refusing: `message`, `detail` or `error`, else its whole answer."""
     try:
         body = answer.json()

@@ -64,7 +64,7 @@ def read_queries(path: str) -> dict[str, list[str]]:
         if not isinstance(id_, str) or not id_:
             raise InputError(f"{where}: has no id: a query is {{'id': ..., 'text': ...}}")
         if id_ in queries:
-            raise InputError(f"{where}: the id {id_!r} is that of an earlier query")
+            raise InputError(f"{where}: the id {id_!r} belongs to an earlier query")
         queries[id_], _ = _turns(record, where=where, system="leave-out")
     if not queries:
         raise InputError(f"{path}: has no query")

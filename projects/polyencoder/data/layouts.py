@@ -118,7 +118,7 @@ def _with_usual_names(record: Record, columns: Columns, *, where: str) -> Record
     has_right = not {columns.responses, columns.labels}.isdisjoint(record)
     for part, name in names.items():
         if name != part and name not in record and not (part == "response" and has_right):
-            raise InputError(_without(name, record, where=where, part=part), argument=f"columns.{part}")
+            raise InputError(_describe_missing(name, record, where=where, part=part), argument=f"columns.{part}")
     if (column := columns.context) != "context":
         names |= {name.replace(column, "context", 1): name for name in earlier_columns(record, column)}
     usual_names = {name: part for part, name in names.items()}
@@ -142,13 +142,11 @@ def _layout_of(record: Record, columns: Columns, *, where: str) -> tuple[Layout,
                 return layout, fields
     part = "response" if "context" in record else "context"
     layouts = "; ".join(" + ".join(layout.needs) for layout in LAYOUTS)
-    raise InputError(
-        f"{_without(getattr(columns, part), record, where=where, part=part)}, or give a layout's columns: {layouts}",
-        argument=f"columns.{part}",
-    )
+    problem = _describe_missing(getattr(columns, part), record, where=where, part=part)
+    raise InputError(f"{problem}, or give a layout's columns: {layouts}", argument=f"columns.{part}")
 
 
-def _without(name: str, record: Record, *, where: str, part: str) -> str:
+def _describe_missing(name: str, record: Record, *, where: str, part: str) -> str:
     names = ", ".join(map(repr, record)) or "nothing"
     return f"{where}: has no {name!r}; it has {names}. Name the column with the {part}"
 

@@ -137,8 +137,8 @@ def observations_of(examples: Sequence[Example], scored: Iterable[tuple[int, Ten
     ranked: list[_Ranked] = [([], [], 0)] * len(examples)
     for i, scores in scored:
         of = dict(zip(examples[i].choices, scores.tolist(), strict=True))
-        ranked[i] = _ranked(of, examples[i].right, among=len(of))
-    return _together(ranked)
+        ranked[i] = _rank_scores(of, examples[i].right, among=len(of))
+    return _stack(ranked)
 
 
 def observe_search(searcher: Searcher, examples: Sequence[Example], *, progress: bool | None = False) -> Observations:
@@ -159,22 +159,22 @@ def observe_search(searcher: Searcher, examples: Sequence[Example], *, progress:
                     score = hit.score if searcher.reranker is None else hit.rerank_score
                     if score is not None:
                         scores.setdefault(hit.text.strip(), score)
-                ranked.append(_ranked(scores, [text.strip() for text in example.right], among=among))
+                ranked.append(_rank_scores(scores, [text.strip() for text in example.right], among=among))
             shown.update(len(batch))
-    return _together(ranked, depth=DEPTH)
+    return _stack(ranked, depth=DEPTH)
 
 
 _Ranked = tuple[list[float], list[bool], int]
 """The scores in order, which of them are right, and the number of candidates that were ranked."""
 
 
-def _ranked(scores: dict[str, float], right: Collection[str], *, among: int) -> _Ranked:
+def _rank_scores(scores: dict[str, float], right: Collection[str], *, among: int) -> _Ranked:
     check_scores(torch.tensor(list(scores.values())))
     order = sorted(scores, key=lambda text: (-scores[text], text in right))  # ties count as wrong
     return [scores[text] for text in order], [text in right for text in order], among
 
 
-def _together(ranked: list[_Ranked], *, depth: int | None = None) -> Observations:
+def _stack(ranked: list[_Ranked], *, depth: int | None = None) -> Observations:
     width = max((len(best) for best, _, _ in ranked), default=0)
     scores = torch.full((len(ranked), max(width, 1)), -torch.inf, dtype=torch.float64)
     right = torch.zeros_like(scores, dtype=torch.bool)

@@ -58,7 +58,7 @@ def search_run(
                 hits = [hit._replace(id=(hit.metadata or {})[DOCUMENT]) for hit in hits]
             others = [hit for hit in hits if not (more and hit.id == id_)][:depth]
             read = [(hit.id, hit.rerank_score) for hit in others if hit.rerank_score is not None]
-            run[id_] = _joined(read, [(hit.id, hit.score) for hit in others[len(read) :]])
+            run[id_] = _join(read, [(hit.id, hit.score) for hit in others[len(read) :]])
     return run
 
 
@@ -91,11 +91,11 @@ def rerank_run(
         read = [(document, score) for (document, _), score in zip(order, scores.tolist(), strict=False)]
         if any(not math.isfinite(score) for _, score in read):
             raise InputError(f"query {ids[number]!r}: a score is not finite; the model is damaged")
-        reranked[ids[number]] = _joined(best_first(dict(read)), order[depth:])
+        reranked[ids[number]] = _join(best_first(dict(read)), order[depth:])
     return reranked
 
 
-def _joined(read: Sequence[tuple[str, float]], others: Sequence[tuple[str, float]]) -> dict[str, float]:
+def _join(read: Sequence[tuple[str, float]], others: Sequence[tuple[str, float]]) -> dict[str, float]:
     """Joins two lists of results, best first; the second's scores, a step of 1 each, are below the first's."""
     if not read:
         return dict(others)

@@ -56,7 +56,7 @@ def model_card(
         "encoder": encoder,
         **described,
         "parameters": ranker.model.describe_weights(dtype),
-        "context": _context(config.text),
+        "context": _describe_context(config.text),
         "candidate": f"the first {config.text.label_truncate} tokens"
         + (f", with a context {config.pair_truncate} at most" if config.pair_truncate else ""),
         "prompts": ", ".join(
@@ -64,7 +64,7 @@ def model_card(
             for name in PROMPTS
             if (value := getattr(config.text, name))
         ),
-        "trained for": _length(run),
+        "trained for": _describe_length(run),
         "ONNX graphs": graphs,
     }
     parts = [
@@ -146,7 +146,7 @@ def _metadata(run: TrainingRun, *, name: str, tags: Iterable[str]) -> str:
     )
 
 
-def _context(text: TextConfig) -> str:
+def _describe_context(text: TextConfig) -> str:
     if text.truncation != "recent_first":
         return f"the latest {text.longest_context} tokens"
     last = f"the first {text.text_truncate} tokens of the last turn"
@@ -194,17 +194,17 @@ def _worst(errors: Sequence[WorstError]) -> Iterator[str]:
     yield "Validation examples with the lowest ranks of the right response, and what was ranked above it."
     lines = []
     for error in errors:
-        lines.append(f"- {_shown(error.example.turns[-1])}: rank {error.rank} of {error.among}")
+        lines.append(f"- {_shorten(error.example.turns[-1])}: rank {error.rank} of {error.among}")
         ranked = [("right", *error.right), *(("above", *better) for better in error.above)]
-        lines += [f"  - {who} ({score:.4g}): {_shown(response)}" for who, response, score in ranked]
+        lines += [f"  - {who} ({score:.4g}): {_shorten(response)}" for who, response, score in ranked]
     yield "\n".join(lines)
 
 
-def _shown(value: str) -> str:
+def _shorten(value: str) -> str:
     return code(value if len(value) <= _SHOWN else f"{value[: _SHOWN - 4]} ...")
 
 
-def _length(run: TrainingRun) -> str:
+def _describe_length(run: TrainingRun) -> str:
     counts = {"updates": run.updates, "examples": run.examples, "pairs in the data": run.pairs}
     parts = [f"{value:,} {name}" for name, value in counts.items() if value is not None]
     return ", ".join(parts + ([f"seed {run.seed}"] if parts and run.seed is not None else []))

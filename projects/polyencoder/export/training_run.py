@@ -88,12 +88,12 @@ def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
     stats = _read(f"{os.fspath(model_file)}.trainstats")
     metrics = {}
     for part in ("valid", "test"):
-        report = _last_report(f"{os.fspath(model_file)}.{part}") or stats.get(f"final_{part}_report")
+        report = _read_last_report(f"{os.fspath(model_file)}.{part}") or stats.get(f"final_{part}_report")
         if part == "valid" and not report:
-            report = _best(stats, metric=opt.get("validation_metric"))
+            report = _find_best(stats, metric=opt.get("validation_metric"))
         if isinstance(report, dict) and (chosen := main_measures(report)):
             metrics[part] = chosen | ({"examples": report["exs"]} if "exs" in report else {})
-    best = _best(stats, metric=opt.get("validation_metric")) or stats
+    best = _find_best(stats, metric=opt.get("validation_metric")) or stats
     updates, examples = (value if isinstance(value := best.get(name), int) else None for name in _LENGTH)
     length: dict[str, Any] = {"updates": updates, "examples": examples, "seed": opt.get("seed")}
     return TrainingRun(flags, metrics, base_model=base_model, **length)
@@ -118,7 +118,7 @@ def _read(path: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _last_report(path: str) -> dict[str, Any] | None:
+def _read_last_report(path: str) -> dict[str, Any] | None:
     """The last evaluation in a `.valid` or `.test` file: a line of JSON, where ParlAI did not write a table."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -128,7 +128,7 @@ def _last_report(path: str) -> dict[str, Any] | None:
     return report
 
 
-def _best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
+def _find_best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
     reports = stats.get("valid_reports") or []
     best = stats.get("best_valid")
     return next((one for one in reports if best == one.get(metric)), None)

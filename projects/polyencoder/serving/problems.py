@@ -41,12 +41,12 @@ def problem(
 ) -> JSONResponse:
     """An error answer; `param` names the field of the request."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    message, param = _escape(message), None if param is None else _escape(param)
+    message, param = _escape_surrogates(message), None if param is None else _escape_surrogates(param)
     error = {"message": message, "type": kind, "param": param, "code": status}
     return JSONResponse({"message": message, "error": error}, status, headers=dict(headers or {}))
 
 
-def _escape(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
     """A text with escapes in place of lone surrogates, which names in JSON may have and answers cannot."""
     return text.encode(errors="backslashreplace").decode()
 

@@ -104,11 +104,11 @@ def delay_signals(app: ASGIApp) -> ASGIApp:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         if callable(end := signal.getsignal(number)):  # the loop's own handlers would leave none when it closes
-            signal.signal(number, partial(_end_later, loop, end))
+            signal.signal(number, partial(_delay_end, loop, end))
     return app
 
 
-def _end_later(
+def _delay_end(
     loop: asyncio.AbstractEventLoop,
     end: Callable[[int, FrameType | None], object],
     number: int,

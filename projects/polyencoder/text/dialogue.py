@@ -81,7 +81,7 @@ def turns_of_messages(
             )
         if is_of_tools(message):
             continue
-        (persona if role in SYSTEM else spoken).append(_content(message.get("content"), where=where))
+        (persona if role in SYSTEM else spoken).append(_read_content(message.get("content"), where=where))
     return [*as_persona(persona if system == "persona" else None), *spoken]
 
 
@@ -92,7 +92,7 @@ def num_system_messages(value: Any) -> int:
 
 def is_of_tools(message: Mapping[str, Any]) -> bool:
     """Whether a message is the answer of a tool, or only calls some."""
-    return message.get("role") in TOOLS or (any(map(message.get, CALLS)) and _says_nothing(message.get("content")))
+    return message.get("role") in TOOLS or (any(map(message.get, CALLS)) and _is_silent(message.get("content")))
 
 
 def as_persona(persona: str | Sequence[str] | None) -> list[str]:
@@ -102,17 +102,17 @@ def as_persona(persona: str | Sequence[str] | None) -> list[str]:
     return [line if line.startswith(PERSONA.strip()) else PERSONA + line for line in lines if line]
 
 
-def _says_nothing(content: Any) -> bool:
+def _is_silent(content: Any) -> bool:
     """Whether a content is missing or blank; some models write a line break before they call a tool."""
     if isinstance(content, list):
         return all(
-            isinstance(part, Mapping) and part.get("type") == "text" and _says_nothing(part.get("text"))
+            isinstance(part, Mapping) and part.get("type") == "text" and _is_silent(part.get("text"))
             for part in content
         )
     return content is None or (isinstance(content, str) and is_blank(content))
 
 
-def _content(content: Any, *, where: str) -> str:
+def _read_content(content: Any, *, where: str) -> str:
     if isinstance(content, list):
         for part in content:
             if not isinstance(part, Mapping) or part.get("type") != "text":

@@ -59,7 +59,7 @@ class TextEncoder:
     """Whether a warning has said that candidates are cut."""
 
     def __init__(self, tokenizer: AnyTokenizer, config: TextConfig) -> None:
-        self.tokenizer: AnyTokenizer = tokenizer if isinstance(tokenizer, SubwordTokenizer) else _plain(tokenizer)
+        self.tokenizer: AnyTokenizer = tokenizer if isinstance(tokenizer, SubwordTokenizer) else _copy_plain(tokenizer)
         self.config = config
         self.pad_id = self._special("pad_token")
         self.start_id = self._special("start_token")
@@ -81,8 +81,8 @@ class TextEncoder:
 
     def lay_out(self, config: TextConfig) -> None:
         """Takes over a configuration with other lengths or prompts. ConfigError: a prompt leaves no room for a text."""
-        self._context_prompt_ids = self._prompt(config, "context_prompt", longest=config.text_truncate)
-        self._prompt(config, "candidate_prompt", longest=config.label_truncate)
+        self._context_prompt_ids = self._encode_prompt(config, "context_prompt", longest=config.text_truncate)
+        self._encode_prompt(config, "candidate_prompt", longest=config.label_truncate)
         self.config = config
 
     def ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
@@ -109,7 +109,7 @@ class TextEncoder:
         if self.config.person_tokens and turns:
             turns = with_person_tokens(turns, after_newline=self.config.person_tokens_after_newline)
         if self.config.truncation == "recent_first":
-            return self._recent_first(apart_from_persona(turns))
+            return self._encode_recent_first(apart_from_persona(turns))
         if self.config.truncation == "turns":
             lines = [line for turn in turns for line in turn.split("\n") if line.strip()]
             lines = latest_utterances(lines, size=self.config.history_size)
@@ -270,7 +270,7 @@ class TextEncoder:
         fields = {name: value for name, value in asdict(self.config).items() if contexts or name not in OF_CONTEXTS}
         return fingerprint([self.tokenizer.to_str(), json.dumps(fields)])
 
-    def _recent_first(self, turns: Sequence[str]) -> list[int]:
+    def _encode_recent_first(self, turns: Sequence[str]) -> list[int]:
         config, limit = self.config, self.config.text_truncate
         last, extra = immediate_and_extra(turns, size=config.history_size, numbered=config.number_turns)
         ids = self.ids([last])[0][:limit]
@@ -292,7 +292,7 @@ class TextEncoder:
             raise
         return [ids or self.empty_ids for ids in rows]
 
-    def _prompt(self, config: TextConfig, name: str, *, longest: int) -> list[int]:
+    def _encode_prompt(self, config: TextConfig, name: str, *, longest: int) -> list[int]:
         """The token ids of a prompt, which must leave room for a text."""
         text = getattr(config, name).rstrip(" ")  # a space belongs to the word behind it
         ids = self._encode([text])[0] if text else []
@@ -333,7 +333,7 @@ def _size(ids: list[int]) -> int:
     return 40 * len(ids)
 
 
-def _plain(tokenizer: Tokenizer) -> Tokenizer:
+def _copy_plain(tokenizer: Tokenizer) -> Tokenizer:
     """Copies a tokenizer without truncation and padding; "[SEP]" in user text is plain text."""
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()

@@ -81,15 +81,15 @@ def _read(where: str, value: Any) -> Option:
         tool, where = tool["function"], f"{where}, function"
     if not isinstance(tool, Mapping):
         raise InputError(f"{where} is {shown(tool)}; it must be a text, or a tool: {_TOOL}")
-    name = _field(where, tool, "name")
+    name = _read_field(where, tool, "name")
     where = f"{where} ({name!r:.60})"
-    text = f"{name}: {_field(where, tool, 'description')}"
+    text = f"{name}: {_read_field(where, tool, 'description')}"
     if parameters := ", ".join(_parameters(where, tool)):
         text = f"{text} Parameters: {parameters}"
     return Option(value, name, text)
 
 
-def _field(where: str, tool: Mapping[str, Any], key: str) -> str:
+def _read_field(where: str, tool: Mapping[str, Any], key: str) -> str:
     value = tool.get(key)
     if value is None:
         raise InputError(f"{where} has no {key}; a tool is {_TOOL}")

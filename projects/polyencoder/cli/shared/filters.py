@@ -29,7 +29,7 @@ def read_filter(tests: Sequence[str], *, flag: str = "--filter") -> Filter | Non
         if (match := _TEST.fullmatch(test)) is None:
             raise InputError(f"{flag} {test}: must be KEY=VALUE, such as {flag} lang=en, or KEY>=VALUE")
         key, sign, text = match.groups()
-        values = _meanings(text, f"{flag} {test}")
+        values = _parse_meanings(text, f"{flag} {test}")
         if sign == "=":
             alternatives.setdefault(key, []).extend(values)
         else:
@@ -38,10 +38,10 @@ def read_filter(tests: Sequence[str], *, flag: str = "--filter") -> Filter | Non
     return {"$and": filters} if filters else None
 
 
-def _meanings(text: str, where: str) -> list[Any]:
+def _parse_meanings(text: str, where: str) -> list[Any]:
     """The meanings of a value: the text and, if it is JSON, its value."""
     try:
-        value = json.loads(text, parse_constant=_no_number)
+        value = json.loads(text, parse_constant=_reject_constant)
     except ValueError:
         return [text]
     if problem := lone_surrogates(value):
@@ -49,6 +49,6 @@ def _meanings(text: str, where: str) -> list[Any]:
     return [text] if isinstance(value, (list, dict)) else [text, value]
 
 
-def _no_number(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     """Rejects NaN and Infinity, which Python reads as numbers but JSON does not have."""
     raise ValueError(name)

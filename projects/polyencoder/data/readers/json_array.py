@@ -34,7 +34,7 @@ def json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, 
     with opened(source) as file:
         try:
             if not holds_array(file):
-                bad(InputError(f"{file.path}: {_what_it_is(file.peek())}"))
+                bad(InputError(f"{file.path}: {_describe_head(file.peek())}"))
                 return
             # `read` would throw away the good bytes before a damaged one; `read1` gives them.
             chunks = SimpleNamespace(read=file.read1)
@@ -49,7 +49,7 @@ def json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, 
         except DamagedFile as error:
             bad(DamagedFile(f"{error}; example {number} is the last whole one"))
         except ijson.JSONError as error:
-            bad(DamagedFile(f"{file.path}, example {number + 1}: not valid JSON, or cut off ({_reason(error)})"))
+            bad(DamagedFile(f"{file.path}, example {number + 1}: not valid JSON, or cut off ({_format_reason(error)})"))
 
 
 def holds_array(file: DataFile) -> bool:
@@ -62,7 +62,7 @@ def holds_array(file: DataFile) -> bool:
         return False  # reading it meets the damage again
 
 
-def _what_it_is(head: bytes) -> str:
+def _describe_head(head: bytes) -> str:
     """The error message for a file that does not begin with an array."""
     if not head.strip():
         return "is empty, not a JSON array of examples"
@@ -73,7 +73,7 @@ def _what_it_is(head: bytes) -> str:
     return "holds one JSON object, not an array of examples; give the array that is in it"
 
 
-def _reason(error: Exception) -> str:
+def _format_reason(error: Exception) -> str:
     """ijson's message in one line, without the position that the yajl library draws below it."""
     message = error.args[0] if error.args else ""
     text = message.decode(errors="replace") if isinstance(message, bytes) else str(message)

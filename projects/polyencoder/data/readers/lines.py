@@ -44,7 +44,7 @@ def lines(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[int, str]]
                 try:
                     texts = block.decode().split("\n")
                 except UnicodeDecodeError:
-                    yield from _one_by_one(block, path=file.path, number=number, bad=bad)
+                    yield from _decode_each(block, path=file.path, number=number, bad=bad)
                     number += block.count(b"\n") + 1
                 else:
                     yield from enumerate(texts, start=number)
@@ -74,7 +74,7 @@ def _blocks(file: DataFile) -> Iterator[bytes]:
             yield block
 
 
-def _one_by_one(block: bytes, *, path: str, number: int, bad: OnBad) -> Iterator[tuple[int, str]]:
+def _decode_each(block: bytes, *, path: str, number: int, bad: OnBad) -> Iterator[tuple[int, str]]:
     for row, line in enumerate(block.split(b"\n"), start=number):
         try:
             text = line.decode()
