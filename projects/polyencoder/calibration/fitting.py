@@ -201,7 +201,6 @@ def promising(
 
 
 def _first_probabilities(calibration: Calibration, observations: Observations) -> Tensor:
-    """The probability of each example's best candidate, [n]."""
     scores = observations.scores[:, : observations.depth]
     probabilities = calibration.probabilities(scores.numpy(), among=observations.among.numpy())
     return torch.from_numpy(probabilities[:, 0])

@@ -118,7 +118,6 @@ def _in_order(fitted: Answers, *, confidence: float) -> Array:
 
 
 def _bound(tested: Answers, threshold: float, *, confidence: float) -> float:
-    """The bound on the share of wrong answers from a threshold on."""
     answered = tested.probabilities >= threshold
     wrong = int((answered & ~tested.right).sum())
     return float(largest_risk(wrong, int(answered.sum()), confidence=confidence))

@@ -165,7 +165,6 @@ def _make_on_server(
 
 @contextmanager
 def _close_after_error(index: Index) -> Iterator[None]:
-    """Closes an index if the block fails, since nobody else has it yet."""
     try:
         yield
     except BaseException:

@@ -37,6 +37,19 @@ def test_a_search_for_a_risk(make_ranker, sentences):
         ranker.search(CONTEXT, index, max_risk=0.2)
 
 
+def test_in_a_hybrid_search_the_most_probable_hit_has_the_risk(make_ranker, sentences):
+    """Which need not be the first."""
+    ranker = calibrated(make_ranker("bi"))
+    index = ranker.index(sentences, words=True)
+    tested = FittedOn(data="", examples=9, candidates=8, date="", index=name_of(index.address))
+    calibrated(ranker, promises=(promise(risk=0.1, threshold=0.0),), fitted_on=tested)
+    queries = [text.split()[-2] for text in sentences]
+    results = ranker.search_many(queries, index, hybrid=True)
+    best = [max(hits, key=lambda hit: hit.score).id for hits in results]
+    assert [[hit.id for hit in hits if hit.risk is not None] for hits in results] == [[id_] for id_ in best]
+    assert best != [hits[0].id for hits in results]
+
+
 def test_what_cannot_be_asked_for(make_ranker, sentences):
     ranker = make_ranker("bi")
     for name in ("min_probability", "max_risk"):

@@ -17,6 +17,7 @@ from polyencoder.index.vectors import Vectors
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder
+from tests.polyencoder.index.postgres.tables import names
 from tests.reliability.oracle import TEXTS, run_machine
 
 
@@ -66,6 +67,21 @@ def folder(tmp_path, built) -> Path:
 @pytest.fixture
 def index(folder, ranker) -> FolderIndex:
     return FolderIndex.open(folder, ranker)
+
+
+@pytest.fixture
+def make_where(request, tmp_path) -> Callable[[str], str]:
+    """(engine) -> the address of a new index: in Milvus or PostgreSQL, else in a folder."""
+
+    def make(engine: str) -> str:
+        if engine == "milvus":
+            pytest.importorskip("milvus_lite")
+            return f"milvus:{tmp_path}/a.db"
+        if engine == "postgres":
+            return f"{request.getfixturevalue('postgres').address}#{next(names)}"
+        return str(tmp_path / "index")
+
+    return make
 
 
 @pytest.fixture

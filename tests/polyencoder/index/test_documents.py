@@ -12,7 +12,6 @@ from polyencoder.index.documents import DOCUMENT, Split
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import open_index
-from tests.polyencoder.index.postgres.tables import names
 
 LONG = [
     {"id": "pets", "text": "i have two dogs . my cat is old . the dogs play all day .", "metadata": {"lang": "en"}},
@@ -23,13 +22,8 @@ SPLIT = {"split": 14, "overlap": 2}
 
 
 @pytest.fixture(params=["folder", "milvus", "postgres"])
-def where(request, tmp_path):
-    if request.param == "milvus":
-        pytest.importorskip("milvus_lite")
-        return f"milvus:{tmp_path}/a.db"
-    if request.param == "postgres":
-        return f"{request.getfixturevalue('postgres').address}#{next(names)}"
-    return str(tmp_path / "index")
+def where(request, make_where) -> str:
+    return make_where(request.param)
 
 
 def documents(index):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from contextlib import closing
-from itertools import count
 
 import pytest
 
@@ -18,7 +17,6 @@ from polyencoder.index.postgres.connection import Server
 from polyencoder.search.scores import score
 
 TEXTS = ["hello", "do you ski ?", "i have two dogs ."]
-names = (f"model_{i}" for i in count())
 
 
 @pytest.fixture(
@@ -30,16 +28,14 @@ names = (f"model_{i}" for i in count())
     ]
 )
 def engine(request) -> str:
-    if request.param != "folder":
-        pytest.importorskip({"faiss": "faiss", "milvus": "milvus_lite", "postgres": "psycopg"}[request.param])
+    if request.param == "faiss":
+        pytest.importorskip("faiss")
     return request.param
 
 
 @pytest.fixture
-def where(engine, request, tmp_path):
-    if engine == "postgres":
-        return f"{request.getfixturevalue('postgres').address}#{next(names)}"
-    return f"milvus:{tmp_path}/index.db" if engine == "milvus" else tmp_path / "index"
+def where(engine, make_where) -> str:
+    return make_where(engine)
 
 
 @pytest.fixture

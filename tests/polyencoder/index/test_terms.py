@@ -23,14 +23,8 @@ METADATA = [*({"k": value} for value in [*VALUES, [], [None, True], [[1]], [{"a"
 RANDOM = [random_metadata(random.Random(seed)) for seed in range(200)]
 
 
-def open_with(metadata, request, tmp_path):
-    """An index of candidates with these metadata, in the engine of the parameter, and the vectors."""
-    engine = request.param
-    if engine == "milvus":
-        pytest.importorskip("milvus_lite")
-    where = f"milvus:{tmp_path}/a.db" if engine == "milvus" else str(tmp_path / "index")
-    if engine == "postgres":
-        where = f"{request.getfixturevalue('postgres').address}#terms{len(metadata)}"
+def open_with(metadata, engine, where):
+    """An index of candidates with these metadata, and the vectors."""
     vectors = np.random.default_rng(0).standard_normal((len(metadata), 4)).astype(np.float32)
     records = [Candidate(str(i), f"text {i}", one, "", vectors[i]) for i, one in enumerate(metadata)]
     options = {"faiss": "ivf-flat,nlist=1"} if engine == "faiss" else {}
@@ -38,9 +32,9 @@ def open_with(metadata, request, tmp_path):
 
 
 @pytest.fixture(params=["folder", "milvus", "postgres"])
-def passing(request, tmp_path):
+def passing(request, make_where):
     """(filter) -> the places of the metadata that pass it, and (key, kinds) -> whether any has such a field."""
-    index, vectors = open_with(METADATA, request, tmp_path)
+    index, vectors = open_with(METADATA, request.param, make_where(request.param))
     with index:
 
         def found(filter):
@@ -53,10 +47,10 @@ def passing(request, tmp_path):
 
 
 @pytest.fixture(params=["folder", "faiss", "milvus", "postgres"])
-def random_index(request, tmp_path):
+def random_index(request, make_where):
     if request.param == "faiss":
         pytest.importorskip("faiss")
-    index, vectors = open_with(RANDOM, request, tmp_path)
+    index, vectors = open_with(RANDOM, request.param, make_where(request.param))
     with index:
         yield index, vectors[:1]
 

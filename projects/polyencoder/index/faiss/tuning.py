@@ -142,14 +142,12 @@ class _Measure:
 
 
 def _list_efforts(searcher: FaissSearch) -> list[int]:
-    """The efforts to try, from the least to all, doubling."""
     lowest, highest = _LEAST_EFFORT[searcher.meta.kind], searcher.most_effort
     efforts = [lowest << i for i in range(highest.bit_length()) if lowest << i < highest]
     return [*efforts, highest]
 
 
 def _list_lengths(searcher: FaissSearch) -> list[int]:
-    """The list lengths to try, from the shortest to the longest, doubling."""
     longest = min(LONGEST_LIST, searcher.meta.rows)
     lengths = [_SHORTEST_LIST << i for i in range(longest.bit_length()) if _SHORTEST_LIST << i < longest]
     return [*lengths, longest]

@@ -229,7 +229,6 @@ def _enter_candidates(
 
 
 def _await_plan(folder: Path, plan: IndexMeta, *, ranker: TextRanker | Fingerprints) -> IndexMeta:
-    """Waits for the description written by the process of rank 0."""
     _wait_for(folder, DATABASE, UNFINISHED)
     begun, _ = _read_begun(folder)
     assert begun is not None

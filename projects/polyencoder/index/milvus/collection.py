@@ -326,7 +326,6 @@ def _is_no_missing_method(record: logging.LogRecord) -> bool:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as `Rows` has it."""
     if "metadata" in row:
         row["metadata"] = json.loads(row["metadata"])
     if "vector" in row:

@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import partial
 from typing import Any, TypeVar
 
 from polyencoder.errors import ConfigError, NoAnswerError, PolyencoderError, first_line
@@ -58,12 +57,11 @@ def _parse(where: str) -> tuple[dict[str, Any], str, str]:
 class PostgresSession:
     """A connection with a time limit for each statement, as a hanging server does not answer."""
 
-    def __init__(self, connect: Callable[[], Any], *, seconds: float) -> None:
-        self.connection = connect()
+    def __init__(self, connection: Any, *, seconds: float) -> None:
+        self.connection = connection
         self.seconds = seconds
         self.late = False
         """Whether a statement exceeded the time limit, which closed the connection."""
-        self._connect = connect
         self._psycopg: Any = require("psycopg", extra="postgres")
 
     def ask(self, query: Any, values: Any = None, *, limited: bool = True) -> list[tuple[Any, ...]]:
@@ -146,7 +144,6 @@ class Server:
             session.connection.close()
 
     def _take_waiting(self) -> PostgresSession | None:
-        """An idle connection."""
         with suppress(IndexError):  # another thread may have taken the last one
             return self._idle.pop()
         return None
@@ -197,9 +194,10 @@ class Server:
             "fallback_application_name": "polyencoder",
             "keepalives_idle": _CONNECT_SECONDS,  # detects a lost server while an index is built, too
         } | self.parameters
-        connect = partial(self._psycopg.connect, **parameters, autocommit=True, prepare_threshold=None)
+        seconds = self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS)
         try:
-            return PostgresSession(connect, seconds=self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS))
+            connection = self._psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
+            return PostgresSession(connection, seconds=seconds)
         except self._psycopg.Error as error:
             kind = PolyencoderError if self._is_refused(error, parameters) else NoAnswerError
             what = "is the server running, are the address and, in the environment, PGPASSWORD right?"

@@ -7,7 +7,6 @@ from itertools import count
 import numpy as np
 import torch
 
-from polyencoder.config import Attention
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.postgres.connection import Server
@@ -15,31 +14,17 @@ from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.index.postgres.table import PostgresMeta, Table, parse_kind
 from polyencoder.index.rows import key_of
 from polyencoder.scoring import ContextEncoding
+from polyencoder.search.contexts import Contexts
+from polyencoder.search.scores import score
 
 names = (f"test_{i}" for i in count())
 
 
-def stored(
-    where: str,
-    vectors: np.ndarray,
-    metadata: list[dict] | None = None,
-    *,
-    kind: str = "flat",
-    attention: Attention = "basic",
-) -> PostgresIndex:
+def stored(where: str, vectors: np.ndarray, metadata: list[dict] | None = None, *, kind: str = "flat") -> PostgresIndex:
     """An index of these vectors, whose ids are "0", "1", ...; without a model."""
     name, parameters = parse_kind(kind)
-    if "nlist" in parameters:
-        parameters["nlist"] = parameters["nlist"] or 4
-    meta = PostgresMeta(
-        architecture="poly",
-        dim=vectors.shape[1],
-        fingerprints=Fingerprints("model", "tokenizer"),
-        model_name="",
-        kind=name,
-        parameters=parameters,
-        attention=attention,
-    )
+    fingerprints, dim = Fingerprints("model", "tokenizer"), vectors.shape[1]
+    meta = PostgresMeta.of(fingerprints, model_name="", dim=dim, kind=name, parameters=parameters)
     server = Server(where)
     with server.changing() as session:
         table = Table(session, server)
@@ -53,18 +38,11 @@ def stored(
     return PostgresIndex(server, meta, None)
 
 
-def scanned(contexts: ContextEncoding, vectors: np.ndarray, *, k: int, attention: str = "basic") -> list[list[str]]:
-    """The ids of the k best by the paper's formula in float64; of equal scores the lowest key comes first."""
-    found = []
+def scanned(contexts: ContextEncoding, vectors: np.ndarray, *, k: int) -> list[list[str]]:
+    """The ids of the k best, scored in float64; of equal scores the lowest key comes first."""
     keys = np.array([key_of(str(i)) for i in range(len(vectors))])
-    for i in range(contexts.batch_size):
-        codes = contexts.vectors[i] if contexts.mask is None else contexts.vectors[i][contexts.mask[i]]
-        logits = vectors.astype(np.float64) @ codes.numpy().astype(np.float64).T
-        scaled = logits / (np.sqrt(vectors.shape[1]) if attention == "sqrt" else 1)
-        weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-        scores = (weights * logits).sum(1) / weights.sum(1)
-        found.append([str(row) for row in np.lexsort((keys, -scores))[:k]])
-    return found
+    scores = score(Contexts.of(contexts), vectors.astype(np.float64))
+    return [[str(row) for row in np.lexsort((keys, -own))[:k]] for own in scores]
 
 
 def drawn(rows: int, codes: int, dim: int, *, seed: int = 0, contexts: int = 3) -> tuple[np.ndarray, ContextEncoding]:
