@@ -59,7 +59,7 @@ def publishing_folder(
 
 def write_model(folder: Path, model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> None:
     """Writes a model's files into a folder that `publishing` gave. OSError if it cannot be written."""
-    weights, config = _weights(model.merged(), dtype), model.config
+    weights, config = _collect_weights(model.merged(), dtype), model.config
     digests = {WEIGHTS: weights_fingerprint(weights)}
     towers = model.towers
     arranged = layout(config, dim=towers[0].dim if towers else 1, dtype=dtype)
@@ -76,7 +76,7 @@ def write_model(folder: Path, model: RankerModel, text: TextEncoder, *, dtype: W
             if module.scale is not None:
                 tensors["linear.weight"] = torch.tensor([[module.scale]])
             safetensors.torch.save_file(tensors, inside / MODULE_WEIGHTS, metadata={"format": "pt"})
-            digests[_weights_of(module)] = file_digest(inside / MODULE_WEIGHTS)
+            digests[_weights_path(module)] = file_digest(inside / MODULE_WEIGHTS)
     for name, content in files.items():
         (folder / name.lstrip("/")).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
@@ -91,15 +91,15 @@ def read_stored_weights(folder: Path, config: RankerConfig) -> dict[str, Tensor]
     weights = read_weights(folder / WEIGHTS)
     for module in layout(config).modules:
         if module.tensors:
-            weights |= module.named(read_weights(folder / _weights_of(module)))
+            weights |= module.named(read_weights(folder / _weights_path(module)))
     return weights
 
 
-def _weights_of(module: Module) -> str:
+def _weights_path(module: Module) -> str:
     return f"{module.folder}/{MODULE_WEIGHTS}".lstrip("/")
 
 
-def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
+def _collect_weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
     """The model's tensors on the CPU, floating-point ones in this dtype."""
     check_choice("dtype", dtype, get_args(WeightDtype))
     if any(parameter.dtype.itemsize < 4 for parameter in model.parameters()):
@@ -121,7 +121,7 @@ def holds_ranker(name: str | os.PathLike[str]) -> bool:
     """Whether a folder, model file or hub id holds a ranker (not an encoder), readable or not."""
     if os.path.isfile(name):  # False for a name of any length
         return True
-    folder = _described(name)
+    folder = _find_described(name)
     if folder is None:
         return False
     return any((folder / file).is_file() for file in (CONFIG, WEIGHTS)) or _is_of_earlier_version(folder)
@@ -129,13 +129,13 @@ def holds_ranker(name: str | os.PathLike[str]) -> bool:
 
 def holds_encoder(name: str | os.PathLike[str]) -> bool:
     """Whether a folder or hub id holds an encoder, of transformers, sentence-transformers or adapters of one."""
-    folder = _described(name)
+    folder = _find_described(name)
     if folder is None or holds_ranker(name):
         return False
     return "model_type" in _json_of(folder) or any((folder / file).is_file() for file in (MODULES, ADAPTERS))
 
 
-def _described(name: str | os.PathLike[str]) -> Path | None:
+def _find_described(name: str | os.PathLike[str]) -> Path | None:
     try:
         if exists(name):
             finish_publication(name)
@@ -256,7 +256,7 @@ def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], ob
             f"{source / WEIGHTS}: holds no checksums: another program wrote it; write the folder again "
             "with `polyencoder export`"
         )
-    modules = [_weights_of(module) for module in layout(config).modules if module.tensors]
+    modules = [_weights_path(module) for module in layout(config).modules if module.tensors]
     try:
         damaged = [name for name in modules if file_digest(source / name, progress=progress) != digests.get(name)]
     except OSError as error:

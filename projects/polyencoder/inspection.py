@@ -102,7 +102,7 @@ def inspection_page(inspection: Inspection) -> str:
         cells += [] if candidate.probability is None else [f"<td>{candidate.probability:.0%}</td>"]
         cells += [f"<td>{scores[row]:.3f}</td>" for scores in inspection.objectives.values()]
         cells.append(f'<td class="text">{escape(candidate.text)}</td>')
-        rows.append("".join(cells) + (_heat(inspection.weights[row], largest) if vectors else ""))
+        rows.append("".join(cells) + (_render_heat(inspection.weights[row], largest) if vectors else ""))
     parts = [
         f"<h1>{escape(inspection.title)}</h1>",
         *(f"<p>{escape(turn)}</p>" for turn in inspection.context),
@@ -114,7 +114,7 @@ def inspection_page(inspection: Inspection) -> str:
         real = [number for number in vectors if any(inspection.token_weights[number])]
         largest = max(max(inspection.token_weights[number]) for number in real)
         rows = [
-            f'<td class="text">{escape(token)}</td>{_heat(weights, largest)}'
+            f'<td class="text">{escape(token)}</td>{_render_heat(weights, largest)}'
             for token, *weights in zip(inspection.tokens, *(inspection.token_weights[n] for n in real), strict=True)
         ]
         parts += ["<h2>Tokens of each context vector, in percent</h2>", _table(["", *(str(n + 1) for n in real)], rows)]
@@ -125,7 +125,7 @@ def inspection_page(inspection: Inspection) -> str:
     return f'<!doctype html><html lang="en"><head>{page_head}</head><body><main>{"".join(parts)}</main></body></html>\n'
 
 
-def _heat(weights: Sequence[float], largest: float) -> str:
+def _render_heat(weights: Sequence[float], largest: float) -> str:
     """Renders cells with weights in percent, coloured relative to the largest of their table."""
     cells = []
     for weight in weights:

@@ -37,7 +37,7 @@ def read_questions(paths: Iterable[str], *, system: SystemMessages = "leave-out"
     for path in paths:
         left_out = 0
         for where, record in read_records(path):
-            turns, num_left_out = _turns(record, where=where, system=system)
+            turns, num_left_out = _read_turns(record, where=where, system=system)
             left_out += num_left_out
             id_ = record.get("id", record.get("_id"))
             if isinstance(id_, bytes):
@@ -57,7 +57,7 @@ def read_queries(path: str) -> dict[str, list[str]]:
         InputError: a file that cannot be read, a query without an id or a text, or two of one id. It names the line.
     """
     queries: dict[str, list[str]] = {}
-    for where, record in _queries(path):
+    for where, record in _read_queries(path):
         id_ = record.get("id", record.get("_id"))
         if isinstance(id_, int) and not isinstance(id_, bool):
             id_ = str(id_)
@@ -65,13 +65,13 @@ def read_queries(path: str) -> dict[str, list[str]]:
             raise InputError(f"{where}: has no id: a query is {{'id': ..., 'text': ...}}")
         if id_ in queries:
             raise InputError(f"{where}: the id {id_!r} belongs to an earlier query")
-        queries[id_], _ = _turns(record, where=where, system="leave-out")
+        queries[id_], _ = _read_turns(record, where=where, system="leave-out")
     if not queries:
         raise InputError(f"{path}: has no query")
     return queries
 
 
-def _queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     def rows() -> Iterator[tuple[int, str]]:
         return ((number, line) for number, line in lines(path) if line.strip())
 
@@ -83,7 +83,7 @@ def _queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from read_records(path)
 
 
-def _turns(record: dict[str, Any], *, where: str, system: SystemMessages) -> tuple[list[str], int]:
+def _read_turns(record: dict[str, Any], *, where: str, system: SystemMessages) -> tuple[list[str], int]:
     """The turns of a context, and the number of system messages that are left out."""
     present = [name for name in COLUMNS if name in record]
     name = next((one for one in present if record[one]), present[0] if present else None)  # a table has all columns

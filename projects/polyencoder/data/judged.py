@@ -19,7 +19,7 @@ FOLDER = "qrels"
 def is_judged(source: str | Path | DataFile) -> bool:
     """Whether a file has qrels: `FOLDER/qrels/train.tsv`, where FOLDER has a corpus."""
     path = Path(str(source))
-    return path.parent.name == FOLDER and bool(_beside(path, CORPUS))
+    return path.parent.name == FOLDER and bool(_find_beside(path, CORPUS))
 
 
 def judged_pairs(source: str | Path | DataFile, *, bad: OnBad = raise_it) -> Iterator[tuple[Example, dict[str, Any]]]:
@@ -33,7 +33,7 @@ def judged_pairs(source: str | Path | DataFile, *, bad: OnBad = raise_it) -> Ite
     queries or the corpus lack. InputError for a file that cannot be read, and missing queries.
     """
     path = Path(str(source))
-    queries = next((candidate for name in QUERIES if (candidate := _beside(path, name))), None)
+    queries = next((candidate for name in QUERIES if (candidate := _find_beside(path, name))), None)
     if queries is None:
         raise InputError(f"{path}: {path.parent.parent} has no {' or '.join(QUERIES)}")
     turns = read_queries(queries)
@@ -43,18 +43,18 @@ def judged_pairs(source: str | Path | DataFile, *, bad: OnBad = raise_it) -> Ite
         places.setdefault(query, where)
         if judged.setdefault(query, {}).setdefault(document, label) != label:
             raise InputError(f"{where}: judges the document {document!r} for the query {query!r} a second time")
-    corpus = _beside(path, CORPUS)
-    texts = _texts(corpus, {document for labels in judged.values() for document in labels})
+    corpus = _find_beside(path, CORPUS)
+    texts = _read_texts(corpus, {document for labels in judged.values() for document in labels})
     for query, labels in judged.items():
         try:
-            example = _example(turns.get(query), labels, texts, query=query, where=places[query], corpus=corpus)
+            example = _make_example(turns.get(query), labels, texts, query=query, where=places[query], corpus=corpus)
         except InputError as error:
             bad(InputError(f"{places[query]}: {error}"))
         else:
-            yield example, _record(example)
+            yield example, _make_record(example)
 
 
-def _beside(path: Path, name: str) -> str:
+def _find_beside(path: Path, name: str) -> str:
     """The file of this name in the folder above the qrels' folder, perhaps compressed; "" if there is none."""
     folder = path.parent.parent
     return next(
@@ -67,7 +67,7 @@ def _beside(path: Path, name: str) -> str:
     )
 
 
-def _texts(corpus: str, wanted: set[str]) -> dict[str, str]:
+def _read_texts(corpus: str, wanted: set[str]) -> dict[str, str]:
     """The texts of these documents, with their titles before them, as `polyencoder index` reads them."""
     texts: dict[str, str] = {}
     for _, record in records(corpus):
@@ -77,7 +77,7 @@ def _texts(corpus: str, wanted: set[str]) -> dict[str, str]:
     return texts
 
 
-def _example(
+def _make_example(
     turns: list[str] | None, labels: Mapping[str, int], texts: Mapping[str, str], *, query: str, where: str, corpus: str
 ) -> Example:
     if turns is None:
@@ -93,7 +93,7 @@ def _example(
     return Example(turns, example.label, None, where, example.labels)
 
 
-def _record(example: Example) -> dict[str, Any]:
+def _make_record(example: Example) -> dict[str, Any]:
     """The record of graded candidates that a file would have."""
     numbers = example.labels or {example.label: 1.0}
     texts = list(example.candidates or numbers)

@@ -87,15 +87,15 @@ def examples_of(
     """
     if is_ubuntu(record):
         _check_right(record.get(UBUNTU_LABEL), where=where)
-    layout, usual = _layout_of(_with_usual_names(record, columns, where=where), columns, where=where)
+    layout, usual = _find_layout(_rename_columns(record, columns, where=where), columns, where=where)
     try:
         pairs = layout.read(layout, usual, columns, where, Counter() if counts is None else counts)
-        examples = [_example(pair, columns, where=where, add_response=add_response) for pair in pairs]
+        examples = [_make_example(pair, columns, where=where, add_response=add_response) for pair in pairs]
     except (TypeError, InputError) as error:
         if str(error).startswith(where):
             raise
         raise InputError(f"{where}: {error}") from None
-    if layout.read is _pair:
+    if layout.read is _read_pair:
         return [(examples[0], record)]
     read = {*layout.needs, *layout.also, *(getattr(columns, part) for part in PARTS)}
     rest = {name: value for name, value in record.items() if name not in read and not _NEGATIVE.fullmatch(name)}
@@ -112,7 +112,7 @@ def candidates_of(record: Record, *, where: str) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(parts)))
 
 
-def _with_usual_names(record: Record, columns: Columns, *, where: str) -> Record:
+def _rename_columns(record: Record, columns: Columns, *, where: str) -> Record:
     """Renames columns to `PARTS`, and reads lists in cells; InputError without a column that was named."""
     names = {part: getattr(columns, part) for part in PARTS}
     has_right = not {columns.responses, columns.labels}.isdisjoint(record)
@@ -130,7 +130,7 @@ def _with_usual_names(record: Record, columns: Columns, *, where: str) -> Record
     return usual
 
 
-def _layout_of(record: Record, columns: Columns, *, where: str) -> tuple[Layout, Record]:
+def _find_layout(record: Record, columns: Columns, *, where: str) -> tuple[Layout, Record]:
     """The layout of a record, and its columns: those that are not empty, unless it has no layout without the others."""
     filled = {name: value for name, value in record.items() if not is_empty(value) or name.startswith("context/")}
     right = "response" in filled or "responses" in filled or {"candidates", "labels"} <= filled.keys()
@@ -151,14 +151,14 @@ def _describe_missing(name: str, record: Record, *, where: str, part: str) -> st
     return f"{where}: has no {name!r}; it has {names}. Name the column with the {part}"
 
 
-def _example(pair: Record, columns: Columns, *, where: str, add_response: bool) -> Example:
+def _make_example(pair: Record, columns: Columns, *, where: str, add_response: bool) -> Example:
     """The example of the columns of a pair."""
-    turns, candidates = _turns(pair, columns), read_texts(pair.get("candidates"), "candidate")
-    responses = _responses(pair) if "response" in pair or "responses" in pair else None
+    turns, candidates = _read_turns(pair, columns), read_texts(pair.get("candidates"), "candidate")
+    responses = _read_responses(pair) if "response" in pair or "responses" in pair else None
     if problem := next(filter(None, map(unencodable, (*turns, *(responses or ())))), None):
         raise TypeError(problem)
-    if (labels := _labels(pair, columns, candidates)) is not None:
-        return _graded(turns, candidates, labels, responses, where=where)
+    if (labels := _read_labels(pair, columns, candidates)) is not None:
+        return _make_graded(turns, candidates, labels, responses, where=where)
     assert responses is not None
     if not candidates and (wrong := read_texts(pair.get("negatives"), "negative")):
         candidates = list(dict.fromkeys((*responses, *wrong)))
@@ -169,7 +169,7 @@ def _example(pair: Record, columns: Columns, *, where: str, add_response: bool) 
     return Example(turns, responses[0], [*others, *candidates] or None, where, numbers)
 
 
-def _graded(
+def _make_graded(
     turns: list[str], candidates: list[str], labels: Sequence[Any], responses: list[str] | None, *, where: str
 ) -> Example:
     """An example with a number for each candidate; a response that the record has must be (one of) the best."""
@@ -183,7 +183,7 @@ def _graded(
     return replace(example, label=responses[0]) if responses is not None and len(responses) == 1 else example
 
 
-def _labels(record: Mapping[str, Any], columns: Columns, candidates: Sequence[str]) -> Sequence[Any] | None:
+def _read_labels(record: Mapping[str, Any], columns: Columns, candidates: Sequence[str]) -> Sequence[Any] | None:
     """The candidates' labels; None for a pair without, and for other data in a column of that name."""
     if "labels" not in record:
         return None
@@ -204,29 +204,29 @@ def _labels(record: Mapping[str, Any], columns: Columns, candidates: Sequence[st
 
 def has_labels(record: Record, columns: Columns, candidates: Sequence[str], *, where: str) -> bool:
     """Whether a record has labels of these candidates; other data may be in a column of that name."""
-    usual = _with_usual_names(record, columns, where=where)
+    usual = _rename_columns(record, columns, where=where)
     filled = {name: value for name, value in usual.items() if not is_empty(value)}
-    return _labels(filled, columns, candidates) is not None
+    return _read_labels(filled, columns, candidates) is not None
 
 
-def _pair(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
+def _read_pair(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
     return [record]
 
 
-def _tuple(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
+def _read_tuple(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
     """A context, a right text or several, and wrong ones, as training data for search have them."""
     _check_right(record.get("label"), where=where)
     context, positive = layout.needs
     numbered = sorted((int(match[1]), name) for name in record if (match := _NEGATIVE.fullmatch(name)))
     wrong = [*layout.also, *(name for _, name in numbered)] if layout.also else []
-    right = _passages(record[positive])
+    right = _to_texts(record[positive])
     pair = {"context": record[context], **({"responses": right} if len(right) != 1 else {"response": right[0]})}
-    if negatives := [text for name in wrong for text in _passages(parse_list(record.get(name), where=where) or [])]:
+    if negatives := [text for name in wrong for text in _to_texts(parse_list(record.get(name), where=where) or [])]:
         pair["negatives"] = negatives
     return [pair | ({"candidates": record["candidates"]} if "candidates" in record else {})]
 
 
-def _passages(value: Any) -> list[Any]:
+def _to_texts(value: Any) -> list[Any]:
     """A text, texts, or passages with `text` and perhaps `title`, as texts; the messages of a reply are one."""
     values = value if isinstance(value, list) else [value]
     if are_messages(values) and all(isinstance(item, Mapping) and "role" in item for item in values):
@@ -237,12 +237,12 @@ def _passages(value: Any) -> list[Any]:
     ]
 
 
-def _chat(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
+def _read_chat(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
     """A pair for each message of the assistant after one of the user. InputError: the chat has no such reply."""
     name = layout.needs[0]
     if not are_messages(record[name]):
         raise InputError(f"{name!r} is {type(record[name]).__name__}, not a list of messages")
-    messages = [_message(item, columns) for item in record[name]]
+    messages = [_read_message(item, columns) for item in record[name]]
     counts["system"] += num_system_messages(messages)
     rest = {part: record[part] for part in PARTS[1:] if part in record}
     if not rest.keys().isdisjoint(("response", "responses", "labels")):
@@ -286,7 +286,7 @@ def _chat(layout: Layout, record: Record, columns: Columns, where: str, counts: 
     ]
 
 
-def _message(item: Any, columns: Columns) -> Any:
+def _read_message(item: Any, columns: Columns) -> Any:
     """A message in OpenAI's form: of ShareGPT's, and of turns with a speaker and a text."""
     if not isinstance(item, Mapping):
         return item
@@ -299,24 +299,24 @@ def _message(item: Any, columns: Columns) -> Any:
     return {**item, "role": role, "content": content}
 
 
-def _dialogue(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
+def _read_dialogue(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
     """A pair for each turn but the first; turns with known speakers are read as a chat."""
     turns = record[layout.needs[0]]
     if are_messages(turns):
-        messages = [_message(item, columns) for item in turns]
+        messages = [_read_message(item, columns) for item in turns]
         if columns.roles or any(isinstance(one, Mapping) and one["role"] == "assistant" for one in messages):
-            return _chat(layout, record, columns, where, counts)
+            return _read_chat(layout, record, columns, where, counts)
         turns = [one["content"] if isinstance(one, Mapping) else one for one in messages]
     rest = {part: record[part] for part in PARTS[1:] if part in record}
     if not rest.keys().isdisjoint(("response", "responses", "labels")):
         return [{**rest, "context": turns}]
-    turns = _turns({"context": turns}, columns)
+    turns = _read_turns({"context": turns}, columns)
     if len(turns) < 2:
         raise InputError("is a dialogue of one turn: a response is a turn after another one")
     return [{**rest, "context": turns[:idx], "response": turns[idx]} for idx in range(1, len(turns))]
 
 
-def _responses(record: Mapping[str, Any]) -> list[str]:
+def _read_responses(record: Mapping[str, Any]) -> list[str]:
     """The right responses of a record without labels, one or several; without duplicates."""
     if "response" in record:
         return [read_response(record["response"])]
@@ -334,7 +334,7 @@ def _check_right(label: Any, *, where: str) -> None:
         )
 
 
-def _turns(record: Record, columns: Columns) -> list[str]:
+def _read_turns(record: Record, columns: Columns) -> list[str]:
     value = with_earlier(record, "context")
     if isinstance(value, str):
         turns = [value]
@@ -352,20 +352,20 @@ def _turns(record: Record, columns: Columns) -> list[str]:
 
 _RIGHT = ("context", "response", "responses")
 LAYOUTS = (
-    Layout(("context", "response"), _pair),
-    Layout(("context", "responses"), _pair),
-    Layout(("context", "candidates", "labels"), _pair),
-    Layout(("messages",), _chat, unless=("context",)),
-    Layout(("conversations",), _chat, unless=("context",)),
-    Layout(("turns",), _dialogue, unless=("context",)),
-    Layout(("dialog",), _dialogue, unless=("context",)),
-    Layout(("anchor", "positive"), _tuple, unless=_RIGHT, also=("negative",)),
-    Layout(("query", "positive"), _tuple, unless=_RIGHT, also=("negative",)),
-    Layout(("query", "pos"), _tuple, unless=_RIGHT, also=("neg",)),
-    Layout(("query", "positive_passages"), _tuple, unless=_RIGHT, also=("negative_passages",)),
-    Layout(("question", "positive_ctxs"), _tuple, unless=_RIGHT, also=("hard_negative_ctxs",)),
-    Layout(("prompt", "completion"), _tuple, unless=_RIGHT),
-    Layout(("question", "answer"), _tuple, unless=_RIGHT),
+    Layout(("context", "response"), _read_pair),
+    Layout(("context", "responses"), _read_pair),
+    Layout(("context", "candidates", "labels"), _read_pair),
+    Layout(("messages",), _read_chat, unless=("context",)),
+    Layout(("conversations",), _read_chat, unless=("context",)),
+    Layout(("turns",), _read_dialogue, unless=("context",)),
+    Layout(("dialog",), _read_dialogue, unless=("context",)),
+    Layout(("anchor", "positive"), _read_tuple, unless=_RIGHT, also=("negative",)),
+    Layout(("query", "positive"), _read_tuple, unless=_RIGHT, also=("negative",)),
+    Layout(("query", "pos"), _read_tuple, unless=_RIGHT, also=("neg",)),
+    Layout(("query", "positive_passages"), _read_tuple, unless=_RIGHT, also=("negative_passages",)),
+    Layout(("question", "positive_ctxs"), _read_tuple, unless=_RIGHT, also=("hard_negative_ctxs",)),
+    Layout(("prompt", "completion"), _read_tuple, unless=_RIGHT),
+    Layout(("question", "answer"), _read_tuple, unless=_RIGHT),
 )
 """Layouts of pairs, of chats and dialogues, and of tuples: sentence-transformers', BGE's, Tevatron's, DPR's, others."""
 LAYOUT_COLUMNS = frozenset(name for layout in LAYOUTS for name in (*layout.needs, *layout.also))

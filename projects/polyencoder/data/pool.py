@@ -88,7 +88,7 @@ class CandidatePool:
         """
         if self.lists is not None and self.labels is not None:
             labels = [candidates[column] for candidates, column in zip(self.lists, self.labels.tolist(), strict=True)]
-            numbers = None if self.relevance is None else list(map(_best, self.lists, self.relevance.tolist()))
+            numbers = None if self.relevance is None else list(map(_get_best, self.lists, self.relevance.tolist()))
             lists = [[*some, *more] for some, more in zip(self.lists, texts, strict=True)]
             return inline_pool(lists, labels, numbers).to(self.labels.device)
         assert self.mask is None
@@ -108,13 +108,11 @@ def shared_pool(
         return CandidatePool(pool)
     column_of = {text: column for column, text in enumerate(pool)}
     columns = torch.tensor([column_of[label] for label in labels], dtype=torch.long)
-    numbers = None if relevance is None else _relevance([column_of] * len(labels), labels, relevance, width=len(pool))
+    numbers = None if relevance is None else _grade([column_of] * len(labels), labels, relevance, width=len(pool))
     return CandidatePool(pool, columns, relevance=numbers)
 
 
-def _relevance(
-    places: Sequence[Mapping[str, int]], labels: Sequence[str], relevance: Relevance, *, width: int
-) -> Tensor:
+def _grade(places: Sequence[Mapping[str, int]], labels: Sequence[str], relevance: Relevance, *, width: int) -> Tensor:
     """[batch, width] from each example's right texts and the columns of texts."""
     table = torch.zeros(len(labels), width)
     for row, (column_of, label, numbers) in enumerate(zip(places, labels, relevance, strict=True)):
@@ -137,7 +135,7 @@ def inline_pool(
         columns = torch.tensor([texts.index(label) for texts, label in zip(lists, labels, strict=True)])
         if relevance is not None:
             places = [{text: column for column, text in enumerate(texts)} for texts in lists]
-            numbers = _relevance(places, labels, relevance, width=width)
+            numbers = _grade(places, labels, relevance, width=width)
     mask = index >= 0
     sizes = [len(texts) for texts in candidates]
     return CandidatePool(pool, columns, lists, index, None if bool(mask.all()) else mask, sizes, numbers)
@@ -191,7 +189,7 @@ def without_twins(pool: CandidatePool, keys: Sequence[Hashable]) -> CandidatePoo
         if pool.labels is not None:
             labels = [some[column] for some, column in zip(lists, pool.labels.tolist(), strict=True)]
         if pool.relevance is not None:
-            relevance = [_best(some, numbers) for some, numbers in zip(lists, pool.relevance.tolist(), strict=True)]
+            relevance = [_get_best(some, numbers) for some, numbers in zip(lists, pool.relevance.tolist(), strict=True)]
         merged = replace(inline_pool(lists, labels, relevance), sizes=pool.sizes)
         return merged if device is None else merged.to(device)
     columns = torch.tensor(places, device=device)
@@ -205,7 +203,7 @@ def without_twins(pool: CandidatePool, keys: Sequence[Hashable]) -> CandidatePoo
     return CandidatePool(texts, None if pool.labels is None else columns[pool.labels], mask=mask, relevance=numbers)
 
 
-def _best(texts: Sequence[str], numbers: Sequence[float]) -> dict[str, float]:
+def _get_best(texts: Sequence[str], numbers: Sequence[float]) -> dict[str, float]:
     """The highest label of each text that occurs once or more."""
     best: dict[str, float] = {}
     for text, number in zip(texts, numbers, strict=False):  # numbers has padding

@@ -41,10 +41,10 @@ def read_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         for number, line in lines(file):
             if line.strip():
                 where = f"{file.path}, line {number}"
-                yield where, _of_line(line, where=where)
+                yield where, _read_line(line, where=where)
 
 
-def _of_line(line: str, *, where: str) -> dict[str, Any]:
+def _read_line(line: str, *, where: str) -> dict[str, Any]:
     if not line.lstrip().startswith("{"):
         return {"text": line}
     try:

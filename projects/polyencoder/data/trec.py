@@ -27,12 +27,12 @@ Path = str | os.PathLike[str]
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     """Reads the qrels of a file (see `judgements`). InputError if empty, or if a query has a document twice."""
-    return _by_query(path, judgements(path), "judges the document")
+    return _group_by_query(path, judgements(path), "judges the document")
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
     """Reads the results of a run (see `results`). InputError if empty, or if a query has a document twice."""
-    return _by_query(path, results(path), "has the document")
+    return _group_by_query(path, results(path), "has the document")
 
 
 def judgements(path: Path | DataFile) -> Iterator[tuple[str, str, str, int]]:
@@ -129,7 +129,7 @@ def write_run(path: Path, run: Run, *, overwrite: bool = True) -> None:
             )
 
 
-def _by_query(path: Path, rows: Iterable[tuple[str, str, str, T]], verb: str) -> dict[str, dict[str, T]]:
+def _group_by_query(path: Path, rows: Iterable[tuple[str, str, str, T]], verb: str) -> dict[str, dict[str, T]]:
     table: dict[str, dict[str, T]] = {}
     for where, query, document, value in rows:
         values = table.setdefault(query, {})

@@ -89,7 +89,7 @@ def recall_at_1(ranker: TextRanker, examples: Sequence[Example]) -> float:
 def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:
     """Yields (example's position, scores of its candidates), fastest first; equal tokens have equal scores."""
     if ranker.model.reads_pairs:
-        yield from _pair_scores(ranker, examples)
+        yield from _score_pairs(ranker, examples)
         return
     ids, row_of = distinct_candidates(ranker.text, (text for one in examples for text in one.choices))
     vectors = ranker.encoder.encode_candidates(ids)
@@ -101,7 +101,7 @@ def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[
             yield i, torch.from_numpy(ranker.encoder.score(contexts.select([row]), candidates)[0])
 
 
-def _pair_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:
+def _score_pairs(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:
     """Like `example_scores`, for a model that reads pairs; if it also has vectors, contexts share a batch."""
     at_once = TOGETHER if ranker.model.has_vectors else 1
     for start in range(0, len(examples), at_once):

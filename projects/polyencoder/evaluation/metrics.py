@@ -84,7 +84,7 @@ def of_example(rank: int, loss: float, n: int | None, *, hits_at: Sequence[int] 
 
     R{n}@k is left out for k >= n, where it is always 1, and without n.
     """
-    return {"loss": loss, "rank": float(rank), "mrr": 1 / rank, **_hits(rank, n, hits_at)}
+    return {"loss": loss, "rank": float(rank), "mrr": 1 / rank, **_count_hits(rank, n, hits_at)}
 
 
 def of_search(rank: int | None, n: int, *, top_k: int, hits_at: Sequence[int] = HITS_AT) -> dict[str, float]:
@@ -95,7 +95,7 @@ def of_search(rank: int | None, n: int, *, top_k: int, hits_at: Sequence[int] = 
     """
     metrics = {} if rank is None else {"found_rank": float(rank)}
     up_to = sorted({*(k for k in hits_at if k <= top_k), top_k})
-    return {f"mrr@{top_k}": 0.0 if rank is None else 1 / rank, **metrics, **_hits(rank, n, up_to)}
+    return {f"mrr@{top_k}": 0.0 if rank is None else 1 / rank, **metrics, **_count_hits(rank, n, up_to)}
 
 
 def of_pool(
@@ -130,7 +130,7 @@ def of_scores(
     return [{**one, NDCG: value} for one, value in zip(metrics, ndcg(scores, pool.numbers).tolist(), strict=True)]
 
 
-def _hits(rank: int | None, n: int | None, hits_at: Sequence[int]) -> dict[str, float]:
+def _count_hits(rank: int | None, n: int | None, hits_at: Sequence[int]) -> dict[str, float]:
     hit = {k: float(rank is not None and rank <= k) for k in hits_at}
     recall = {recall_name(k, n): value for k, value in hit.items() if n is not None and k < n}
     return recall | {f"hits@{k}": value for k, value in hit.items()}

@@ -45,7 +45,7 @@ def model_card(
     precisions of its ONNX graphs, "float32" or "float32 and int8"; empty for none. curve: whether the folder has the
     picture of the learning curve. worst: its worst errors on validation data.
     """
-    run, name = run or TrainingRun(), _name(name)
+    run, name = run or TrainingRun(), _clean_name(name)
     config = ranker.model.config
     kind, described = ranker.model.title, ranker.model.describe()
     architecture, encoder = described.pop("architecture"), described.pop("encoder")
@@ -68,17 +68,17 @@ def model_card(
         "ONNX graphs": graphs,
     }
     parts = [
-        _metadata(run, name=name, tags=["response-selection", "dialogue", kind.lower()]),
+        _write_metadata(run, name=name, tags=["response-selection", "dialogue", kind.lower()]),
         f"# {text(name)}",
         f"A {kind} that ranks replies to a dialogue"
         + (f", trained on the ParlAI task {code(run.task)}." if run.task else "."),
         table(("", ""), ((label, text(value)) for label, value in facts.items() if value)),
         "## Use",
-        _usage(ranker, name=name),
-        *_results(run),
+        _write_usage(ranker, name=name),
+        *_write_results(run),
         *([f"![Loss, R@1 and learning rate over the updates]({CURVE})"] if curve else []),
-        *_worst(worst),
-        *_training(run),
+        *_write_worst(worst),
+        *_write_training(run),
         "## Versions",
         f"{versions_line()}.",
     ]
@@ -90,12 +90,12 @@ def updated_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "floa
 
     Everything else stays, including what people wrote. Takes the arguments of `model_card`.
     """
-    named, name = _LOADED.search(card), _name(name)
+    named, name = _LOADED.search(card), _clean_name(name)
     rows = [("parameters", ranker.model.describe_weights(dtype)), *([("ONNX graphs", graphs)] if graphs else [])]
     lines: list[str] = []
     for line in card.splitlines():
         if line.startswith("| parameters |"):
-            lines += map(_row, rows)
+            lines += map(_format_row, rows)
         elif named and line == f"# {text(named[2])}":
             lines.append(f"# {text(name)}")
         elif not line.startswith("| ONNX graphs |"):
@@ -121,7 +121,7 @@ def with_calibration(card: str, facts: str, *, pictured: bool) -> str:
     return f"{card[: section_match.start()].rstrip()}\n\n{section}{card[section_match.end() :]}".rstrip() + "\n"
 
 
-def _metadata(run: TrainingRun, *, name: str, tags: Iterable[str]) -> str:
+def _write_metadata(run: TrainingRun, *, name: str, tags: Iterable[str]) -> str:
     datasets = (hub_dataset(run.flags.get(part)) for part in ("train", "valid"))
     evaluations = [(part, run.metrics[part], run.data(part)) for part in SPLITS if part in run.metrics]
     facts = {"task": TASK, "task_name": "Response selection"}
@@ -153,7 +153,7 @@ def _describe_context(text: TextConfig) -> str:
     return last if text.history_size == 1 else f"{last}, and of those before it, most recent first"
 
 
-def _usage(ranker: TextRanker, *, name: str) -> str:
+def _write_usage(ranker: TextRanker, *, name: str) -> str:
     lines = [
         "from polyencoder import Ranker",
         "",
@@ -171,22 +171,22 @@ def _usage(ranker: TextRanker, *, name: str) -> str:
     return "\n".join(["```python", *lines, "```"])
 
 
-def _results(run: TrainingRun) -> list[str]:
+def _write_results(run: TrainingRun) -> list[str]:
     names = list(dict.fromkeys(name for report in run.metrics.values() for name in report))
     if not names:
         return []
-    rows = ([text(part), *(_number(report.get(name)) for name in names)] for part, report in run.metrics.items())
+    rows = ([text(part), *(_format_number(report.get(name)) for name in names)] for part, report in run.metrics.items())
     return ["## Results", table(("", *names), rows)]
 
 
-def _training(run: TrainingRun) -> list[str]:
+def _write_training(run: TrainingRun) -> list[str]:
     if not run.flags:
         return []
     rows = ((code(f"--{name.replace('_', '-')}"), code(published(name, value))) for name, value in run.flags.items())
     return ["## Training", table((f"flag of `{run.command}`", "value"), rows)]
 
 
-def _worst(errors: Sequence[WorstError]) -> Iterator[str]:
+def _write_worst(errors: Sequence[WorstError]) -> Iterator[str]:
     """The section of the worst errors: each with the last turn of its context, and what was ranked above."""
     if not errors:
         return
@@ -213,10 +213,10 @@ def _describe_length(run: TrainingRun) -> str:
 def table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """Formats a Markdown table of cells made by `text` and `code`; bars in them are escaped."""
     first = list(heading)
-    return "\n".join(map(_row, [first, ["---"] * len(first), *rows]))
+    return "\n".join(map(_format_row, [first, ["---"] * len(first), *rows]))
 
 
-def _row(cells: Iterable[Any]) -> str:
+def _format_row(cells: Iterable[Any]) -> str:
     return f"| {' | '.join(str(cell).replace('|', _BAR) for cell in cells)} |"
 
 
@@ -233,9 +233,9 @@ def code(value: Any) -> str:
     return f"{fence}{space}{shown}{space}{fence}"
 
 
-def _name(name: str) -> str:
+def _clean_name(name: str) -> str:
     return re.sub(r'["\\]', "'", _LINE_ENDS.sub(" ", name))
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else f"{value:,}"

@@ -88,10 +88,10 @@ def without_folder(value: Any) -> Any:
         value = ",".join(value)
     if not isinstance(value, str):
         return value
-    return ",".join(_without_folder(one) for one in value.split(","))
+    return ",".join(_cut_folder(one) for one in value.split(","))
 
 
-def _without_folder(path: str) -> str:
+def _cut_folder(path: str) -> str:
     is_private = "://" in path or path.startswith("~") or ".." in re.split(r"[/\\]", path)
     if is_private or Path(path).is_absolute() or PureWindowsPath(path).is_absolute():
         return re.split(r"[/\\]", path.rstrip("/\\"))[-1]

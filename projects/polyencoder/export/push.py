@@ -38,7 +38,7 @@ def push(
         with _explaining(repo_id):
             url = api.create_repo(repo_id, private=private, exist_ok=True)  # completes a plain name
         facts: dict[str, Any] = {"name": url.repo_id, "dtype": dtype}
-        earlier = _earlier_card(ranker, source)
+        earlier = _read_earlier_card(ranker, source)
         card = updated_card(earlier, ranker, **facts) if earlier else model_card(ranker, **facts)
         (Path(folder) / README).write_text(card if readme is None else readme, encoding="utf-8")
         if earlier and source is not None:
@@ -48,7 +48,7 @@ def push(
     return str(url)
 
 
-def _earlier_card(ranker: CalibratedRanker, source: Path | None) -> str | None:
+def _read_earlier_card(ranker: CalibratedRanker, source: Path | None) -> str | None:
     """The card of the folder that a ranker was loaded from; None where its weights are others now."""
     if source is None or not (source / README).is_file() or not (source / WEIGHTS).is_file():
         return None

@@ -71,7 +71,7 @@ async def info(service: Serving) -> dict[str, Any]:
 @router.get("/v1/models")
 async def models(service: Serving) -> dict[str, Any]:
     """The model, as OpenAI's clients list them."""
-    return {"object": "list", "data": [_model(service)]}
+    return {"object": "list", "data": [_describe_model(service)]}
 
 
 @router.get("/v1/models/{name}")
@@ -79,10 +79,10 @@ async def model(name: str, service: Serving) -> dict[str, Any]:
     """The model of this name."""
     if name != service.name:
         raise HTTPException(404, f"the model is {service.name}; a server has one")
-    return _model(service)
+    return _describe_model(service)
 
 
-def _model(service: Service) -> dict[str, Any]:
+def _describe_model(service: Service) -> dict[str, Any]:
     return {"id": service.name, "object": "model", "created": _STARTED, "owned_by": "polyencoder"}
 
 

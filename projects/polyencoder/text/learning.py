@@ -106,7 +106,7 @@ class Characters:
 
 def count_characters(texts: Iterable[str], settings: PieceSettings) -> Characters:
     """Counts characters by their position in the word."""
-    normalize = _normalizer(settings).normalize_str
+    normalize = _build_normalizer(settings).normalize_str
     number, everywhere, edges = 0, Counter[str](), Counter[str]()
     marks = _MARKS[settings.type]
     for text in texts:
@@ -135,7 +135,7 @@ def learn_pieces(texts: Iterable[str], characters: Characters, settings: PieceSe
     taken = {piece for merge in merges for piece in merge} - set(made)
     used_forms = taken | set([form for form in forms if form not in taken][: max(0, room - len(made) - len(taken))])
     tokens = dict.fromkeys([*_SPECIAL, *(form for form in forms if form in used_forms), *sorted(taken), *made])
-    return _tokenizer({token: i for i, token in enumerate(tokens)}, merges, settings)
+    return _build_tokenizer({token: i for i, token in enumerate(tokens)}, merges, settings)
 
 
 def _learn_merges(
@@ -148,7 +148,7 @@ def _learn_merges(
     # have numbers before, as if they were special tokens, so that the same texts always give the same merges.
     numbered = [marks.mark(character) for character in alphabet]
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer, tokenizer.pre_tokenizer = _normalizer(settings), _pre_tokenizer()
+    tokenizer.normalizer, tokenizer.pre_tokenizer = _build_normalizer(settings), _build_pre_tokenizer()
     trainer = trainers.BpeTrainer(
         vocab_size=len(numbered) + len(alphabet) + count,
         min_frequency=_AT_LEAST,
@@ -163,7 +163,7 @@ def _learn_merges(
     return [(left, right) for left, right in json.loads(tokenizer.to_str())["model"]["merges"][:count]]
 
 
-def _tokenizer(vocabulary: dict[str, int], merges: list[tuple[str, str]], settings: PieceSettings) -> Tokenizer:
+def _build_tokenizer(vocabulary: dict[str, int], merges: list[tuple[str, str]], settings: PieceSettings) -> Tokenizer:
     marks = _MARKS[settings.type]
     if settings.type == "bpe":
         tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=UNKNOWN, end_of_word_suffix=marks.behind))
@@ -171,7 +171,7 @@ def _tokenizer(vocabulary: dict[str, int], merges: list[tuple[str, str]], settin
     else:
         tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=UNKNOWN, continuing_subword_prefix=marks.before))
         tokenizer.decoder = decoders.WordPiece(prefix=marks.before)
-    tokenizer.normalizer, tokenizer.pre_tokenizer = _normalizer(settings), _pre_tokenizer()
+    tokenizer.normalizer, tokenizer.pre_tokenizer = _build_normalizer(settings), _build_pre_tokenizer()
     tokenizer.add_special_tokens(list(_SPECIAL))
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{SURROUND}:0 $A:0 {SURROUND}:0",
@@ -181,9 +181,9 @@ def _tokenizer(vocabulary: dict[str, int], merges: list[tuple[str, str]], settin
     return tokenizer
 
 
-def _normalizer(settings: PieceSettings) -> normalizers.Normalizer:
+def _build_normalizer(settings: PieceSettings) -> normalizers.Normalizer:
     return normalizers.Sequence([normalizers.NFC(), *([normalizers.Lowercase()] if settings.lower_case else [])])
 
 
-def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+def _build_pre_tokenizer() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(rf"{_LETTER}+|{_SIGN}"), behavior="removed", invert=True)

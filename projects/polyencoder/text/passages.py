@@ -26,7 +26,7 @@ def split_text(text: str, encoder: TextEncoder, *, tokens: int, overlap: int = 0
     A passage has whole sentences; only a sentence that is longer itself is cut, between words. Each passage begins with
     the last sentences of the one before it, or the last words of one that was cut, up to `overlap` tokens.
     """
-    parts, counts = _parts(text, encoder, tokens=tokens)
+    parts, counts = _split_parts(text, encoder, tokens=tokens)
     if len(parts) == 1:
         return [text]
     passages, sums = [], [0, *accumulate(counts)]
@@ -34,7 +34,7 @@ def split_text(text: str, encoder: TextEncoder, *, tokens: int, overlap: int = 0
     while done < len(parts):
         stop = max(done + 1, bisect_right(sums, sums[first] + tokens) - 1)
         # Together, parts may have more tokens than apart
-        while (number := stop - first) > 1 and (count := _counts(["".join(parts[first:stop])], encoder)[0]) > tokens:
+        while (number := stop - first) > 1 and (count := _count(["".join(parts[first:stop])], encoder)[0]) > tokens:
             if stop == done + 1:
                 first += 1
             else:
@@ -44,7 +44,7 @@ def split_text(text: str, encoder: TextEncoder, *, tokens: int, overlap: int = 0
     return [passage for passage in passages if not is_blank(passage)]
 
 
-def _parts(text: str, encoder: TextEncoder, *, tokens: int) -> tuple[list[str], list[int]]:
+def _split_parts(text: str, encoder: TextEncoder, *, tokens: int) -> tuple[list[str], list[int]]:
     """The parts of a text with at most `tokens` tokens, and how many they have; joined they are the text.
 
     They are the text itself, or its sentences; of a sentence that is longer the words; of such a word equal parts.
@@ -52,7 +52,7 @@ def _parts(text: str, encoder: TextEncoder, *, tokens: int) -> tuple[list[str], 
     parts, counts = [text], dict[str, int]()
     for end in chain((_SENTENCE_END, _WORD_END), repeat(None)):
         new = list({*parts} - counts.keys())
-        counts.update(zip(new, _counts(new, encoder), strict=True))
+        counts.update(zip(new, _count(new, encoder), strict=True))
         if all(counts[part] <= tokens or len(part) == 1 for part in parts):
             break
         cut = {part: _cut(part, end, number=2 * counts[part] // tokens) for part in counts if counts[part] > tokens}
@@ -66,5 +66,5 @@ def _cut(text: str, end: re.Pattern[str] | None, *, number: int) -> list[str]:
     return [text[start:stop] for start, stop in pairwise([0, *ends, len(text)]) if start < stop]
 
 
-def _counts(texts: Sequence[str], encoder: TextEncoder) -> list[int]:
+def _count(texts: Sequence[str], encoder: TextEncoder) -> list[int]:
     return [len(ids) for ids in encoder.ids([text.strip() for text in texts], remember=False)]

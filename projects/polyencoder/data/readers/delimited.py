@@ -41,14 +41,14 @@ def rows(
         InputError: a file that cannot be opened; and what `bad` raises.
     """
     with opened(source) as file:
-        delimiter = delimiter or detect_delimiter(_beginning(file), usual=usual)
+        delimiter = delimiter or detect_delimiter(_peek_beginning(file), usual=usual)
         text = _Lines(file)
         try:
-            names = _header(text, delimiter)
+            names = _read_header(text, delimiter)
         except InputError as error:  # without its header, nothing of the file can be used
             bad(error)
             return
-        for where, cells in _cells(text, delimiter, bad):
+        for where, cells in _read_cells(text, delimiter, bad):
             if len(cells) != len(names):
                 bad(InputError(f"{where}: has {len(cells)} cells, but the header names {len(names)} columns"))
                 continue
@@ -65,7 +65,7 @@ def parse_delimiter(text: str | None) -> str | None:
     return character
 
 
-def _beginning(file: DataFile) -> bytes:
+def _peek_beginning(file: DataFile) -> bytes:
     try:
         return file.peek(SAMPLE)[:SAMPLE]
     except DamagedFile:  # which the next read meets again
@@ -89,9 +89,9 @@ def detect_delimiter(sample: bytes, *, usual: str = ",") -> str:
     return max(dict.fromkeys((usual, ",", ";", "\t", "|")), key=num_fitting)
 
 
-def _header(text: _Lines, delimiter: str) -> list[str]:
+def _read_header(text: _Lines, delimiter: str) -> list[str]:
     """The column names of the header row."""
-    for where, names in _cells(text, delimiter, raise_it):
+    for where, names in _read_cells(text, delimiter, raise_it):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise InputError(f"{where}: the header names the column {twice!r} twice")
@@ -99,7 +99,7 @@ def _header(text: _Lines, delimiter: str) -> list[str]:
     raise InputError(f"{text.path}: has no header row that names its columns")
 
 
-def _cells(text: _Lines, delimiter: str, bad: OnBad) -> Iterator[tuple[str, list[str]]]:
+def _read_cells(text: _Lines, delimiter: str, bad: OnBad) -> Iterator[tuple[str, list[str]]]:
     """Yields the complete, non-empty rows of cells, with their places."""
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     while True:

@@ -37,7 +37,7 @@ def lines(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[int, str]]
     with opened(source) as file:
         try:
             # Many lines at a time, which is what Python is fast at; one by one only where a byte among them is wrong.
-            for block in _blocks(file):
+            for block in _read_blocks(file):
                 if b"\r" in block:
                     block = b"\n".join(block.splitlines()) + b"\n"
                 block = block.removesuffix(b"\n")
@@ -55,11 +55,11 @@ def lines(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[int, str]]
 
 def raw_lines(file: DataFile) -> Iterator[bytes]:
     """Yields the lines of a file as bytes, with line ends, without a byte order mark."""
-    for block in _blocks(file):
+    for block in _read_blocks(file):
         yield from block.splitlines(keepends=True)
 
 
-def _blocks(file: DataFile) -> Iterator[bytes]:
+def _read_blocks(file: DataFile) -> Iterator[bytes]:
     """Yields the file in blocks of whole lines, without a byte order mark."""
     mark = codecs.BOM_UTF8
     while block := file.read1(BLOCK):

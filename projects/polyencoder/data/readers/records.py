@@ -62,12 +62,12 @@ def format_of(source: Source) -> str:
     return SUFFIXES.get(path.suffix.lower(), "txt")
 
 
-def _json(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
+def _read_json(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
     with opened(source) as file:
-        yield from json_array(file, bad=bad) if holds_array(file) else _objects(file, bad=bad)
+        yield from json_array(file, bad=bad) if holds_array(file) else _read_objects(file, bad=bad)
 
 
-def _objects(file: DataFile, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
+def _read_objects(file: DataFile, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
     for number, line in lines(file, bad=bad):
         if not line or line.isspace():
             continue
@@ -85,7 +85,7 @@ def _objects(file: DataFile, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
             yield where, record
 
 
-def _text(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
+def _read_text(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
     with opened(source) as file:
         for number, line in lines(file, bad=bad):
             where = f"{file.path}, line {number}"
@@ -105,7 +105,7 @@ def is_record(line: str) -> bool:
         return False
 
 
-def _parquet(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
+def _read_parquet(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
     """Yields the rows of a Parquet file, read in small batches; the first is row 1."""
     parquet = require("pyarrow.parquet", extra="data")
     damage = (require("pyarrow", extra="data").ArrowException, OSError)
@@ -126,10 +126,10 @@ def _parquet(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
 
 
 FORMATS: dict[str, Callable[..., Iterator[tuple[str, Record]]]] = {
-    "jsonl": _json,
+    "jsonl": _read_json,
     "csv": rows,
     "tsv": partial(rows, usual="\t"),
-    "parquet": _parquet,
-    "txt": _text,
+    "parquet": _read_parquet,
+    "txt": _read_text,
 }
 SUFFIXES = {".ndjson": "jsonl", ".json": "jsonl"} | {f".{name}": name for name in FORMATS}

@@ -86,7 +86,7 @@ def open_bytes(path: str | os.PathLike[str]) -> DataFile:
     disk = _open(name)
     status = os.fstat(disk.fileno())
     size = status.st_size if stat.S_ISREG(status.st_mode) else None
-    decompressor = DECOMPRESSORS.get(_suffix(name))
+    decompressor = DECOMPRESSORS.get(_get_suffix(name))
     if decompressor is None:
         return DataFile(_Source(disk.read, name=name, disk=disk), path=name, size=size)
     if size == 0:  # gzip would accept it
@@ -103,7 +103,7 @@ def opened(source: Source) -> AbstractContextManager[DataFile]:
 
 def is_compressed(path: str) -> bool:
     """Whether `open_bytes` decompresses the file, by its name."""
-    return _suffix(path) in DECOMPRESSORS
+    return _get_suffix(path) in DECOMPRESSORS
 
 
 def expand(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -121,10 +121,10 @@ def expand(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> 
         patterns += [name] if os.path.exists(name) else filter(None, map(str.strip, name.split(",")))
     if not patterns:
         raise InputError(f"no file is named by {', '.join(map(repr, names)) or 'an empty list'}")
-    return list(dict.fromkeys(path for pattern in patterns for path in _matches(pattern)))
+    return list(dict.fromkeys(path for pattern in patterns for path in _find_matches(pattern)))
 
 
-def _matches(pattern: str) -> list[str]:
+def _find_matches(pattern: str) -> list[str]:
     """The files that one path or pattern names, sorted."""
     if pattern == "-":
         return [pattern]
@@ -138,7 +138,7 @@ def _matches(pattern: str) -> list[str]:
     return sorted(matches)
 
 
-def _suffix(path: str) -> str:
+def _get_suffix(path: str) -> str:
     return Path(path).suffix.lower()
 
 

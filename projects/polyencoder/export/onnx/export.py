@@ -83,7 +83,7 @@ def export_onnx(
     with publishing(target, remove=map(int8_name, steps)) as staging:
         for name, step in steps.items():
             path = staging / name
-            write_graph(traced[name], _inputs(step, example, pad_id=text.pad_id), path)
+            write_graph(traced[name], _make_inputs(step, example, pad_id=text.pad_id), path)
             differences[name] = _check(step.eval(), batches, path, name=str(target / name), pad_id=text.pad_id)
             digests[name] = file_digest(path)
         if not (target / WEIGHTS).is_file():  # else these exist, and the weights hold their digests
@@ -160,7 +160,7 @@ def _token_batches(
     return [by_length[-1], by_length[1]], [by_length[:1], by_length[-1:], by_length]
 
 
-def _inputs(step: Step, rows: Rows, *, pad_id: int) -> tuple[Tensor, ...]:
+def _make_inputs(step: Step, rows: Rows, *, pad_id: int) -> tuple[Tensor, ...]:
     ids, segments = zip(*rows, strict=True)
     arrays = inputs_of(ids, segments, pad_id=pad_id, separator=step.separator)
     return tuple(torch.from_numpy(arrays[name]) for name in step.inputs)
@@ -172,8 +172,8 @@ def _check(step: Step, batches: list[Rows], path: Path, *, name: str, pad_id: in
     deviations, largest = [], 0.0
     for rows in batches:
         with torch.no_grad():
-            inputs = _inputs(step, rows, pad_id=pad_id)
-            expected = _real(step, dict(zip(step.outputs, step(*inputs), strict=True)), mask=inputs[1])
+            inputs = _make_inputs(step, rows, pad_id=pad_id)
+            expected = _flatten(step, dict(zip(step.outputs, step(*inputs), strict=True)), mask=inputs[1])
         try:
             outputs = graph(*zip(*rows, strict=True))
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
@@ -181,7 +181,7 @@ def _check(step: Step, batches: list[Rows], path: Path, *, name: str, pad_id: in
                 f"{name}: onnxruntime cannot run the graph ({first_line(error)}), so nothing was written: this "
                 "backbone cannot be exported with these versions of torch and transformers"
             ) from error
-        actual = _real(step, {name: torch.from_numpy(output) for name, output in outputs.items()}, mask=inputs[1])
+        actual = _flatten(step, {name: torch.from_numpy(output) for name, output in outputs.items()}, mask=inputs[1])
         same_shape = actual.shape == expected.shape
         deviations.append((actual - expected).abs().max().item() if same_shape else float("inf"))
         largest = max(expected.abs().max().item(), largest)
@@ -195,7 +195,7 @@ def _check(step: Step, batches: list[Rows], path: Path, *, name: str, pad_id: in
     return relative
 
 
-def _real(step: Step, outputs: dict[str, Tensor], *, mask: Tensor) -> Tensor:
+def _flatten(step: Step, outputs: dict[str, Tensor], *, mask: Tensor) -> Tensor:
     """The values of a step's outputs without padding, flattened; `mask` is the tokens'."""
     masks = {step.axes("mask"): mask}
     if "codes_mask" in outputs:

@@ -122,7 +122,7 @@ class SubwordTokenizer:
                 text += "\ufffd"
             elif not skip_special_tokens:
                 text += SPECIAL[i - len(self.subwords) - self.buckets]
-        return _joined(text)
+        return _join_characters(text)
 
     def to_str(self, pretty: bool = False) -> str:
         """The tokenizer as JSON."""
@@ -197,7 +197,7 @@ def is_subword_tokenizer(text: str) -> bool:
     return re.match(rf'\s*{{\s*"format"\s*:\s*"{re.escape(FORMAT)}"', text) is not None
 
 
-def _joined(text: str) -> str:
+def _join_characters(text: str) -> str:
     """Joins marked words, and restores the dropped space between two words of letters."""
     out = ""
     for word in text.split(MARKER):
