@@ -262,7 +262,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
     def describe(self) -> dict[str, str]:
         """Facts for the model card: "architecture", "encoder", and how scores are computed."""
         config, backbone = self.config, self.config.backbone
-        return {
+        facts = {
             "architecture": self.title,
             "encoder": f"{backbone['model_type']}, {backbone.get('num_hidden_layers')} layers, "
             f"{backbone.get('hidden_size')} dimensions, {backbone.get('vocab_size'):,} tokens",
@@ -270,16 +270,13 @@ class RankerModel(TrainableModel, Capabilities, ABC):
             + (f" {config.reduction_outputs}" if config.reduction == "mean_first" else ""),
             "normalization": "vectors of length 1" if config.normalize else "none",
             "output scaling": f"{config.output_scaling:.4g}",
-        } | _of_vectors(config)
+        }
+        if config.vector_dim is not None:
+            facts["vectors"] = f"their first {config.vector_dim} dimensions"
+        if config.foreign_dim is not None:
+            facts["candidates"] = f"vectors of another encoder, fingerprint {config.foreign_fingerprint}"
+        return facts
 
     def describe_weights(self, dtype: str) -> str:
         """The number of weights, and the dtype they are stored in."""
         return f"{sum(p.numel() for p in self.parameters()):,}, stored in {dtype}"
-
-
-def _of_vectors(config: RankerConfig) -> dict[str, str]:
-    if config.vector_dim is not None:
-        return {"vectors": f"their first {config.vector_dim} dimensions"}
-    if config.foreign_dim is not None:
-        return {"candidates": f"vectors of another encoder, fingerprint {config.foreign_fingerprint}"}
-    return {}

@@ -15,8 +15,6 @@ from polyencoder.errors import ConfigError
 from polyencoder.settings.training import ScheduleConfig
 
 BETTER = 1e-4  # relative improvement of a validation loss, the `threshold` of torch's ReduceLROnPlateau
-
-
 WARMUP = 100
 MEASURED = 5  # updates after which their speed is known
 

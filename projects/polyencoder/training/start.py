@@ -11,7 +11,6 @@ from polyencoder.config import PROMPTS
 from polyencoder.errors import ConfigError
 from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.open import open_index
-from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.families import CONVERT_SIZES, family
 from polyencoder.modeling.pretrained_heads import begins_with_head
 from polyencoder.modeling.trainable import compile_encoders
@@ -59,7 +58,11 @@ def untrained_ranker(settings: TrainSettings) -> Ranker:
         return _around_backbone(settings, settings.model.architecture)
     if holds_ranker(settings.model.backbone):
         ranker = _around_backbone(settings, settings.model.architecture)
-        if _has_all_weights_of(Ranker.from_pretrained(settings.model.backbone, device="cpu").model, ranker.model):
+        start = Ranker.from_pretrained(settings.model.backbone, device="cpu").model
+        shapes, starts = (
+            {name: one.shape for name, one in model.state_dict().items()} for model in (ranker.model, start)
+        )
+        if start.config.architecture == settings.model.architecture and shapes.items() <= starts.items():
             return ranker
     if not spec.can.has_vectors:
         ranker = _around_backbone(settings, settings.model.architecture)
@@ -68,14 +71,6 @@ def untrained_ranker(settings: TrainSettings) -> Ranker:
             return ranker
     # a bi-encoder refuses multihead
     return _around_backbone(settings.changed(poly_attention=None, residual=None), "bi")
-
-
-def _has_all_weights_of(start: RankerModel, model: RankerModel) -> bool:
-    """Whether a model that starts from another of its architecture has nothing that is random."""
-    weights = start.state_dict()
-    return start.config.architecture == model.config.architecture and all(
-        name in weights and weights[name].shape == tensor.shape for name, tensor in model.state_dict().items()
-    )
 
 
 def _initial(settings: TrainSettings) -> Ranker:
