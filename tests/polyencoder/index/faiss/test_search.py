@@ -16,7 +16,6 @@ from polyencoder.index.faiss import search as approximate
 from polyencoder.index.faiss.file import FaissFile, build_faiss
 from polyencoder.index.faiss.kinds import KINDS
 from polyencoder.index.faiss.search import FaissSearch
-from polyencoder.index.vectors import quantize, write_vectors
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding
 from polyencoder.search.contexts import Contexts
@@ -31,21 +30,6 @@ faiss = pytest.importorskip("faiss", reason="faiss is not installed: pip install
 
 def contexts_of(vectors: torch.Tensor, mask: torch.Tensor | None = None) -> Contexts:
     return Contexts.of(ContextEncoding(vectors, mask))
-
-
-@pytest.fixture(scope="module")
-def make_search(tmp_path_factory, open_vectors):
-    def make(values, *, kind=None, dtype="float32", newer=None, **overrides):
-        """Index `values` [n, dim], by default as one list; then add the `newer` rows, which FAISS does not cover."""
-        kind, overrides = ("ivf-flat", {"nlist": 1}) if kind is None else (kind, overrides)
-        folder = tmp_path_factory.mktemp("index")
-        write_vectors(folder, 0, *quantize(values, dtype))
-        faiss = build_faiss(open_vectors(folder, dim=values.size(1), dtype=dtype), kind=kind, **overrides)
-        if newer is not None and len(newer):
-            write_vectors(folder, len(values), *quantize(newer, dtype))
-        return FaissSearch(faiss, open_vectors(folder, dim=values.size(1), dtype=dtype))
-
-    return make
 
 
 def check_against_scan(found, searcher, contexts, **query):

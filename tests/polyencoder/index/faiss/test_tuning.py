@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index import Candidate, FolderIndex, open_index
 from polyencoder.index.faiss import tuning
-from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import tune
 from polyencoder.index.open import described
-from polyencoder.index.vectors import quantize, write_vectors
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.scan import search
 from tests.parameters import mostly_long
@@ -31,12 +29,9 @@ KINDS = {"hnsw": {"m": 8}, "ivf-flat": {"nlist": 32}, "ivf-pq": {"nlist": 32, "p
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def searcher(request, tmp_path_factory, open_vectors) -> FaissSearch:
+def searcher(request, make_search) -> FaissSearch:
     torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("index")
-    write_vectors(folder, 0, *quantize(torch.randn(ROWS, DIM), "float32"))
-    vectors = open_vectors(folder, dim=DIM, dtype="float32")
-    return FaissSearch(build_faiss(vectors, kind=request.param, **KINDS[request.param]), vectors)
+    return make_search(torch.randn(ROWS, DIM), kind=request.param, **KINDS[request.param])
 
 
 def drawn(n: int, *, seed: int) -> list[Contexts]:
@@ -106,12 +101,10 @@ def test_the_fastest_that_reaches_it_is_chosen(searcher, seed, recall):
         assert following[1] != one[1] or seconds[one] <= fastest, "more effort only takes longer"
 
 
-def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_them(tmp_path, open_vectors):
+def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_them(make_search):
     """The same index reaches as little with one row removed as with all of them."""
     torch.manual_seed(0)
-    write_vectors(tmp_path, 0, *quantize(torch.randn(6000, DIM), "float32"))
-    vectors = open_vectors(tmp_path, dim=DIM, dtype="float32")
-    searcher = FaissSearch(build_faiss(vectors, kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1), vectors)
+    searcher = make_search(torch.randn(6000, DIM), kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1)
     contexts, living = drawn(20, seed=1), np.arange(6000) > 0
     assert (searcher.search(contexts[0], allowed=living).rows > 0).all()
     for allowed in (None, living):
@@ -121,13 +114,11 @@ def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_t
 
 
 @pytest.mark.slow
-def test_what_cannot_be_reached(tmp_path, open_vectors):
+def test_what_cannot_be_reached(make_search):
     """Of rows in two lists, one may be looked at, and both are far too compressed for short ones."""
     torch.manual_seed(0)
-    write_vectors(tmp_path, 0, *quantize(torch.randn(20_000, DIM), "float32"))
-    vectors = open_vectors(tmp_path, dim=DIM, dtype="float32")
-    faiss = build_faiss(vectors, kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1)
-    tuned = tune(FaissSearch(faiss, vectors), drawn(20, seed=1), recall=1.0)
+    searcher = make_search(torch.randn(20_000, DIM), kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1)
+    tuned = tune(searcher, drawn(20, seed=1), recall=1.0)
     assert not tuned.reached
     assert 0.2 < tuned.measured < 1
     assert tuned.list_length == 4096

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import polyencoder.index.folder.build as build_module
-import polyencoder.index.folder.shards as encoding_module
 import polyencoder.index.folder.shards as shards_module
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
@@ -24,7 +23,7 @@ from polyencoder.index.folder.shards import Share
 from polyencoder.index.vectors import quantize
 from polyencoder.search.rows import Block
 from tests.forked import forkserver
-from tests.polyencoder.index.folder.building import N_TEXTS, SHARD, built, contents, many
+from tests.polyencoder.index.folder.building import N_TEXTS, SHARD, Killed, built, contents, killed_at, many
 
 pytestmark = pytest.mark.slow
 
@@ -115,9 +114,21 @@ def test_the_environment_alone_shares_nothing(monkeypatch, make_index):
 def test_a_finished_index_is_left_as_it_is(monkeypatch, make_index):
     folder = make_index()
     before = contents(folder)
-    monkeypatch.setattr(encoding_module, "candidate_ids", lambda *args, **kwargs: pytest.fail("encoded again"))
+    monkeypatch.setattr(shards_module, "candidate_ids", lambda *args, **kwargs: pytest.fail("encoded again"))
     make_index()
     assert contents(folder) == before
+
+
+def test_whole_shards_of_a_killed_build_are_not_encoded_again(monkeypatch, make_index, tmp_path):
+    """tests/reliability kills it everywhere."""
+    with monkeypatch.context() as patch:
+        killed_at(patch, shards_module, "write_vectors", 3, after=True)
+        with pytest.raises(Killed):
+            make_index()
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "index").glob("vectors-*")}
+    assert len({path.name.split(".")[0] for path in kept}) == 3
+    make_index()
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
 def test_a_lock_that_another_process_holds_is_left_to_it(tmp_path):
@@ -192,7 +203,7 @@ def test_candidates_that_cannot_be_used(make_index, tmp_path, bad, message):
 )
 def test_what_faiss_cannot_build_is_refused_before_texts_are_encoded(monkeypatch, make_index, tmp_path, faiss, message):
     with monkeypatch.context() as patched:
-        patched.setattr(encoding_module, "candidate_ids", None)
+        patched.setattr(shards_module, "candidate_ids", None)
         with pytest.raises(ConfigError, match=message):
             make_index(faiss=faiss)
     assert not (tmp_path / "index").exists()
@@ -250,7 +261,7 @@ def test_memory_does_not_grow_with_the_candidates(tmp_path, ranker, monkeypatch)
         progress(len(texts))
         return np.array([[float(len(text))] * ranker.model.dim for text in texts], dtype=np.float32)
 
-    monkeypatch.setattr(encoding_module, "candidate_ids", lambda text, texts, remember: texts)
+    monkeypatch.setattr(shards_module, "candidate_ids", lambda text, texts, remember: texts)
     monkeypatch.setattr(ranker.encoder, "encode_candidates", encode)
     peaks = []
     for n in (1_000, 10_000):
