@@ -15,6 +15,8 @@ from polyencoder.serving.problems import problem
 
 _PROBES = frozenset({"/health", "/ready"})
 """Paths for load balancers, which send no key and any Host."""
+_OPEN = _PROBES | PATHS | {"/docs", "/openapi.json"}
+"""Paths without the key: these pages ask their user for it."""
 
 
 class Access:
@@ -51,7 +53,7 @@ class Access:
             return problem(
                 403, f"Origin is {origin:.100}: pages of other sites may not use this server: allow_origin adds sites"
             )
-        if self._key is None or path in _PROBES | PATHS:  # the page asks its user for the key
+        if self._key is None or path in _OPEN:
             return None
         kind, _, shown = headers.get("authorization", "").partition(" ")
         if hmac.compare_digest(shown.strip().encode("latin-1"), self._key) and kind.lower() == "bearer":

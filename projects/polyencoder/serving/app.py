@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -52,7 +53,9 @@ def create_app(service: Service) -> ASGIApp:
         "4XX": {"model": Problem, "description": "The request is wrong."},
         "5XX": {"model": Problem, "description": "The server cannot answer now."},
     }
-    app = add_routes(FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None, responses=errors))
+    key = [] if service.config.api_key is None else [Depends(HTTPBearer(auto_error=False))]  # tells /docs
+    app = FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None, responses=errors, dependencies=key)
+    add_routes(app)
     app.state.service = service
     file = service.config.feedback
     app.state.feedback = None if file is None else feedback.Feedback(Path(file))

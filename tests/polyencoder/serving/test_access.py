@@ -45,17 +45,21 @@ def test_a_page_of_another_site_is_refused(shared, origin, status):
     assert "access-control-allow-origin" not in answer.headers
 
 
-def test_a_key_opens_all_but_health(serve):
+def test_a_key_opens_all_but_health_and_pages_that_ask_for_it(serve):
     client = serve("bi", records=None, api_key=KEY)
     right = [f"Bearer {KEY}", f"bearer {KEY}"]
     wrong = ["Bearer a-long-secre", f"Bearer {KEY}x", KEY, "Bearer", "Bearer é".encode("latin-1"), None]
     for shown in [*right, *wrong]:
         headers = {} if shown is None else {"Authorization": shown}
-        for path, status in {"/info": 200, "/metrics": 200, "/docs": 200, "/v1/nothing": 404}.items():
+        for path, status in {"/info": 200, "/metrics": 200, "/v1/nothing": 404}.items():
             assert client.get(path, headers=headers).status_code == (status if shown in right else 401)
         answer = client.post("/v1/rerank", json={}, headers=headers)
         assert answer.status_code == (422 if shown in right else 401)
-    assert client.get("/health").status_code == client.get("/ready").status_code == 200
+    for path in ("/health", "/ready", "/", "/docs"):
+        assert client.get(path).status_code == 200
+    schema = client.get("/openapi.json").json()  # by which the page /docs has a field for the key
+    assert schema["paths"]["/v1/rerank"]["post"]["security"] == [{"HTTPBearer": []}]
+    assert schema["components"]["securitySchemes"]["HTTPBearer"] == {"type": "http", "scheme": "bearer"}
 
 
 def test_probes_may_use_any_address_but_no_other_sites_page(serve):
