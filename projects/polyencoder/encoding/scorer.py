@@ -14,7 +14,7 @@ from polyencoder.checks import check_choice, checked_candidates, checked_count, 
 from polyencoder.config import VectorKind
 from polyencoder.encoding.encoder import BATCH_SIZE, Encoder, checked_scores
 from polyencoder.encoding.protocol import Context, Dialogue, TextRanker
-from polyencoder.encoding.tokens import candidate_ids, distinct_candidates
+from polyencoder.encoding.tokens import DistinctCandidates, candidate_ids, distinct_candidates
 from polyencoder.errors import InputError
 from polyencoder.guesses import hinted
 from polyencoder.packages import require
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _CONTEXTS = 1 << 10  # whose vectors are in memory at once
 _WITH_TOKENS = 1 << 7  # the same, where the vectors of their tokens are, too
+_REMEMBERED = 1 << 12  # candidates of the latest list, at most
 _TEXTS = 1 << 11  # candidates of several contexts whose token vectors are in memory at once
 
 
@@ -58,6 +59,7 @@ class Scorer:
             assert text is not None
             model = TorchEncoder(model, text, device=device)
         self.encoder: Encoder = model
+        self._latest: tuple[Any, list[str], DistinctCandidates] | None = None
 
     @property
     def model(self) -> Any:
@@ -92,9 +94,17 @@ class Scorer:
         candidates = checked_candidates("candidates", candidates)
         if not candidates:
             raise InputError("no candidate to rank: the list of candidates is empty")
-        ids, row_of = distinct_candidates(self.text, candidates)
+        ids, row_of = self._distinct(candidates)
         scores = self.encoder.score_ids(context_ids(self.text, checked_contexts(contexts)), ids)
         return scores if len(ids) == len(candidates) else scores[:, [row_of[text] for text in candidates]]
+
+    def _distinct(self, candidates: list[str]) -> DistinctCandidates:
+        """`distinct_candidates`, remembered for the latest list: each turn of a conversation ranks the same ones."""
+        latest = self._latest
+        if latest is None or latest[0] is not self.text.config or latest[1] != candidates:
+            latest = self.text.config, candidates, distinct_candidates(self.text, candidates)
+            self._latest = latest if len(candidates) <= _REMEMBERED else None
+        return latest[2]
 
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
         """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders.

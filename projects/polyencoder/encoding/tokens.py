@@ -13,6 +13,9 @@ _log = logging.getLogger(__name__)
 PART = 1 << 12  # texts tokenized at a time: a tokenizer's output for a text is a hundred times the size of its ids
 
 
+DistinctCandidates = tuple[list["array[int]"], dict[str, int]]
+
+
 def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: bool) -> list[array[int]]:
     """The tokens of many candidates, in little memory; a warning says once how many are cut."""
     parts = (candidates[i : i + PART] for i in range(0, len(candidates), PART))
@@ -23,7 +26,7 @@ def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: boo
     return rows
 
 
-def distinct_candidates(text: TextEncoder, candidates: Iterable[str]) -> tuple[list[array[int]], dict[str, int]]:
+def distinct_candidates(text: TextEncoder, candidates: Iterable[str]) -> DistinctCandidates:
     """The different tokens of candidates, and the row of each candidate, for equal scores to the last bit."""
     texts = list(dict.fromkeys(candidates))
     rows: dict[bytes, int] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -63,6 +65,17 @@ def test_equal_candidates_are_read_once_and_keep_their_order(make_ranker, senten
     torch.testing.assert_close(scores[:, : len(sentences)], torch.as_tensor(ranker.score(["hi", "hello"], sentences)))
     order = [one.index for one in ranker.rank("hi", candidates)]
     assert all(order.index(i) < order.index(len(candidates) - 1 - i) for i in range(len(sentences)))
+
+
+def test_remembered_tokens_are_those_of_the_list_and_the_configuration(make_ranker, sentences):
+    ranker = make_ranker("bi")
+    whole, others = ranker.score(["hi"], sentences), ranker.score(["hi"], sentences[:2])
+    np.testing.assert_allclose(others, whole[:, :2], rtol=1e-5)
+    np.testing.assert_array_equal(ranker.score(["hi"], sentences), whole)
+    ranker.text.lay_out(replace(ranker.text.config, label_truncate=3))
+    cut = ranker.score(["hi"], sentences)
+    assert not np.allclose(cut, whole)
+    np.testing.assert_array_equal(Ranker(ranker.model, ranker.text).score(["hi"], sentences), cut)
 
 
 def test_an_encoder_keeps_its_pooler(backbone_folder):
