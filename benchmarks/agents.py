@@ -61,7 +61,7 @@ def options(*, folder: Path, training: bool, **flags: Any) -> Any:
     return opt
 
 
-def teacher_of(task: str, *, datatype: str, **flags: Any) -> Any:
+def open_teacher(task: str, *, datatype: str, **flags: Any) -> Any:
     """The teacher of a task."""
     quiet_parlai()
     from parlai.core.params import ParlaiParser

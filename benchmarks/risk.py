@@ -39,7 +39,7 @@ from polyencoder.calibration.risk import CONFIDENCE, Answers, fewest_answers
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_examples
 from polyencoder.data.readers import records
-from polyencoder.evaluation.calibrate import observations_of, observe
+from polyencoder.evaluation.calibrate import collect_observations, observe
 from polyencoder.pictures import new_figure, save_figure
 
 RISKS = (0.01, 0.05, 0.1)
@@ -178,7 +178,7 @@ def banking77(ranker: Ranker, datapath: Path, limit: int) -> Questions:
         return torch.from_numpy(np.maximum.reduceat(similar, [*starts.values()], axis=1)).double()
 
     examples = [Example([row["text"]], row["category"], [*starts]) for row in test[:limit]]
-    answerable = observations_of(examples, enumerate(scores([example.turns[0] for example in examples])))
+    answerable = collect_observations(examples, enumerate(scores([example.turns[0] for example in examples])))
     return Questions(answerable, _outside(scores(_first_turns(datapath, len(test)))))
 
 

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.agents import CONVAI2, make_world, options, size, teacher_of
+from benchmarks.agents import CONVAI2, make_world, open_teacher, options, size
 from benchmarks.common import argument_parser, peer_module, print_report, run_in_process, use_threads
 
 CASES = ("datapath", "small", "backbone")
@@ -187,7 +187,7 @@ def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: in
 
 def _pairs(where: Mapping[str, Any]) -> Any:
     """`{"anchor": context, "positive": label}` for each example, in the shuffled order of the training task."""
-    teacher = teacher_of(CONVAI2, datatype="train", mutators="flatten", **where)
+    teacher = open_teacher(CONVAI2, datatype="train", mutators="flatten", **where)
     while True:
         message = teacher.act()
         yield {"anchor": message["text"], "positive": message["labels"][0]}

@@ -77,7 +77,7 @@ def check_flags(opt: Opt) -> None:
         raise ConfigError(f"--context-vector {opt['context_vector']}: is for evaluation; leave it out in training")
 
 
-def sizes_of(config: RankerConfig, *, origin: str) -> ConvertConfig:
+def read_sizes(config: RankerConfig, *, origin: str) -> ConvertConfig:
     """The sizes of the model from `origin`. CheckpointError if it is not a ConveRT."""
     if config.convert is None:
         raise CheckpointError(f"{origin}: holds no ConveRT's sizes (`convert`); give another model, or train it again")
@@ -86,7 +86,7 @@ def sizes_of(config: RankerConfig, *, origin: str) -> ConvertConfig:
 
 def check_start(opt: Opt, start: LoadedModel) -> None:
     """Raises CheckpointError for flags that contradict the loaded model."""
-    explicit, sizes = flags.explicit_flags(opt), sizes_of(start.config, origin=str(start.origin))
+    explicit, sizes = flags.explicit_flags(opt), read_sizes(start.config, origin=str(start.origin))
     stored = shown_sizes(sizes, CONVERT_SIZES)  # also with --init-model
     if not start.origin.is_finetune:  # fine-tuning may change these
         stored["number_turns"] = start.config.text.number_turns

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from parlai.agents.convert.flags import LEARNING, add_args, check_flags, check_start, sizes_of
+from parlai.agents.convert.flags import LEARNING, add_args, check_flags, check_start, read_sizes
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.flags import check_new_vocabulary, check_origin
 from parlai.agents.ranker.model.family import Fields, ModelFamily, check_family, length
@@ -26,7 +26,7 @@ from polyencoder.text.subwords import (
     SubwordTokenizer,
     count_words,
     learn_subwords,
-    learn_subwords_of_size,
+    learn_subwords_to_size,
 )
 
 SIZE = 31_476  # Section 2.1 of the paper
@@ -61,7 +61,7 @@ class ConvertFamily(ModelFamily):
         if (min_count := opt.get("dict_minfreq") or 0) > 0:
             return learn_subwords(words, SubwordSettings(min_count=min_count))
         size = opt.get("dict_maxtokens") or -1
-        tokenizer, _ = learn_subwords_of_size(words, size if size > 0 else SIZE, least_count=LEAST_COUNT)
+        tokenizer, _ = learn_subwords_to_size(words, size if size > 0 else SIZE, least_count=LEAST_COUNT)
         return tokenizer
 
     def stored_fields(self, config: TextConfig) -> Fields:
@@ -96,13 +96,13 @@ class ConvertFamily(ModelFamily):
             config = convert_ranker(sizes, text.config)
         else:
             check_start(opt, start)
-            sizes = dataclasses.replace(sizes_of(start.config, origin=str(start.origin)), **dropout)
+            sizes = dataclasses.replace(read_sizes(start.config, origin=str(start.origin)), **dropout)
             config = dataclasses.replace(start.config, convert=sizes, text=text.config)
         self.describe_in_opt(opt, config)
         return config, None
 
     def describe_in_opt(self, opt: Opt, config: RankerConfig) -> None:
-        sizes, text = sizes_of(config, origin="the model"), config.text
+        sizes, text = read_sizes(config, origin="the model"), config.text
         opt.update(shown_sizes(sizes, (*CONVERT_SIZES, "dropout")))
         opt["quantization_aware"] = sizes.quantized
         opt["quantization_update"] = sizes.quantization_update if sizes.quantized else None

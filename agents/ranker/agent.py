@@ -7,7 +7,7 @@ from typing import Any
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.dialogue.choice import check_index_options, check_sources, source_of
-from parlai.agents.ranker.dialogue.examples import Examples, label_of
+from parlai.agents.ranker.dialogue.examples import Examples, choose_label
 from parlai.agents.ranker.dialogue.history import RankerHistory
 from parlai.agents.ranker.dialogue.ranking import TEACHER_HITS, Ranked, answer_metrics
 from parlai.agents.ranker.dialogue.sources import Source, contexts_of
@@ -88,7 +88,7 @@ class RankerAgent(RankerModelAgent):
                 obs.force_set("text_vec", [])
             if self.reads_turns():
                 obs.force_set("turns", history.turns())
-        label = label_of(obs, self.random, among=self._source_of(obs).among)
+        label = choose_label(obs, self.random, among=self._source_of(obs).among)
         if label is not None:
             obs.force_set("label_choice", label)
         if self.source.blocks_repeats and "labels" not in obs:

@@ -10,7 +10,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 import torch
-from parlai.agents.ranker.settings import flag_of
+from parlai.agents.ranker.settings import get_flag
 from parlai.core.params import ParlaiParser
 from parlai.core.script import SCRIPT_REGISTRY
 from tqdm import tqdm
@@ -67,7 +67,7 @@ def _end(parser: ParlaiParser, message: str) -> None:
 def _show_error(parser: ParlaiParser | None, kind: Any, error: BaseException, trace: Any) -> None:
     line, message = None, str(error)
     if isinstance(error, PolyencoderError):
-        line = f"{message} (flag {flag})" if (flag := flag_of(error.argument, parser)) else message
+        line = f"{message} (flag {flag})" if (flag := get_flag(error.argument, parser)) else message
     elif isinstance(error, RuntimeError) and message.startswith(NO_MODEL):
         line = f"{message.removeprefix(NO_MODEL)}: there is no such model file; check -mf"
     elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("parlai.agents."):

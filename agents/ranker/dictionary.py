@@ -24,9 +24,9 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, parlai_text, read_ranker_config
 from polyencoder.importing.parlai_dictionary import (
     CODES,
+    guess_tokens,
     is_merge_vocabulary,
     merge_fields,
-    names_of_word,
     read_merge_vocabulary,
 )
 from polyencoder.storage.files import reporting_write_errors, write_text
@@ -163,7 +163,7 @@ class RankerDictionary(DictionaryAgent):
 
     def __setitem__(self, key: str, value: int) -> None:
         """Adds a token (called by ParlAI): person tokens become special ones; padding for fp16 is ignored."""
-        theirs = self._ready().config.truncation == "tokens" and names_of_word(key) & self.tok2ind.keys()
+        theirs = self._ready().config.truncation == "tokens" and guess_tokens(key) & self.tok2ind.keys()
         if not key.startswith("__FP16_PAD_") and not theirs:
             self.add_additional_special_tokens([*self.additional_special_tokens, key])
 

@@ -155,7 +155,7 @@ OTHER_NAMES = {
 """ParlAI's options for the library's arguments, where names differ."""
 
 
-def flag_of(argument: str | None, parser: ParlaiParser | None) -> str | None:
+def get_flag(argument: str | None, parser: ParlaiParser | None) -> str | None:
     """`learning_rate` -> `--learningrate`, if the command whose parser this is has such a flag; else None."""
     if argument is None or parser is None:
         return None

@@ -51,13 +51,13 @@ _VECTORS: dict[str, Flags] = {
 }
 
 
-def cell_of(scale: Scale, table: Table, row: Row, column: Column) -> Cell:
+def get_cell(scale: Scale, table: Table, row: Row, column: Column) -> Cell:
     """A table's cell at a scale, which may replace its task."""
     cell = table.cell(row, column)
     return replace(cell, task=scale.tables.get(table.name, {}).get(cell.task, cell.task))
 
 
-def run_of(scale: Scale, cell: Cell, *, where: str) -> ReproductionRun:
+def get_run(scale: Scale, cell: Cell, *, where: str) -> ReproductionRun:
     """The run whose number a cell shows.
 
     Raises:

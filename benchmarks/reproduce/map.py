@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.data.pairs import examples_to_rank, read_all_pairs, responses_of
-from polyencoder.evaluation.examples import tally_of
+from polyencoder.data.pairs import examples_to_rank, read_all_pairs, read_responses
+from polyencoder.evaluation.examples import tally_scores
 from polyencoder.evaluation.metrics import ranks
 from polyencoder.ranker import Ranker
 from polyencoder.training.losses import softmax_loss
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train, rest = (vectors.take(rows) for rows in torch.arange(len(pairs)).tensor_split([count]))
     matrix, recall = fit_map(train, rest, max_epochs=flags.max_epochs)
     tested = list(read_all_pairs(flags.test))
-    sampler = NegativeSampler(responses_of(tested), count=EVAL_CANDIDATES - 1, seed=SEED, source=flags.test)
+    sampler = NegativeSampler(read_responses(tested), count=EVAL_CANDIDATES - 1, seed=SEED, source=flags.test)
     examples = examples_to_rank(tested, sampler)
     print(json.dumps({"held_out": recall, **evaluate_map(ranker, examples, matrix)}))
 
@@ -119,7 +119,7 @@ def evaluate_map(ranker: Ranker, examples: Sequence[Example], matrix: Tensor) ->
     mapped = torch.from_numpy(ranker.encode(list(ids), kind="candidate")) @ matrix.T
     contexts = torch.from_numpy(ranker.encode([one.turns for one in examples], kind="context"))
     scores = (mapped[[ids[text] for text in one.choices]] @ contexts[i] for i, one in enumerate(examples))
-    return tally_of(examples, enumerate(scores)).report()
+    return tally_scores(examples, enumerate(scores)).report()
 
 
 if __name__ == "__main__":

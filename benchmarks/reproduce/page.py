@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.reproduce.cells import cell_of, run_of, unavailable_reason
+from benchmarks.reproduce.cells import get_cell, get_run, unavailable_reason
 from benchmarks.reproduce.results import Result, read_results
 from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.scales import Scale, read_scale, scale_names
 from benchmarks.reproduce.tables import UNITS, Cell, Column, Row, Table, read_table, table_names
-from benchmarks.reproduce.values import Value, mean_of
+from benchmarks.reproduce.values import Value, compute_mean
 
 PAGE = Path(__file__).parents[2] / "docs/results.md"
 PICTURES = PAGE.parent / "results"
@@ -90,16 +90,16 @@ def measured(table: Table, scale: Scale, results: Path) -> Measured:
     rows = [row for row in table.rows if row.at(scale.name)]
     for row in rows:
         for column in () if row.only else table.columns:  # also those where the paper has no number
-            cell = cell_of(scale, table, row, column)
+            cell = get_cell(scale, table, row, column)
             if unavailable_reason(scale, cell):
                 continue
-            run = run_of(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
+            run = get_run(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
             stored = results_of.setdefault(run.name, read_results(results, scale.name, run))
             inferred = not any(cell.metric in one.metrics for one in stored)
             metric = cell.inferred if inferred else cell.metric
             numbers = [one.metrics[metric] * UNITS[column.unit] for one in stored if metric in one.metrics]
             if numbers:
-                values[row.name, column.title] = replace(mean_of(numbers, digits=column.digits), inferred=inferred)
+                values[row.name, column.title] = replace(compute_mean(numbers, digits=column.digits), inferred=inferred)
                 if cell.model and not cell.run:
                     titles = inputs.setdefault(_inputs(scale, cell, run), [])
                     titles += [] if row.title in titles else [row.title]

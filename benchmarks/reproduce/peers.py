@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from benchmarks.agents import CONVAI2, teacher_of
+from benchmarks.agents import CONVAI2, open_teacher
 from benchmarks.common import peer_module
 from benchmarks.ranking_peer import TOKENS, PyLate, multi_vector_encoder
 from polyencoder.evaluation.metrics import Tally, of_example, ranks
@@ -254,7 +254,7 @@ def _in_order(dataset: Any, batch_size: int, drop_last: bool, **_: Any) -> Batch
 
 
 def _examples(datapath: str, datatype: str, *, seed: int) -> Iterator[Example]:
-    teacher = teacher_of(CONVAI2, datatype=datatype, mutators="flatten", datapath=datapath, teacher_seed=seed)
+    teacher = open_teacher(CONVAI2, datatype=datatype, mutators="flatten", datapath=datapath, teacher_seed=seed)
     for _ in range(teacher.num_examples()):
         message = teacher.act()
         label = (message.get("labels") or message.get("eval_labels"))[0]

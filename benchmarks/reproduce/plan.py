@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from benchmarks.reproduce.cells import cell_of, run_of, unavailable_reason
+from benchmarks.reproduce.cells import get_cell, get_run, unavailable_reason
 from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.scales import Scale
 from benchmarks.reproduce.tables import Row, Table, read_table, table_names
@@ -21,7 +21,7 @@ class Planned:
     seeds: int
 
 
-def runs_of(table: Table, scale: Scale, row: Row) -> list[Planned]:
+def plan_runs(table: Table, scale: Scale, row: Row) -> list[Planned]:
     """The distinct runs of a row's cells, in the order of the columns, with their numbers of seeds.
 
     No runs for rows that have only the paper's numbers or belong to another scale, for cells without a number of the
@@ -29,10 +29,10 @@ def runs_of(table: Table, scale: Scale, row: Row) -> list[Planned]:
     """
     runs: dict[str, Planned] = {}
     for column in table.measured(row) if row.at(scale.name) else ():
-        cell = cell_of(scale, table, row, column)
+        cell = get_cell(scale, table, row, column)
         if unavailable_reason(scale, cell):
             continue
-        run = run_of(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
+        run = get_run(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
         seeds = {**table.seeds, **cell.seeds}.get(scale.name, run.seeds) if run.trains else run.seeds
         if runs.setdefault(run.name, Planned(run, seeds)).run != run:
             raise ConfigError(f"{table.name}, row {row.name}: two runs are called {run.name}; give one a variation")
@@ -67,7 +67,7 @@ def plan(table: Table, scale: Scale, rows: Iterable[Row], *, seeds: int | None) 
             planned[run.name] = Planned(run, wanted)
 
     for row in rows:
-        for item in runs_of(table, scale, row):
+        for item in plan_runs(table, scale, row):
             add(item.run, seeds if seeds and item.run.trains else item.seeds, [])
     return list(planned.values())
 
@@ -87,7 +87,7 @@ def all_runs(scale: Scale) -> Mapping[str, ReproductionRun]:
     runs = dict(scale.runs)
     for table in _tables():
         for row in table.rows:
-            for item in runs_of(table, scale, row):
+            for item in plan_runs(table, scale, row):
                 if runs.setdefault(item.run.name, item.run) != item.run:
                     raise ConfigError(f"{table.name}, row {row.name}: another table has another run {item.run.name}")
     return runs

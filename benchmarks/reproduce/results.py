@@ -16,7 +16,7 @@ from benchmarks.common import machine
 from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.yaml_schema import parse_fields
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.packages import PACKAGES, version_of
+from polyencoder.packages import PACKAGES, get_version
 from polyencoder.storage.files import write_text
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -102,7 +102,7 @@ def read_results(folder: Path, scale: str, run: ReproductionRun) -> list[Result]
 
 def machine_and_versions() -> tuple[dict[str, Any], dict[str, str]]:
     """The machine and the package versions, which numbers also depend on."""
-    packages = {package: number for package in _PACKAGES if (number := version_of(package))}
+    packages = {package: number for package in _PACKAGES if (number := get_version(package))}
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     hardware = {name: value for name, value in {**machine(), **gpu}.items() if name in _MACHINE and value is not None}
     return hardware, {"python": platform.python_version(), **packages}

@@ -56,7 +56,7 @@ def read_value(text: str | int | float) -> Value:
     )
 
 
-def mean_of(numbers: Sequence[float], *, digits: int) -> Value:
+def compute_mean(numbers: Sequence[float], *, digits: int) -> Value:
     """Mean and sample standard deviation (n - 1) of one or more numbers; a single number has no deviation.
 
     Raises:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import Work, interleaved_ms, peak_extra_mb
-from benchmarks.search.indexed import TOP_K, each_of
+from benchmarks.search.indexed import TOP_K, search_each
 from polyencoder.index import Candidate, Fingerprints, Hit, Index, open_index
 from polyencoder.index.open import make_index
 from polyencoder.index.vectors import Vectors
@@ -55,7 +55,7 @@ def measure(
     arrays = Contexts.of(contexts)
     single = [arrays.select([i]) for i in range(len(arrays))]
     truth = [[str(row) for row in search(one, vectors, k=TOP_K).rows[0].tolist()] for one in single]
-    scan = partial(each_of, partial(search, rows=vectors, k=TOP_K), single[:TIMED])
+    scan = partial(search_each, partial(search, rows=vectors, k=TOP_K), single[:TIMED])
     rows: list[dict[str, Any]] = []
     for engine in engines:
         for kind, where, options in _indexes(engine, folder, postgres):
@@ -70,7 +70,7 @@ def measure(
                 ids = [[hit.id for hit in hits] for hits in all_hits]
                 peers: Mapping[str, Work] = {
                     "scan": scan,
-                    "index": partial(each_of, partial(index.search, top_k=TOP_K, exactness=way), single[:TIMED]),
+                    "index": partial(search_each, partial(index.search, top_k=TOP_K, exactness=way), single[:TIMED]),
                 }
                 times = interleaved_ms(peers, repeats=repeats)
                 rows.append(

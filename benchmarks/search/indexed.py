@@ -98,7 +98,7 @@ def _exact_rows(
         "scan_int8": lambda context: search(context, small, k=TOP_K).rows,
     }
     ones = [contexts.select([i]) for i in range(min(2, len(contexts)))]
-    times = interleaved_ms({name: partial(each_of, way, ones) for name, way in ways.items()}, repeats=repeats)
+    times = interleaved_ms({name: partial(search_each, way, ones) for name, way in ways.items()}, repeats=repeats)
     if contexts.n_codes > 1:  # for one code these are the score itself
         ways["maxsim-max"] = lambda context: _largest_logit(context, vectors)
         ways["maxsim-sum"] = lambda context: _logit_sum(context, vectors)
@@ -123,7 +123,7 @@ def _faiss_rows(searcher: FaissSearch, contexts: Contexts, truth: Array, *, repe
             return searcher.search(context, top_k=TOP_K, list_length=length, effort=effort).rows
 
         # The scan takes its turns too, so that the ratio is of times on the same, perhaps busy, machine.
-        peers: dict[str, Callable[[], object]] = {"index": partial(each_of, find, ones), "scan": scan_one}
+        peers: dict[str, Callable[[], object]] = {"index": partial(search_each, find, ones), "scan": scan_one}
         times = interleaved_ms(peers, repeats=repeats)
         ms = times["index"] / len(ones)
         yield {
@@ -148,7 +148,7 @@ def _certified(contexts: Contexts, vectors: Vectors) -> dict[str, Any]:
     }
 
 
-def each_of(way: Callable[[Contexts], object], contexts: Sequence[Contexts]) -> None:
+def search_each(way: Callable[[Contexts], object], contexts: Sequence[Contexts]) -> None:
     """Answer one context after the other."""
     for context in contexts:
         way(context)
@@ -166,7 +166,7 @@ def faiss_threads(count: int) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def recall_of(retrieved: Array, truth: Array) -> Array:
+def compute_recall(retrieved: Array, truth: Array) -> Array:
     """The share [contexts] of the true rows [contexts, k] that are among those found."""
     shares: Array = (truth[:, :, None] == retrieved[:, None]).any(axis=2).mean(axis=1)
     return shares
@@ -174,7 +174,7 @@ def recall_of(retrieved: Array, truth: Array) -> Array:
 
 def _agreement(retrieved: Array, truth: Array) -> dict[str, float]:
     return {
-        "recall10": float(recall_of(retrieved, truth).mean()),
+        "recall10": float(compute_recall(retrieved, truth).mean()),
         "top1": float((retrieved[:, 0] == truth[:, 0]).mean()),
     }
 

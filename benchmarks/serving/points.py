@@ -75,7 +75,7 @@ def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> Itera
             if n == 1:
                 sides[IN_PROCESS] = partial(called, case)
             load = machine()["load"]
-            outcomes = _in_turns(plan, sides, partial(bodies_of, case, new))
+            outcomes = _in_turns(plan, sides, partial(make_bodies, case, new))
             yield [
                 {"case": case, "system": name, "clients": n, **_row(outcome), "load": load}
                 for name, outcome in outcomes.items()
@@ -114,7 +114,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def bodies_of(case: str, new: Iterator[str], count: int, *, documents: int = DOCUMENTS) -> list[bytes]:
+def make_bodies(case: str, new: Iterator[str], count: int, *, documents: int = DOCUMENTS) -> list[bytes]:
     """Requests of a case, with texts that were in none before."""
     asked = []
     for _ in range(count):

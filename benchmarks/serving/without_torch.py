@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.common import argument_parser, machine, minilm_folder, print_report, run_in_process
 from benchmarks.search.texts import made_candidates
 from benchmarks.serving.clients import Load
-from benchmarks.serving.points import MANY, PATHS, asking, bodies_of, unseen
+from benchmarks.serving.points import MANY, PATHS, asking, make_bodies, unseen
 from benchmarks.serving.servers import Server, started
 from polyencoder.export.folder import export_folder
 from polyencoder.ranker import Ranker
@@ -71,12 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             python = flags.runtime if name.startswith("without") else sys.executable
             asked = "/openapi.json" if name == PEER else "/ready"
             servers[name] = stack.enter_context(started(*command, asked=asked, python=python))
-            _load(clients, servers[name], bodies_of(case, texts, 1, documents=DOCUMENTS), 1, case=case)
+            _load(clients, servers[name], make_bodies(case, texts, 1, documents=DOCUMENTS), 1, case=case)
             rows.append({"server": name, "start_cpu_s": _cpu(servers[name]), "resident_mb": _resident(servers[name])})
         for n in (1, MANY):
             measured: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
             for _ in range(rounds):
-                bodies = bodies_of(case, texts, count, documents=DOCUMENTS)
+                bodies = make_bodies(case, texts, count, documents=DOCUMENTS)
                 for name, server in servers.items():
                     before = _cpu(server)
                     per_second = _load(clients, server, bodies, n, case=case)

@@ -59,6 +59,6 @@ def __getattr__(name: str) -> Any:
             error = ImportError if name[0].isupper() else AttributeError
             raise error(f"polyencoder has no {name}: {NAMES[name]}")
         return _get(name)
-    from polyencoder.packages import version_of
+    from polyencoder.packages import get_version
 
-    return version_of("parlai-polyencoder") or version_of("polyencoder-runtime") or "unknown"
+    return get_version("parlai-polyencoder") or get_version("polyencoder-runtime") or "unknown"

@@ -371,7 +371,7 @@ def _assemble(
     text = TextEncoder(read_tokenizer(tokenizer), config.text)
     with torch.device("meta"):  # shapes alone: a configuration of other ones may be of any size
         model = build_model(config)
-    model.take_form_of(weights)
+    model.match_quantization(weights)
     check_shapes(model.state_dict(), weights, origin=origin)
     # drawing initial weights takes longer than reading the file's
     model = model.to_empty(device="cpu") if model.is_all_weights else build_model(config)

@@ -17,7 +17,7 @@ from polyencoder.errors import ConfigError
 PACKAGES = ("parlai-polyencoder", "polyencoder-runtime", "parlai", "torch", "transformers", "tokenizers", "numpy")
 
 
-def version_of(package: str) -> str | None:
+def get_version(package: str) -> str | None:
     """The installed version of a package, by its name on PyPI; None if it is not installed."""
     try:
         return version(package)
@@ -27,7 +27,7 @@ def version_of(package: str) -> str | None:
 
 def versions_line() -> str:
     """The versions line for bug reports: `parlai-polyencoder 0.1.0, torch 2.13.0, ..., Python 3.11.7`."""
-    installed = [f"{package} {number}" for package in PACKAGES if (number := version_of(package))]
+    installed = [f"{package} {number}" for package in PACKAGES if (number := get_version(package))]
     return ", ".join([*installed, f"Python {platform.python_version()}"])
 
 
@@ -61,7 +61,7 @@ def require(module: str, *, extra: str = "") -> Any:
 
 def missing(module: str, *, extra: str = "") -> ConfigError:
     """The error for a package that is not installed; takes the arguments of `require`."""
-    ours = "parlai-polyencoder" if version_of("polyencoder-runtime") is None or not extra else "polyencoder-runtime"
+    ours = "parlai-polyencoder" if get_version("polyencoder-runtime") is None or not extra else "polyencoder-runtime"
     install = f"'{ours}[{extra}]'" if extra else ours
     return ConfigError(f"the package `{module.partition('.')[0]}` is not installed: pip install {install}")
 

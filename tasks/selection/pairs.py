@@ -19,7 +19,7 @@ from parlai.tasks.selection.teacher import SelectionTeacher
 from polyencoder.data.epochs import Counts
 from polyencoder.data.layouts import Columns
 from polyencoder.data.pairs import HUB, pair_counts, read_pairs
-from polyencoder.data.readers import DataFile, OnBad, expand, format_of
+from polyencoder.data.readers import DataFile, OnBad, detect_format, expand
 from polyencoder.errors import ConfigError, InputError
 
 
@@ -69,7 +69,7 @@ class JsonlTeacher(SelectionTeacher):
         if file:
             return expand(file)
         # ParlAI's own teachers put files such as train.jsonl.lengths beside their data
-        paths = sorted(str(path) for path in Path(folder).glob(f"{split}.*") if format_of(path) != "txt")
+        paths = sorted(str(path) for path in Path(folder).glob(f"{split}.*") if detect_format(path) != "txt")
         if not paths:
             raise InputError(
                 f"--selection-folder {folder}: has no {split}.jsonl, {split}.csv, ...; it needs one for "

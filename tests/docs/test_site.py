@@ -16,7 +16,7 @@ from markdown.extensions.toc import slugify
 
 import polyencoder.index
 import polyencoder.training
-from polyencoder.cli.main import COMMANDS, flags_of
+from polyencoder.cli.main import COMMANDS, get_flags
 from polyencoder.serving.app import add_routes
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def test_the_site_lists_each_command_with_its_flags():
         _, _, section = made.partition(f"\n### polyencoder {command}\n")
         section = section.partition("\n### ")[0]
         assert [
-            flag for flag in flags_of(command).values() if f"`{flag}" not in section and f", {flag}" not in section
+            flag for flag in get_flags(command).values() if f"`{flag}" not in section and f", {flag}" not in section
         ] == []
 
 

@@ -51,6 +51,6 @@ def test_a_killed_worker_changes_nothing(make_ranker, tmp_path):
     build_index(tmp_path / "index", vectors_from(tmp_path / "parts" / "*.parquet"), ranker)
     build_index(tmp_path / "plain", [{"id": i, "text": text} for i, text in zip(ids, texts, strict=True)], ranker)
     with open_index(tmp_path / "index", ranker) as index, open_index(tmp_path / "plain", ranker) as plain:
-        assert index.texts_of(ids) == plain.texts_of(ids) == dict(zip(ids, texts, strict=True))
-        encoded, expected = index.vectors_of(ids), plain.vectors_of(ids)
+        assert index.get_texts(ids) == plain.get_texts(ids) == dict(zip(ids, texts, strict=True))
+        encoded, expected = index.get_vectors(ids), plain.get_vectors(ids)
         np.testing.assert_allclose([encoded[id_] for id_ in ids], [expected[id_] for id_ in ids], rtol=1e-5, atol=1e-6)

@@ -7,13 +7,13 @@ import platform
 
 import torch
 
-from polyencoder.packages import errors_alone, version_of
+from polyencoder.packages import errors_alone, get_version
 from tests.commands import run_command
 
 
 def test_a_package_that_is_not_installed_has_none():
-    assert version_of("torch") == torch.__version__
-    assert version_of("no-such-package") is None
+    assert get_version("torch") == torch.__version__
+    assert get_version("no-such-package") is None
 
 
 def test_one_logger_alone_is_silenced_and_only_within(caplog):
@@ -32,6 +32,6 @@ def test_one_logger_alone_is_silenced_and_only_within(caplog):
 
 def test_the_command_line_prints_its_own_first_and_what_is_below_it():
     first, *below, python = run_command("--version").stdout.strip().split(", ")
-    assert first == f"parlai-polyencoder {version_of('parlai-polyencoder')}"
+    assert first == f"parlai-polyencoder {get_version('parlai-polyencoder')}"
     assert f"torch {torch.__version__}" in below
     assert python == f"Python {platform.python_version()}"

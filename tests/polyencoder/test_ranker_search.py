@@ -151,7 +151,7 @@ def test_numbers_are_ids_everywhere(ranker, tmp_path):
         index.add([{"id": np.int64(3), "text": "three"}])
         index.update([Candidate(2, "zwei")])
         index.put([{"id": 1, "text": "eins"}])
-        assert index.texts_of(["1", "2", "3"]) == {"1": "eins", "2": "zwei", "3": "three"}
+        assert index.get_texts(["1", "2", "3"]) == {"1": "eins", "2": "zwei", "3": "three"}
         assert index.remove([1, np.int64(2), "3"]) == 3
         with pytest.raises(InputError, match="id 0"):
             index.remove([True])

@@ -94,7 +94,7 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
             build_index(path, records(texts), world.ranker, shard_size=8)
             continue
         texts = (
-            states[-1] if len(states) == 1 or reader.texts_of({**states[0], **states[1]}) == states[1] else states[0]
+            states[-1] if len(states) == 1 or reader.get_texts({**states[0], **states[1]}) == states[1] else states[0]
         )
         counts.count(made[min(done, len(made) - 1)].name)
     reader.close()

@@ -117,7 +117,7 @@ class Operation:
         if (problem := self.world.problem(folder, *([OLD] if self.begun else []), self.new)) is not None:
             return problem
         with open_index(folder, self.world.fingerprints) as index:
-            return "new" if index.texts_of({*OLD, *self.new}) == self.new else "old"
+            return "new" if index.get_texts({*OLD, *self.new}) == self.new else "old"
 
     def next_change(self, folder: Path) -> str | None:
         """What is wrong after the same operation again, and another one."""

@@ -70,7 +70,7 @@ class Searched:
             index.add(later)
             records += later
         self.records = {str(record.id): record for record in records}
-        stored = index.vectors_of(self.records)
+        stored = index.get_vectors(self.records)
         self.stored = np.stack([stored[id_] for id_ in self.records]).astype(np.float64)
 
     def search(self, rng: np.random.Generator, counts: Counts) -> str | None:
@@ -279,9 +279,9 @@ class AgainstADict(RuleBasedStateMachine):
     @invariant()
     def same_as_the_dict(self):
         assert len(self.index) == len(self.oracle)
-        assert self.index.texts_of(["none", *self.oracle]) == {id_: text for id_, (text, *_) in self.oracle.items()}
+        assert self.index.get_texts(["none", *self.oracle]) == {id_: text for id_, (text, *_) in self.oracle.items()}
         vectors = {id_: self.encoded[text] if own is None else own for id_, (text, _, own) in self.oracle.items()}
-        stored = self.index.vectors_of(["none", *self.oracle])
+        stored = self.index.get_vectors(["none", *self.oracle])
         assert stored.keys() == vectors.keys()
         for id_, vector in stored.items():
             np.testing.assert_allclose(vector, vectors[id_], atol=self.tolerance)

@@ -122,10 +122,10 @@ class World:
                 return "a search beside the writer gives another text's scores"
             return None
         names = {id_ for state in states for id_ in state}
-        texts = index.texts_of(names)
+        texts = index.get_texts(names)
         if texts not in states or len(index) != len(texts):
             return f"{len(index)} candidates: {sorted(texts.items())[:3]}..., not those of any state"
-        for id_, vector in index.vectors_of(texts).items():
+        for id_, vector in index.get_vectors(texts).items():
             if not np.allclose(vector, self.vectors[texts[id_]], atol=tolerance):
                 return f"the vector of {id_!r} is not that of its text {texts[id_]!r}"
         if texts:

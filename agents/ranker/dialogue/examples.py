@@ -22,7 +22,7 @@ WITHOUT_NEGATIVES = "without_negatives"
 """The metric that counts skipped examples, whose label is the only candidate of their batch."""
 
 
-def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None = None) -> str | None:
+def choose_label(obs: Message, rng: random.Random, *, among: Container[str] | None = None) -> str | None:
     """The label to rank: of the best grade, or among the example's or fixed candidates; invalid grades are none."""
     labels = _labels(obs)
     if not labels:
@@ -32,12 +32,12 @@ def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None =
     candidates = set(obs.get("label_candidates") or ()) if among is None else among
     right = [label for label in labels if label in candidates] or labels
     with contextlib.suppress(InputError):
-        if (grades := grades_of(obs)) is not None:
+        if (grades := read_grades(obs)) is not None:
             return max(right, key=grades.__getitem__)
     return rng.choice(right)
 
 
-def grades_of(obs: Message) -> dict[str, float] | None:
+def read_grades(obs: Message) -> dict[str, float] | None:
     """The numbers of a message's labels; None if it has none. Raises InputError if they are invalid."""
     grades_given, labels = obs.get(GRADES), _labels(obs)
     if grades_given is None:
@@ -54,9 +54,9 @@ def grades_of(obs: Message) -> dict[str, float] | None:
     return grades
 
 
-def right_of(obs: Message, *, among: Container[str] | None = None) -> dict[str, float] | None:
+def get_right_candidates(obs: Message, *, among: Container[str] | None = None) -> dict[str, float] | None:
     """The right candidates, if not the label alone; without the candidates `among`, ungraded labels count as one."""
-    grades = grades_of(obs)
+    grades = read_grades(obs)
     if grades is None and among is None:
         return None
     numbers = dict.fromkeys(_labels(obs), 1.0) if grades is None else grades
@@ -114,7 +114,7 @@ class Examples:
         if "labels" in obs and not (label or "").strip():
             return "has no label to train on"
         try:
-            best = max((grades_of(obs) or {}).values(), default=0)
+            best = max((read_grades(obs) or {}).values(), default=0)
         except InputError as error:
             return str(error)
         if self._objective == "bce" and "labels" in obs and best > 1:

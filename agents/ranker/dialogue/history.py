@@ -9,7 +9,7 @@ from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import History
 
-from polyencoder.text import lines_of, persona_lines
+from polyencoder.text import normalize_lines, persona_lines
 
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -77,7 +77,7 @@ class RankerHistory(History):
 
     def lines(self) -> set[str]:
         """All earlier lines, normalized by `same`, for repeat blocking."""
-        return lines_of(self.history_raw_strings)
+        return normalize_lines(self.history_raw_strings)
 
 
 EARLIER = "earlier"

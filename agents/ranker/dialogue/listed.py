@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 import torch
-from parlai.agents.ranker.dialogue.examples import right_of
-from parlai.agents.ranker.dialogue.ranking import Ranked, best_of_pool, pool_metrics
+from parlai.agents.ranker.dialogue.examples import get_right_candidates
+from parlai.agents.ranker.dialogue.ranking import Ranked, pool_metrics, rank_pool
 from parlai.agents.ranker.dialogue.sources import Source, contexts_of
 from parlai.core.message import Message
 from parlai.core.opt import Opt
@@ -41,7 +41,7 @@ class ListedSource(Source):
         scores = self._scores(batch, pool)
         pool = pool.to(scores.device)
         scores = pool.masked(scores)
-        results = best_of_pool(scores, pool, top_k=top_k if self.confidence is None else scores.size(1))
+        results = rank_pool(scores, pool, top_k=top_k if self.confidence is None else scores.size(1))
         if self.confidence is not None:
             counted = zip(results, pool.counts(len(results)), strict=True)
             results = [self.confidence.answers(pairs, among=n)[:top_k] for pairs, n in counted]
@@ -87,7 +87,7 @@ class InBatchSource(ListedSource):
         return None
 
     def right(self, obs: Message) -> dict[str, float] | None:
-        return right_of(obs)
+        return get_right_candidates(obs)
 
 
 class OwnSource(ListedSource):
@@ -118,7 +118,7 @@ class OwnSource(ListedSource):
         return None
 
     def right(self, obs: Message) -> dict[str, float] | None:
-        return right_of(obs, among=self.required_candidates(obs))
+        return get_right_candidates(obs, among=self.required_candidates(obs))
 
 
 def _drawing_task(obs: Message) -> str:

@@ -45,7 +45,7 @@ def pool_metrics(
     return [parlai_metrics(one) for one in metrics]
 
 
-def best_of_pool(scores: Tensor, pool: CandidatePool, *, top_k: int) -> list[Scored]:
+def rank_pool(scores: Tensor, pool: CandidatePool, *, top_k: int) -> list[Scored]:
     """At most `top_k` candidates of each example, from scores [batch, n], the right one last among equals."""
     right = None if pool.labels is None else pool.right()
     values, columns = best(scores, top_k)

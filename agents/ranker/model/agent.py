@@ -25,7 +25,7 @@ from parlai.agents.ranker.model.family import (
     fine_tuned_part,
 )
 from parlai.agents.ranker.model.loop import TrainLoopState, checkpoint_path, settle_datatype
-from parlai.agents.ranker.model.optimization import UNTIL_THE_END, check_precision, goal_of
+from parlai.agents.ranker.model.optimization import UNTIL_THE_END, check_precision, read_goal
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.settings import check_read
@@ -54,7 +54,7 @@ from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker import Ranker
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.storage.safe_load import plain_numbers
-from polyencoder.training.building import updates_of
+from polyencoder.training.building import make_updates
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.precision import Precision
 from polyencoder.training.trainer import Trainer
@@ -306,7 +306,7 @@ class RankerModelAgent(TorchRankerAgent):
             told = {obs["id"]: obs[EPOCH_EXAMPLES] for obs in observations if EPOCH_EXAMPLES in obs}
             self._epochs |= told
             if told and len(self._epochs) == len(self.opt["task"].split(",")):
-                self.trainer.goal = goal_of(self.opt, epoch=sum(self._epochs.values()))
+                self.trainer.goal = read_goal(self.opt, epoch=sum(self._epochs.values()))
         return super().batch_act(observations)
 
     def begin_batch(self, *, is_empty: bool) -> bool:
@@ -349,13 +349,13 @@ class RankerModelAgent(TorchRankerAgent):
             self.ranker.add_adapters(**self._training.lora.options)
         if self._restored is not None:
             restore_adapters(self.ranker, self._training.lora, self._restored, path=str(self.opt.get("model_file")))
-        goal = goal_of(self.opt, epoch=None)
+        goal = read_goal(self.opt, epoch=None)
         schedule, total = self._training.schedule, self._run.planned_updates or goal.updates
         if is_for_show(self.opt):
             total = 1  # never made
         elif schedule.name not in UNTIL_THE_END and schedule.warmup_updates is not None:
             total = None  # such a warm-up may be longer than the run
-        self.updates = updates_of(
+        self.updates = make_updates(
             self.ranker, self._training, precision=self.precision, total=total, by_time=goal.seconds is not None
         )
         self.optimizer = self.updates.optimizer

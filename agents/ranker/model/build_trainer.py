@@ -10,7 +10,7 @@ import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.dialogue.examples import WITHOUT_NEGATIVES
 from parlai.agents.ranker.model.loop import TrainLoopState, trains
-from parlai.agents.ranker.model.optimization import goal_of, update_settings
+from parlai.agents.ranker.model.optimization import read_goal, update_settings
 from parlai.agents.ranker.settings import read_settings
 from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, SumMetric
 from parlai.core.opt import Opt
@@ -75,7 +75,7 @@ def build_trainer(
     if run.is_in_loop and is_primary_worker():
         callbacks += _watched(agent.opt)
     trainer = Trainer(agent.library_ranker(), config, callbacks=callbacks, updates=agent.updates)
-    trainer.goal = goal_of(agent.opt, epoch=None)
+    trainer.goal = read_goal(agent.opt, epoch=None)
     if restored is not None:
         trainer.load_run_state(restored)
     if run.is_in_loop:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from parlai.agents.ranker.dialogue.examples import Examples, label_of
+from parlai.agents.ranker.dialogue.examples import Examples, choose_label
 from parlai.agents.ranker.dialogue.ranking import parlai_metrics
 from parlai.agents.ranker.dialogue.sources import Source
-from parlai.agents.ranker.model.optimization import goal_of, needs_length
+from parlai.agents.ranker.model.optimization import needs_length, read_goal
 from parlai.core.agents import Agent
 from parlai.core.message import Message
 from parlai.core.metrics import Metrics
@@ -39,7 +39,7 @@ class Rehearsal(Agent):
     def act(self) -> Message:
         """Replies with the label, and the metrics of a ranker that ranks it first."""
         obs, reply = Message(self.observation), Message({"id": "rehearsal", "episode_done": False})
-        label = label_of(obs, Random(0), among=self._source.among)
+        label = choose_label(obs, Random(0), among=self._source.among)
         obs.force_set("label_choice", label)
         if label is None or not self._examples.is_usable(obs, self._source):
             return reply
@@ -91,7 +91,7 @@ def planned_updates(opt: Opt) -> int | None:
     if (opt.get("num_epochs") or -1) > 0 and needs_length(opt) and not opt.get("dynamic_batching"):
         with _opened(opt, "train", Agent(opt)) as world:
             epoch = world.num_examples()
-    return goal_of(opt, epoch=epoch).total_updates(
+    return read_goal(opt, epoch=epoch).total_updates(
         batch=max(1, opt.get("batchsize") or 1) * num_workers(), accumulate=max(1, opt.get("update_freq") or 1)
     )
 

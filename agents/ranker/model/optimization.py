@@ -98,7 +98,7 @@ def needs_length(opt: Opt) -> bool:
     return schedule in UNTIL_THE_END or (schedule != "none" and (opt.get("warmup_updates") or -1) > 0)
 
 
-def goal_of(opt: Opt, *, epoch: int | None) -> Goal:
+def read_goal(opt: Opt, *, epoch: int | None) -> Goal:
     """The goal of ParlAI's training loop, from the options; `epoch`: the number of examples in one, if known."""
 
     def limit(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from polyencoder.adapters.relevance import Relevance, best_documents, relevance_of
+from polyencoder.adapters.relevance import Relevance, best_documents, make_relevance
 from polyencoder.errors import InputError
 from polyencoder.packages import require
 from polyencoder.ranker import Ranker
@@ -42,7 +42,7 @@ class PolyencoderRanker:
         """Loads the model, if it is not loaded."""
         if self._relevance is None:
             key = None if self.api_key is None else self.api_key.resolve_value()
-            self._relevance = relevance_of(self.model, api_key=key, served_model=self.served_model)
+            self._relevance = make_relevance(self.model, api_key=key, served_model=self.served_model)
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:

@@ -7,7 +7,7 @@ from typing import Any
 from polyencoder.errors import InputError
 from polyencoder.evaluation.runs import rerank_run, search_run
 from polyencoder.index.entries import Candidate
-from polyencoder.packages import require, version_of
+from polyencoder.packages import get_version, require
 from polyencoder.ranker import Ranker
 
 require("mteb", extra="mteb")
@@ -43,7 +43,7 @@ class MtebRanker:
         self.mteb_model_meta = ModelMeta.create_empty(
             {
                 "name": name,
-                "revision": version_of("parlai-polyencoder"),
+                "revision": get_version("parlai-polyencoder"),
                 "framework": ["PyTorch"],
                 "embed_dim": self.ranker.model.dim if self.ranker.model.has_vectors else None,
             }

@@ -94,7 +94,7 @@ def best_documents(
     return [*((places[place], value) for place, value in ranked), *last][:top_n]
 
 
-def relevance_of(model: Ranker | str, *, api_key: str | None = None, served_model: str | None = None) -> Relevance:
+def make_relevance(model: Ranker | str, *, api_key: str | None = None, served_model: str | None = None) -> Relevance:
     """Relevance by a ranker (also by folder or hub id), or by a server (URL).
 
     Raises:
@@ -122,4 +122,4 @@ class Reranker(BaseModel):
 
     def model_post_init(self, context: Any, /) -> None:
         key = None if self.api_key is None else self.api_key.get_secret_value()
-        self._relevance = relevance_of(self.model, api_key=key, served_model=self.served_model)
+        self._relevance = make_relevance(self.model, api_key=key, served_model=self.served_model)

@@ -68,7 +68,7 @@ def largest_risk(wrong: int | Array, answers: int | Array, *, confidence: float)
     return np.where(wrong >= answers, 1.0, bound)
 
 
-def chance_of(wrong: int, answers: int, *, risk: float) -> float:
+def compute_p_value(wrong: int, answers: int, *, risk: float) -> float:
     """The probability of at least this number of wrong answers if their share is `risk` (an exact test)."""
     from scipy.stats import binomtest
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from polyencoder.calibration import Calibration, calibration_file
-from polyencoder.calibration.risk import CONFIDENCE, chance_of, largest_risk
+from polyencoder.calibration.risk import CONFIDENCE, compute_p_value, largest_risk
 from polyencoder.cli.shared.loading import check_index, check_reads_candidates, left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
 from polyencoder.data.pairs import read_examples
@@ -148,7 +148,7 @@ def _test_promises(path: str, calibration: Calibration | None, *, model: str) ->
         f"({CONFIDENCE:.0%} confidence)"
     )
     for risk in risks:
-        chance = chance_of(wrong, rated, risk=risk)
+        chance = compute_p_value(wrong, rated, risk=risk)
         if chance < 1 - CONFIDENCE:
             say(
                 f"A risk of {risk:g} is not held: chance gives this many rejections with a probability of "

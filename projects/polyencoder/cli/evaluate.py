@@ -13,7 +13,7 @@ from polyencoder.cli.shared.loading import check_index, check_reads_candidates, 
 from polyencoder.cli.shared.output import say
 from polyencoder.data.contexts import read_queries
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.data.pairs import check_samples, examples_to_rank, read_all_pairs, responses_of
+from polyencoder.data.pairs import check_samples, examples_to_rank, read_all_pairs, read_responses
 from polyencoder.data.readers import BadExamples
 from polyencoder.data.trec import (
     Qrels,
@@ -63,7 +63,7 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     pairs = list(read_all_pairs(data, columns=columns, bad=bad))
     if not pairs:
         raise InputError(f"{data}: has no example to evaluate on")
-    responses = partial(responses_of, pairs, negatives, columns=columns, bad=bad)
+    responses = partial(read_responses, pairs, negatives, columns=columns, bad=bad)
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=pool)
     rows = list(zip(pairs, examples_to_rank(pairs, sampler), strict=True))
     check_samples(pairs, sorted(settings.explicit & {"num_negatives", "seed", *([] if baseline else ["negatives"])}))
@@ -172,7 +172,7 @@ def _read_texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corp
     bad = BadExamples(skip=True)  # only the texts that are needed must be usable
     if of.index is not None:
         with open_index(of.index) as index:  # whichever model made it
-            texts = index.texts_of(wanted)
+            texts = index.get_texts(wanted)
     else:
         documents = ((candidate.id, candidate.text) for candidate in candidates_from(corpus, bad=bad))
         texts = {id_: text for id_, text in documents if id_ in wanted}

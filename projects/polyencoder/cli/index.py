@@ -124,9 +124,9 @@ def _find_files(settings: IndexSettings) -> list[str]:
 
 def _load_maker(settings: IndexSettings, files: list[str]) -> Ranker | Fingerprints:
     """The model that encodes the candidates or made their vectors, or its fingerprints."""
-    from polyencoder.index.precomputed import fingerprints_of
+    from polyencoder.index.precomputed import read_fingerprints
 
-    stated = fingerprints_of(files) if settings.vectors else None
+    stated = read_fingerprints(files) if settings.vectors else None
     if settings.model.model is not None:
         ranker = load_named(settings.model.model, settings.model)
         if stated is not None and not stated.fits(Fingerprints.of(ranker)):
@@ -274,7 +274,7 @@ def _remove(index: Index, ids: Iterable[str], paths: list[str]) -> int:
     try:
         return index.remove([*ids, *places])
     except InputError:
-        present = index.texts_of([*places, *(f"{id_}#1" for id_ in places)])  # candidates, and documents
+        present = index.get_texts([*places, *(f"{id_}#1" for id_ in places)])  # candidates, and documents
         for id_, where in places.items():
             if id_ not in present and f"{id_}#1" not in present:
                 raise InputError(f"{where}: no candidate of the index has the id {id_!r}") from None

@@ -168,7 +168,7 @@ def main() -> None:
     except UsageError as error:
         _end(str(error), code=2)
     except PolyencoderError as error:
-        flag = flag_of(error.argument, "".join(sys.argv[1:2]))
+        flag = get_flag(error.argument, "".join(sys.argv[1:2]))
         _end(f"{error} (flag {flag})" if flag and flag not in str(error) else str(error))
     except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -216,17 +216,17 @@ def _list_arguments(command: str) -> list[Argument]:
     return [argument for command in apps for argument in command.assemble_argument_collection() if argument.parse]
 
 
-def flags_of(command: str) -> Mapping[str, str]:
+def get_flags(command: str) -> Mapping[str, str]:
     """The flags of a command, and of those below it, by the names of its settings."""
     flags = [argument.name for argument in _list_arguments(command)]
     return {flag.removeprefix("--").replace("-", "_"): flag for flag in flags if flag.startswith("--")}
 
 
-def flag_of(argument: str | None, command: str) -> str | None:
+def get_flag(argument: str | None, command: str) -> str | None:
     """`num_negatives` -> `--num-negatives`, if the command of this name has such a flag; else None."""
     if argument is None or command not in COMMANDS:
         return None
-    flags = flags_of(command)
+    flags = get_flags(command)
     names = (argument, OTHER_NAMES.get(argument, argument), argument.rpartition(".")[2])
     return next((flags[key] for key in names if key in flags), None)
 
@@ -301,7 +301,7 @@ def _explain_command(name: str, commands: Sequence[str], *, of: str = "") -> Usa
 
 
 def _explain_flags(flags: Sequence[str], command: str) -> UsageError:
-    names_of_flags = [flag.removeprefix("--") for flag in flags_of(command).values()]
+    names_of_flags = [flag.removeprefix("--") for flag in get_flags(command).values()]
     names = {name: name.removeprefix("--") for name in (flag.partition("=")[0] for flag in flags)}
     for name in names:
         if name in removed.FLAGS:

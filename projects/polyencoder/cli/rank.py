@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from polyencoder.calibration import AnswerOptions
 from polyencoder.cli.shared.loading import load
 from polyencoder.cli.shared.output import one_line, say, without_none
-from polyencoder.data.readers import expand, format_of
+from polyencoder.data.readers import detect_format, expand
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, candidates_from
 from polyencoder.index.candidates import CandidateColumns
@@ -75,7 +75,7 @@ def _describe_hit(hit: Ranked, candidates: list[Candidate]) -> dict[str, Any]:
 def read_candidates(texts: Sequence[str], columns: CandidateColumns) -> Iterator[Candidate]:
     """The candidates of files, and the texts among them: what ends like a file of data, or exists, is a file."""
     for text in texts:
-        if text == "-" or os.path.exists(text) or (" " not in text.strip() and format_of(text) != "txt"):
+        if text == "-" or os.path.exists(text) or (" " not in text.strip() and detect_format(text) != "txt"):
             yield from candidates_from(expand(text), columns=columns)
         else:
             yield Candidate(None, text)

@@ -20,7 +20,7 @@ from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.metadata import Needs
 from polyencoder.storage.files import check_writable, check_writable_folder, reporting_write_errors, write_text
 from polyencoder.storage.names import TOKENIZER, TOKENIZER_CONFIG
-from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
+from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_to_size
 from polyencoder.validation import Count
 
 _OF_PIECES = Needs("type", ("bpe", "wordpiece"))
@@ -93,7 +93,7 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
         if settings.size is None:
             convert, count = learn_subwords(words, subwords), subwords.min_count
         else:
-            convert, count = learn_subwords_of_size(
+            convert, count = learn_subwords_to_size(
                 words, settings.size, subwords, on_progress=None if settings.progress is False else _say
             )
         with reporting_write_errors(path):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from polyencoder.data.cells import parse_list, with_earlier
-from polyencoder.data.readers import format_of, lines, log_system_messages
+from polyencoder.data.readers import detect_format, lines, log_system_messages
 from polyencoder.data.texts import read_records
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import SystemMessages, checked_context, num_system_messages
@@ -75,7 +75,7 @@ def _read_queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     def rows() -> Iterator[tuple[int, str]]:
         return ((number, line) for number, line in lines(path) if line.strip())
 
-    if format_of(path) == "tsv" and not {"id", "_id"} & set(next(rows(), (0, ""))[1].split("\t")):
+    if detect_format(path) == "tsv" and not {"id", "_id"} & set(next(rows(), (0, ""))[1].split("\t")):
         for number, line in rows():
             id_, tab, text = line.partition("\t")
             yield f"{path}, line {number}", {"id": id_ if tab else None, "text": text}

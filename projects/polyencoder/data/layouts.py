@@ -32,8 +32,8 @@ from polyencoder.text.dialogue import (
     SystemMessages,
     are_messages,
     is_of_tools,
+    messages_to_turns,
     num_system_messages,
-    turns_of_messages,
 )
 
 Record = dict[str, Any]
@@ -76,7 +76,7 @@ class Layout:
     also: tuple[str, ...] = ()
 
 
-def examples_of(
+def parse_examples(
     record: Record, columns: Columns, *, where: str, add_response: bool = False, counts: Counter[str] | None = None
 ) -> list[tuple[Example, Record]]:
     """Reads the examples of a record, one or a chat's several, each with a record of the columns of a pair.
@@ -104,10 +104,10 @@ def examples_of(
 
 
 def candidates_of(record: Record, *, where: str) -> list[str]:
-    """The different candidates of a record, right or wrong; none if it has no layout. Errors as in `examples_of`."""
+    """The different candidates of a record, right or wrong; none if it has no layout. Errors as in `parse_examples`."""
     if not any(record.keys() >= {*layout.needs} for layout in LAYOUTS):
         return []
-    examples = (example for example, _ in examples_of(record, Columns(), where=where, add_response=True))
+    examples = (example for example, _ in parse_examples(record, Columns(), where=where, add_response=True))
     parts = ((example.label, *(example.labels or ()), *(example.candidates or ())) for example in examples)
     return list(dict.fromkeys(chain.from_iterable(parts)))
 
@@ -230,7 +230,7 @@ def _to_texts(value: Any) -> list[Any]:
     """A text, texts, or passages with `text` and perhaps `title`, as texts; the messages of a reply are one."""
     values = value if isinstance(value, list) else [value]
     if are_messages(values) and all(isinstance(item, Mapping) and "role" in item for item in values):
-        return ["\n".join(turns_of_messages(values, name="the response"))]
+        return ["\n".join(messages_to_turns(values, name="the response"))]
     return [
         " ".join(filter(None, (item.get("title"), item.get("text")))).strip() if isinstance(item, Mapping) else item
         for item in values
@@ -254,10 +254,10 @@ def _read_chat(layout: Layout, record: Record, columns: Columns, where: str, cou
                 f"has no {columns.response!r}, and the last of its messages, which would be the response, is not the "
                 "assistant's"
             )
-        if not (response := turns_of_messages([last], name="the response")):
+        if not (response := messages_to_turns([last], name="the response")):
             raise InputError("the last of its messages, which would be the response, only calls tools")
         return [{**rest, "context": messages[:-1], "response": response[0]}]
-    turns_of_messages(messages, name="the messages")
+    messages_to_turns(messages, name="the messages")
     spoken = [
         (idx, message)
         for idx, message in enumerate(messages)
@@ -280,7 +280,7 @@ def _read_chat(layout: Layout, record: Record, columns: Columns, where: str, cou
         {
             **rest,
             "context": messages[:idx],
-            "response": turns_of_messages([messages[idx]], name="the response")[0],
+            "response": messages_to_turns([messages[idx]], name="the response")[0],
         }
         for idx in answers
     ]
@@ -339,7 +339,7 @@ def _read_turns(record: Record, columns: Columns) -> list[str]:
     if isinstance(value, str):
         turns = [value]
     elif are_messages(value):
-        turns = turns_of_messages(value, name="the context", system=columns.system)
+        turns = messages_to_turns(value, name="the context", system=columns.system)
     elif isinstance(value, list) and all(isinstance(turn, str) for turn in value):
         turns = value
     else:

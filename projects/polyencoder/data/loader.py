@@ -19,7 +19,7 @@ DEPTH = 2  # prefetched batches
 LEAVING = 30.0  # seconds to wait for the thread at the end: a hanging source must not keep the process alive
 
 
-def batches_of(
+def iterate_batches(
     source: Source[Example],
     *,
     batch_size: int,

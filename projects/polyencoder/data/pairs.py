@@ -13,7 +13,7 @@ from typing import Any
 from polyencoder.data.epochs import Counts, estimated_counts
 from polyencoder.data.example import Example
 from polyencoder.data.judged import is_judged, judged_pairs
-from polyencoder.data.layouts import Columns, examples_of
+from polyencoder.data.layouts import Columns, parse_examples
 from polyencoder.data.negatives import NegativeSampler, normalized
 from polyencoder.data.readers import (
     BadExamples,
@@ -68,7 +68,7 @@ def pairs_and_records(
     yield from _read_rows(str(source), rows, columns, add_response=add_response, bad=bad)
 
 
-def pairs_of_rows(
+def read_pair_rows(
     rows: Iterable[Example | Mapping[str, Any]],
     *,
     name: str,
@@ -98,7 +98,7 @@ def _read_rows(
         try:
             if not isinstance(row, Mapping):
                 raise InputError(f"{where}: is neither a record with named columns nor an Example: {row!r:.60}")
-            pairs = examples_of(dict(row), columns, where=where, add_response=add_response, counts=counts)
+            pairs = parse_examples(dict(row), columns, where=where, add_response=add_response, counts=counts)
         except InputError as error:
             bad(error)
         else:
@@ -141,7 +141,7 @@ def examples_to_rank(pairs: Iterable[Example], sampler: NegativeSampler) -> list
     return [sampler.complete(pair, key=f"{pair.text}\n{pair.label}") for pair in pairs]
 
 
-def responses_of(
+def read_responses(
     pairs: Iterable[Example],
     negatives: str | None = None,
     *,
@@ -188,14 +188,14 @@ def read_examples(
         pairs = list(read_pairs(source, columns=columns, add_response=True, bad=bad))
     else:
         rows, source = source, "examples"
-        pairs = list(pairs_of_rows(rows, name=source, columns=columns, add_response=True, bad=bad))
+        pairs = list(read_pair_rows(rows, name=source, columns=columns, add_response=True, bad=bad))
     if not pairs:
         raise InputError(f"{source}: has no examples")
     if not with_candidates:
         return [replace(pair, candidates=pair.right) for pair in pairs], 0
     settings = {"num_negatives": num_negatives, "negatives": negatives}
     check_samples(pairs, (name for name, value in settings.items() if value is not None))
-    responses = list(responses_of(pairs, negatives, columns=columns, bad=bad))
+    responses = list(read_responses(pairs, negatives, columns=columns, bad=bad))
     without = [pair for pair in pairs if pair.candidates is None]
     drawn = len(without)
     if num_negatives is None:

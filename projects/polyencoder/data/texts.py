@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from polyencoder.checks import lone_surrogates
-from polyencoder.data.readers import format_of, lines, open_bytes, records
+from polyencoder.data.readers import detect_format, lines, open_bytes, records
 from polyencoder.errors import InputError
 
 TEXT_COLUMNS = ("text", "turns", "context", "response")
@@ -34,7 +34,7 @@ def read_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
     Empty lines are left out. Raises InputError for a file that cannot be read, and a line that is no JSON object.
     """
-    if format_of(path) != "txt":
+    if detect_format(path) != "txt":
         yield from records(path)
         return
     with open_bytes(path) as file:

@@ -82,12 +82,12 @@ class Graph:
         return {name: stacked([part[name] for part in parts])[order] for name in self.outputs}
 
     def _run(self, sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None) -> dict[str, Array]:
-        inputs = inputs_of(sequences, segments, pad_id=self._pad_id, separator=self.separator)
+        inputs = make_inputs(sequences, segments, pad_id=self._pad_id, separator=self.separator)
         feed = {name: array for name, array in inputs.items() if name in self._inputs}
         return dict(zip(self.outputs, self._session.run(None, feed), strict=True))
 
 
-def inputs_of(
+def make_inputs(
     sequences: Sequence[Sequence[int]],
     segments: Sequence[Sequence[int]] | None,
     *,

@@ -42,7 +42,7 @@ class TorchEncoder(Encoder):
         self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, max_tokens: int | None = None
     ) -> Contexts:
         with in_evaluation(self.model):
-            return arrays_of(encoded_contexts(self.model, self.text, ids, batch_size=batch_size, max_tokens=max_tokens))
+            return to_arrays(encoded_contexts(self.model, self.text, ids, batch_size=batch_size, max_tokens=max_tokens))
 
     @torch.inference_mode()
     def encode_candidates(
@@ -109,7 +109,7 @@ class TorchEncoder(Encoder):
         return autocast, weights_state(model), weights_sample(model), model.config
 
 
-def arrays_of(encoded: ContextEncoding) -> Contexts:
+def to_arrays(encoded: ContextEncoding) -> Contexts:
     """Encoded contexts as arrays, with the vectors of their tokens."""
     mask, keys, tokens = encoded.mask, encoded.keys, None
     if encoded.tokens is not None:

@@ -127,12 +127,12 @@ _AT_ONCE = 32  # contexts per search
 def observe(ranker: TextRanker, examples: Sequence[Example], *, progress: bool | None = False) -> Observations:
     """Ranks each example's own candidates, deduplicated. `progress`: see `progress_bar`."""
     scored = example_scores(ranker, examples)
-    return observations_of(
+    return collect_observations(
         examples, progress_bar(scored, step="ranking", unit="examples", total=len(examples), show=progress)
     )
 
 
-def observations_of(examples: Sequence[Example], scored: Iterable[tuple[int, Tensor]]) -> Observations:
+def collect_observations(examples: Sequence[Example], scored: Iterable[tuple[int, Tensor]]) -> Observations:
     """The observations of examples from the scores of their candidates, as `example_scores` yields them."""
     ranked: list[_Ranked] = [([], [], 0)] * len(examples)
     for i, scores in scored:

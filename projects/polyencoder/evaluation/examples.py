@@ -46,7 +46,7 @@ def evaluate(
     scored = progress_bar(
         example_scores(ranker, examples), step="evaluating", unit="examples", total=len(examples), show=progress
     )
-    return tally_of(examples, scored, keys=keys, hits_at=hits_at, graded=graded)
+    return tally_scores(examples, scored, keys=keys, hits_at=hits_at, graded=graded)
 
 
 def token_keys(ranker: TextRanker, examples: Sequence[Example]) -> Callable[[str], Hashable]:
@@ -54,7 +54,7 @@ def token_keys(ranker: TextRanker, examples: Sequence[Example]) -> Callable[[str
     return distinct_candidates(ranker.text, (text for one in examples for text in one.choices))[1].__getitem__
 
 
-def tally_of(
+def tally_scores(
     examples: Sequence[Example],
     scored: Iterable[tuple[int, Tensor]],
     *,

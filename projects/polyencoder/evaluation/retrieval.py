@@ -141,7 +141,7 @@ def evaluate_retrieval(
             raise ConfigError("a run is reranked by the texts of its documents, and this index has their passages")
         wanted = {*documents, *documents_to_rerank(rerank or {}, judged, depth=depth)}
         ids = {f"{document}#1" if index.split else document: document for document in wanted}  # of the first passages
-        texts = {ids[id_]: text for id_, text in index.texts_of(ids).items()}
+        texts = {ids[id_]: text for id_, text in index.get_texts(ids).items()}
     if rerank is not None and texts is None:
         raise ConfigError("a run is reranked by the texts of its documents: give an index, or texts")
     missing = sum(document not in (texts or {}) for document in documents)
@@ -149,7 +149,7 @@ def evaluate_retrieval(
         where = "among the texts" if index is None else f"in the index {index.address}"
         raise InputError(f"none of the {missing:,} judged documents is {where}, such as {documents[0]!r}: other ids?")
     if compare is not None and not any(_has_any(compare, known) for known in (texts or {}, {*documents})):
-        others = () if index is None else map(index.texts_of, in_batches(_documents(compare), _IDS_AT_ONCE))
+        others = () if index is None else map(index.get_texts, in_batches(_documents(compare), _IDS_AT_ONCE))
         if not any(others):
             raise InputError(
                 "the run has no document of the index or the texts: it is of another corpus", argument="compare"

@@ -11,7 +11,7 @@ import torch
 
 from polyencoder.data.example import Example
 from polyencoder.errors import InputError
-from polyencoder.evaluation.examples import check_examples, tally_of
+from polyencoder.evaluation.examples import check_examples, tally_scores
 from polyencoder.evaluation.metrics import HITS_AT
 from polyencoder.text.memory import TextMemory
 
@@ -84,7 +84,7 @@ def evaluate_tfidf(
     check_examples(examples)
     tfidf = Tfidf(responses)
     cosines = (tfidf.cosines([example.turns[-1]], list(example.choices))[0] for example in examples)
-    tally = tally_of(examples, enumerate(map(torch.from_numpy, cosines)), keys=tfidf.words, hits_at=hits_at)
+    tally = tally_scores(examples, enumerate(map(torch.from_numpy, cosines)), keys=tfidf.words, hits_at=hits_at)
     return {name: value for name, value in tally.report().items() if name != "loss"}
 
 

@@ -113,7 +113,7 @@ def count_parlai_tokens(dict_file: str | os.PathLike[str], opt: Mapping[str, Any
     return len(_read_tokens(Path(dict_file), opt))
 
 
-def names_of_word(word: str) -> set[str]:
+def guess_tokens(word: str) -> set[str]:
     """The possible tokens of a word in a dictionary that was read here."""
     return {word, word + END_OF_WORD, WORD_START + word}
 

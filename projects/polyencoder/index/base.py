@@ -26,7 +26,7 @@ from polyencoder.index.options import SearchOptions
 from polyencoder.index.values import Kind
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.late import TokenVectors
-from polyencoder.text.dialogue import turns_of
+from polyencoder.text.dialogue import to_turns
 
 
 class Index(ABC):
@@ -126,7 +126,7 @@ class Index(ABC):
             limit_groups(hits, options) for hits in find_enough(search, options, spoken=spoken, hits=pool, groups=k)[0]
         ]
         if options.diversity:
-            results = diversify(results, self.vectors_of, k=k, depth=pool, diversity=options.diversity)
+            results = diversify(results, self.get_vectors, k=k, depth=pool, diversity=options.diversity)
         return [hits[:k] for hits in results]
 
     def _read_turns(
@@ -137,7 +137,7 @@ class Index(ABC):
             return []
         if texts is None:
             raise InputError("a search by words reads what the contexts say: give their texts", argument="texts")
-        turns = [turns_of(f"text {place}", said) for place, said in enumerate(texts)]
+        turns = [to_turns(f"text {place}", said) for place, said in enumerate(texts)]
         if len(turns) != contexts:
             raise InputError(f"{len(turns)} texts for {contexts} contexts", argument="texts")
         return turns
@@ -300,11 +300,11 @@ class Index(ABC):
         """The number of different texts of the candidates that pass the filter."""
 
     @abstractmethod
-    def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
+    def get_texts(self, ids: Iterable[str]) -> dict[str, str]:
         """The texts of the candidates of these ids, as far as they exist."""
 
     @abstractmethod
-    def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
+    def get_vectors(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
         """The vectors of the candidates with these ids, float32 [dim], for those that exist."""
 
     def token_vectors(self, texts: Iterable[str], fingerprint: str | None) -> dict[str, TokenVectors]:

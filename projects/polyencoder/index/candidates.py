@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from polyencoder.data.layouts import candidates_of
-from polyencoder.data.readers import BadExamples, OnBad, expand, format_of, parse_delimiter, raise_it, records
+from polyencoder.data.readers import BadExamples, OnBad, detect_format, expand, parse_delimiter, raise_it, records
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate, as_id, canonical
 
@@ -61,20 +61,20 @@ def candidates_from(
             number, or metadata that JSON cannot hold, such as nan. It names the line.
     """
     for path in expand(paths):
-        format = format_of(path)
+        format = detect_format(path)
         for where, record in records(path, delimiter=columns.delimiter, bad=bad):
             if format == "txt" and not record["text"].strip():
                 continue
             try:
                 if columns.text == "text" not in record and (texts := candidates_of(record, where=where)):
-                    yield from [candidate_of({"text": text}, where=where, split=split) for text in texts]
+                    yield from [to_candidate({"text": text}, where=where, split=split) for text in texts]
                     continue
                 _check_columns(record, columns, where=where)
                 if format in TABLES:
-                    record = row_of_table(record, text=columns.text)
+                    record = clean_row(record, text=columns.text)
                 if isinstance(record.get("vector"), list):
                     raise InputError(f"{where}: has a vector: give the file as vectors, or leave that column out")
-                candidate = candidate_of(record, where=where, columns=columns, split=split)
+                candidate = to_candidate(record, where=where, columns=columns, split=split)
             except InputError as error:
                 bad(error)
                 continue
@@ -103,7 +103,7 @@ def _check_columns(record: dict[str, Any], columns: CandidateColumns, *, where: 
             )
 
 
-def candidate_of(
+def to_candidate(
     record: dict[str, Any], *, where: str, columns: CandidateColumns = CandidateColumns(), split: bool = False
 ) -> Candidate:
     """Converts a record of a file to a candidate: fields that `columns` does not name are metadata. Errors as above."""
@@ -137,7 +137,7 @@ def candidate_of(
     return Candidate(id_, text, record or None, where)
 
 
-def row_of_table(record: dict[str, Any], *, text: str = "text") -> dict[str, Any]:
+def clean_row(record: dict[str, Any], *, text: str = "text") -> dict[str, Any]:
     """A row of a table without its empty cells, which a candidate lacks; its metadata become a dict."""
     record = {name: cell for name, cell in record.items() if name == text or (cell is not None and cell != "")}
     if (metadata := record.pop("metadata", None)) is None:

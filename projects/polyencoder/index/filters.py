@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from polyencoder.checks import unencodable
 from polyencoder.errors import InputError
 from polyencoder.index.entries import plain
-from polyencoder.index.values import Kind, exceeds, field_values, kind_of, value_text
+from polyencoder.index.values import Kind, exceeds, field_values, get_kind, value_text
 
 Exactness = Literal["exact", "certified", "approximate"]
 """How a result was found: by scoring everything, by a shortlist with a proof, or by one without."""
@@ -85,14 +85,14 @@ def check_fields(filter: Filter | None, *, has_field: Callable[[str, Collection[
         InputError: no candidate has a field, or all have values of other kinds in it.
     """
     for key, operator, values in parse_filter(filter).tests():
-        kinds = {kind_of(value) for value in values if value is not None}
+        kinds = {get_kind(value) for value in values if value is not None}
         if operator == "$exists" or None in values or has_field(key, kinds):
             continue
         if not has_field(key, ()):
             raise _make_error(f"cannot filter by {key!r}: no candidate of the index has this metadata field")
         if others := " and ".join(f"{kind}s" for kind in get_args(Kind) if has_field(key, (kind,))):
             raise _make_error(
-                f"cannot filter by {key!r}: {values[0]!r:.60} is a {kind_of(values[0])}, and in this metadata field "
+                f"cannot filter by {key!r}: {values[0]!r:.60} is a {get_kind(values[0])}, and in this metadata field "
                 f"the candidates have {others} alone, which are not compared with one"
             )
 

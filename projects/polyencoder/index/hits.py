@@ -70,7 +70,7 @@ def rerank_hits(hits: Sequence[Hit], scores: Mapping[str, float], *, first: int)
 
 
 def diversify(
-    hits: Sequence[list[Hit]], vectors_of: Callable[[Iterable[str]], Vectors], *, k: int, depth: int, diversity: float
+    hits: Sequence[list[Hit]], get_vectors: Callable[[Iterable[str]], Vectors], *, k: int, depth: int, diversity: float
 ) -> list[list[Hit]]:
     """Moves k hits of each context to the front, by maximal marginal relevance; the others follow.
 
@@ -81,7 +81,7 @@ def diversify(
         [hit for hit in ranked[:depth] if (hit.rerank_score is None) == (ranked[0].rerank_score is None)]
         for ranked in hits
     ]
-    vectors = vectors_of(hit.id for pool in pools for hit in pool)
+    vectors = get_vectors(hit.id for pool in pools for hit in pool)
     dim = max((len(vector) for vector in vectors.values()), default=1)
     diverse = []
     for ranked, pool in zip(hits, pools, strict=True):

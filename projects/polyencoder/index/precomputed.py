@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from polyencoder.data.readers import OnBad, expand, format_of, raise_it, records
+from polyencoder.data.readers import OnBad, detect_format, expand, raise_it, records
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.errors import InputError, first_line
-from polyencoder.index.candidates import candidate_of, row_of_table
+from polyencoder.index.candidates import clean_row, to_candidate
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints, separable
 from polyencoder.packages import require
@@ -41,7 +41,7 @@ def vectors_from(paths: Paths, *, bad: OnBad = raise_it) -> Iterator[Candidate]:
     """
     files = expand(paths)
     for path in files:
-        if format_of(path) not in ("jsonl", "parquet"):
+        if detect_format(path) not in ("jsonl", "parquet"):
             raise InputError(
                 f"{path}: vectors are read from a column `vector` of .parquet or .jsonl files: write them beside the "
                 "texts into one"
@@ -52,9 +52,7 @@ def vectors_from(paths: Paths, *, bad: OnBad = raise_it) -> Iterator[Candidate]:
         for where, record in chain.from_iterable(records(path, bad=bad) for path in files):
             vector = record.pop("vector", None)
             try:
-                candidate = check_vector(
-                    candidate_of(row_of_table(record), where=where)._replace(vector=vector), dim=dim
-                )
+                candidate = check_vector(to_candidate(clean_row(record), where=where)._replace(vector=vector), dim=dim)
             except InputError as error:
                 bad(error)
                 continue
@@ -64,11 +62,11 @@ def vectors_from(paths: Paths, *, bad: OnBad = raise_it) -> Iterator[Candidate]:
     return read()
 
 
-def fingerprints_of(paths: Paths) -> Fingerprints | None:
+def read_fingerprints(paths: Paths) -> Fingerprints | None:
     """The fingerprints that Parquet files name for their vectors, if any. InputError if they differ."""
     first: tuple[str, Fingerprints] | None = None
     for path in expand(paths):
-        if format_of(path) != "parquet":
+        if detect_format(path) != "parquet":
             continue
         try:
             schema = require("pyarrow.parquet", extra="data").read_schema(path)

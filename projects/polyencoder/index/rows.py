@@ -127,13 +127,13 @@ class RowIndex(Index):
     def check_searchable(self) -> None:
         self._read(lambda rows: rows.count(limit=1))
 
-    def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
-        keys = [*map(key_of, ids)]  # `_read` may ask twice
+    def get_texts(self, ids: Iterable[str]) -> dict[str, str]:
+        keys = [*map(hash_id, ids)]  # `_read` may ask twice
         rows = self._read(lambda table: table.rows(keys, ("id", "text")))
         return {row["id"]: row["text"] for row in rows.values()}
 
-    def vectors_of(self, ids: Iterable[str]) -> dict[str, Array]:
-        keys = {key_of(id_): id_ for id_ in ids}
+    def get_vectors(self, ids: Iterable[str]) -> dict[str, Array]:
+        keys = {hash_id(id_): id_ for id_ in ids}
         rows = self._read(lambda table: table.rows(keys, ("vector",)))
         return {keys[key]: row["vector"] for key, row in rows.items()}
 
@@ -165,7 +165,7 @@ class RowIndex(Index):
             precomputed = {entry.id for record, entry in new if record.vector is not None}
             stored = self._fetch_stored(existing[id_] for id_ in precomputed & existing.keys())
             rows = list(select_changed(new, existing, stored, dim=self.meta.dim, how=how, where=self.address))
-            self._write({key_of(row.entry.id): row for row in rows})
+            self._write({hash_id(row.entry.id): row for row in rows})
             return len(rows)
 
         return self._run_steps(records, step)
@@ -173,7 +173,7 @@ class RowIndex(Index):
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
         def step(batch: list[str]) -> int:
             existing = self._find_existing(batch)
-            gone = [key_of(id_) for id_ in existing]
+            gone = [hash_id(id_) for id_ in existing]
             for id_ in batch:
                 if existing.pop(id_, None) is None and not missing_ok:
                     raise unknown_id_error(id_, where=self.address)
@@ -184,7 +184,7 @@ class RowIndex(Index):
 
     def _fetch_stored(self, rows: Iterable[Row]) -> dict[str, Array]:
         """The stored vectors of rows that reuse theirs, unless another process has changed the text."""
-        texts = {key_of(row.entry.id): row.entry.text for row in rows if row.is_stored}
+        texts = {hash_id(row.entry.id): row.entry.text for row in rows if row.is_stored}
         stored = self._fetch_rows(texts, ("text", "vector")) if texts else {}
         return {key: row["vector"] for key, row in stored.items() if row["text"] == texts[key]}
 
@@ -221,7 +221,7 @@ class RowIndex(Index):
 
     def _find_existing(self, ids: Iterable[str]) -> dict[str, Row]:
         """The existing candidates of these ids, by id, including the changes of the block of `changing`."""
-        rows = self._fetch_rows(map(key_of, ids), ("id", "text", "metadata")).values()
+        rows = self._fetch_rows(map(hash_id, ids), ("id", "text", "metadata")).values()
         entries = (Entry(row["id"], row["text"], row["metadata"]) for row in rows)
         return {entry.id: Row(entry, is_stored=True) for entry in entries}
 
@@ -237,12 +237,12 @@ class RowIndex(Index):
     def _delete(self, keys: list[str]) -> None: ...
 
 
-def key_of(id_: str) -> str:
+def hash_id(id_: str) -> str:
     """The primary key of a candidate: of fixed length, with characters that need no quoting."""
     return hashlib.blake2b(id_.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def norm_of(vector: Array) -> float:
+def round_norm_up(vector: Array) -> float:
     """The norm of a vector, rounded up to float32."""
     return float(np.nextafter(np.float32(np.linalg.norm(vector.astype(np.float64))), np.float32(np.inf)))
 
@@ -268,7 +268,7 @@ def select_changed(
             if how == "update":
                 raise unknown_id_error(entry.id, where=f"{record.where}: {where}" if record.where else where)
         else:
-            stored_vector = stored.get(key_of(entry.id)) if old.is_stored else old.vector
+            stored_vector = stored.get(hash_id(entry.id)) if old.is_stored else old.vector
             if old.entry.text != entry.text:
                 other = "text"
             elif canonical(old.entry.metadata) != canonical(entry.metadata):

@@ -21,7 +21,7 @@ from polyencoder.index.hits import OWN_K, Hit, count_first, diversify, pool_size
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rerank import RERANK_K, check_reranker, rerank
 from polyencoder.search.contexts import Contexts
-from polyencoder.text import lines_of
+from polyencoder.text import normalize_lines
 from polyencoder.text.dialogue import checked_contexts
 
 _AT_ONCE = 1024  # contexts whose vectors are in memory at once, and share a scan
@@ -132,7 +132,7 @@ class Searcher:
             return self.index.search(part, plain, texts=[contexts[place] for place in places], top_k=k)
 
         with self._time("search"):
-            spoken = [set[str]() if self._keep_turns else lines_of(context) for context in contexts]
+            spoken = [set[str]() if self._keep_turns else normalize_lines(context) for context in contexts]
             enough = {"hits": pool, "groups": top_k, "texts": texts, "group_texts": self._texts}
             hits, left_out = find_enough(search, self.options, spoken=spoken, **enough)
         self.left_out += left_out
@@ -153,7 +153,7 @@ class Searcher:
             hits = [self._add_probabilities(row, best, self.calibration, among=among) for row, best in enumerate(hits)]
         hits = [limit_groups(found, self.options) for found in hits]
         if diversity:
-            hits = diversify(hits, self.index.vectors_of, k=top_k, depth=pool, diversity=diversity)
+            hits = diversify(hits, self.index.get_vectors, k=top_k, depth=pool, diversity=diversity)
         self.contexts += len(hits)
         return [found[: max(top_k, count_first(found, self._texts))] for found in hits]
 

@@ -19,7 +19,7 @@ _LONGEST = 64  # characters of a text, and hexadecimal digits of a number, that 
 _INVERTED = str.maketrans("0123456789abcdef", "fedcba9876543210")
 
 
-def kind_of(value: str | float) -> Kind:
+def get_kind(value: str | float) -> Kind:
     """The kind of a value; the texts of its values begin with the kind's first letter."""
     return "text" if isinstance(value, str) else "boolean" if isinstance(value, bool) else "number"
 

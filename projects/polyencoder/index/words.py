@@ -20,7 +20,7 @@ _IS_CHARACTER = regex.compile(_CHARACTER).fullmatch
 _ACCENTS = regex.compile("[\u0300-\u036f]")
 
 
-def words_of(text: str) -> list[str]:
+def split_into_words(text: str) -> list[str]:
     """The words of a text, in its order: letters, digits and marks, folded."""
     return _WORDS.findall(_fold(text))
 
@@ -44,7 +44,7 @@ def query_words(turns: Sequence[str]) -> list[str]:
     """
     terms: dict[str, None] = {}
     for turn in turns:
-        spoken = words_of("\n".join(PERSONA_MARK.sub("", line) for line in turn.split("\n")))
+        spoken = split_into_words("\n".join(PERSONA_MARK.sub("", line) for line in turn.split("\n")))
         for is_character, run in groupby(spoken, key=lambda word: _IS_CHARACTER(word) is not None):
             words = [*run]
             pairs = is_character and len(words) > 1

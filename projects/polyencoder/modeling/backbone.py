@@ -190,7 +190,7 @@ class Backbone(nn.Module):
     def _call(self, inputs: dict[str, Any]) -> Tensor:
         """The outputs of the last layer, in float32 for low-precision weights, so that pooling and scores are exact."""
         training = self.training or torch.is_grad_enabled()
-        model = None if self._compiled else self._weights.model_of(self.model, training=training)
+        model = None if self._compiled else self._weights.cast_model(self.model, training=training)
         if model is None:
             return self.model(**inputs).last_hidden_state
         with torch.autocast(next(model.parameters()).device.type, enabled=False):

@@ -232,7 +232,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         """The model as stored: itself, or a quantized copy."""
         return self
 
-    def take_form_of(self, weights: Mapping[str, Tensor]) -> None:
+    def match_quantization(self, weights: Mapping[str, Tensor]) -> None:
         """Converts the model to match these weights, quantized or not."""
 
     def state_dict_to_save(self, dtype: torch.dtype) -> dict[str, Tensor]:

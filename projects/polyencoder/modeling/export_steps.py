@@ -17,7 +17,7 @@ class Step(nn.Module):
     inputs: tuple[str, ...] = ("ids", "mask")
     outputs: tuple[str, ...] = ("vectors",)
     separator: int | None = None
-    """The separator of a multi-context model's two texts (`encoding.graph.inputs_of`)."""
+    """The separator of a multi-context model's two texts (`encoding.graph.make_inputs`)."""
 
     def __init__(self, model: Any) -> None:
         """`model`: a `RankerModel`, whose module uses this one."""

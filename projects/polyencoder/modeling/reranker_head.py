@@ -60,7 +60,7 @@ class RerankerHead:
             raise ConfigError(f"{origin}: its classifier does not fit its encoder ({one_line(error)})") from None
 
 
-def classifier_of(name: str | os.PathLike[str]) -> str | None:
+def read_classifier(name: str | os.PathLike[str]) -> str | None:
     """The class of a sequence classifier in a folder or hub repository, by its `config.json`; None for others."""
     models = (json_of(name, "config.json", dict) or {}).get("architectures") or []
     return next((str(model) for model in models if str(model).endswith("ForSequenceClassification")), None)
@@ -71,7 +71,7 @@ def reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
 
     ConfigError: a head of another kind, or without readable weights. CheckpointError: weights that are not finite.
     """
-    classifier, config = classifier_of(name), json_of(name, "config.json", dict)
+    classifier, config = read_classifier(name), json_of(name, "config.json", dict)
     if classifier is None:
         return None
 

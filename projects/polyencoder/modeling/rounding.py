@@ -68,7 +68,7 @@ class LowPrecisionWeights:
             parameter.data = parameter.data.to(dtype)
         self.permanent = True
 
-    def model_of(self, model: nn.Module, *, training: bool) -> nn.Module | None:
+    def cast_model(self, model: nn.Module, *, training: bool) -> nn.Module | None:
         """The model to run with low-precision weights; None to run `model` under the caller's autocast.
 
         After `cast` that is `model`; in inference under bfloat16 autocast, a copy, which is made on first use and

@@ -21,7 +21,7 @@ from polyencoder.modeling.families import family
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.layout import MODULES, POOLINGS, SENTENCE_CONFIG
 from polyencoder.modeling.pooling import ACTIVATIONS
-from polyencoder.modeling.reranker_head import classifier_of, reranker_head
+from polyencoder.modeling.reranker_head import read_classifier, reranker_head
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -158,7 +158,7 @@ def _folder(name: str | os.PathLike[str], module: dict[str, Any]) -> str:
 
 def read_architecture(name: str | os.PathLike[str]) -> Architecture:
     """The architecture as which an encoder ranks without training: that of a reranker, if it is a classifier."""
-    return "cross" if sentence_encoder(name) is None and classifier_of(name) else "bi"
+    return "cross" if sentence_encoder(name) is None and read_classifier(name) else "bi"
 
 
 def read_config_fields(
@@ -205,7 +205,7 @@ def read_lengths(name: str | os.PathLike[str], backbone: Mapping[str, Any]) -> d
 
 def left_out(name: str | os.PathLike[str]) -> str:
     """The trained layers behind the transformer of an encoder without a pooling: a reranker's, a ColBERT's."""
-    modules, classifier = _kinds(name), classifier_of(name)
+    modules, classifier = _kinds(name), read_classifier(name)
     if _is_sentence_encoder(modules):
         return ""
     return ", ".join(modules[1:] or ([f"classifier ({classifier})"] if classifier else []))

@@ -11,10 +11,10 @@ import regex
 
 from polyencoder.checks import unencodable
 from polyencoder.data.cells import earlier_columns, parse_list
-from polyencoder.data.readers import DataFile, OnBad, format_of, raise_it, records
+from polyencoder.data.readers import DataFile, OnBad, detect_format, raise_it, records
 from polyencoder.data.ubuntu import CONTEXT, is_ubuntu, ubuntu_turns
 from polyencoder.errors import InputError
-from polyencoder.text.dialogue import are_messages, turns_of_messages
+from polyencoder.text.dialogue import are_messages, messages_to_turns
 
 LONGEST = 512  # maximum units of an article: longer ones are split, with an overlap of one unit
 # The columns of DSTC7's Ubuntu track
@@ -67,7 +67,7 @@ def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[C
         InputError: a file that cannot be read; and, unless `bad` does something else with it, a record that is none of
             these.
     """
-    if format_of(file) == "txt":
+    if detect_format(file) == "txt":
         yield from _articles(file, bad)
         return
     for where, record in records(file, bad=bad):
@@ -133,7 +133,7 @@ def _units(record: dict[str, Any], name: str, where: str, *, lines: bool = False
     """The non-empty texts of a column, each on one line."""
     value = record[name] if name in ("response", "text") else parse_list(record[name], where=where)
     if are_messages(value):
-        value = turns_of_messages(value, name=f"{where}: {name!r}")
+        value = messages_to_turns(value, name=f"{where}: {name!r}")
     return _cleaned((value.split("\n") if lines else [value]) if isinstance(value, str) else value, name, where)
 
 

@@ -17,7 +17,7 @@ from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch
 from polyencoder.pretraining.masking import IGNORED
 from polyencoder.text import TextEncoder
-from polyencoder.training.distributed import sum_of_all
+from polyencoder.training.distributed import sum_over_processes
 from polyencoder.training.objective import Outcome
 
 MASKED, NEXT = "masked", "next"
@@ -44,7 +44,7 @@ class PretrainingObjective:
             return self._assist()
         assert isinstance(batch, PairBatch)
         name, losses, right = self.losses(batch)
-        count = sum_of_all(len(losses), device=losses.device)
+        count = sum_over_processes(len(losses), device=losses.device)
         detached = losses.detach()
         sums = {
             f"{name}_loss": (float(detached.sum()), len(losses)),
@@ -57,7 +57,7 @@ class PretrainingObjective:
     def _assist(self) -> Outcome | None:
         """Joins the collectives of a step without a batch, which need every process."""
         device = next(self.model.parameters()).device
-        if not sum_of_all(0, device=device):
+        if not sum_over_processes(0, device=device):
             return None
         nothing = torch.zeros(0, device=device)
         return Outcome(torch.zeros((), device=device, requires_grad=True), nothing, nothing[:, None], CandidatePool([]))

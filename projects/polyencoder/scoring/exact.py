@@ -18,7 +18,7 @@ from torch import Tensor
 
 from polyencoder.errors import InputError
 from polyencoder.scoring.context import ContextEncoding, attended_by_heads
-from polyencoder.search.scores import scale_of
+from polyencoder.search.scores import get_scale
 
 # 32 MB on a CPU: fits the last-level cache, and needs few steps. Threads synchronise several times in each step: on a
 # busy machine a quarter of this took almost twice as long.
@@ -53,7 +53,7 @@ def score(context: ContextEncoding, candidates: Tensor, *, attention: str = "bas
         ConfigError: the attention type is unknown.
         InputError: if shapes, dtypes or the attention type do not fit.
     """
-    scale = scale_of(context, attention)
+    scale = get_scale(context, attention)
     check_candidates(context, candidates)
     context = context.to(dtype=torch.promote_types(context.vectors.dtype, candidates.dtype))
     if torch.is_grad_enabled() and (context.vectors.requires_grad or candidates.requires_grad):
@@ -100,7 +100,7 @@ def attention_weights(context: ContextEncoding, candidates: Tensor, *, attention
 
     A candidate's weights sum to 1. `candidates` are [n, dim], shared by the contexts; errors are those of `score`.
     """
-    scale = scale_of(context, attention)
+    scale = get_scale(context, attention)
     check_candidates(context, candidates)
     each = candidates.to(context.vectors).expand(context.batch_size, *candidates.shape[-2:])
     mask = None if context.mask is None else context.mask.unsqueeze(1)

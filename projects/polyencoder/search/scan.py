@@ -18,7 +18,7 @@ import numpy as np
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.products import Queries
 from polyencoder.search.rows import ArrayRows, Block, Rows
-from polyencoder.search.scores import attended, attention_weights, scale_of, score
+from polyencoder.search.scores import attended, attention_weights, get_scale, score
 
 _LOGITS = 1 << 21  # of a block; 8 MB, which a cache holds
 _UNSHARED = 1 << 19  # multiplications that OpenBLAS leaves to one thread
@@ -50,7 +50,7 @@ def search(
         rows: `Rows`, or an array of floats [n, dim], which may be mapped into memory.
         k: at least 1.
         allowed: bool [n], True for rows that may be found. Blocks without any are not read.
-        attention: "basic", "sqrt" or "multihead"; errors are those of `scores.scale_of`.
+        attention: "basic", "sqrt" or "multihead"; errors are those of `scores.get_scale`.
     """
     if isinstance(rows, np.ndarray):
         rows = ArrayRows(rows)
@@ -80,7 +80,7 @@ class _Best:
 
     def __init__(self, contexts: Contexts, *, k: int, attention: str) -> None:
         self._contexts, self._k, self._attention = contexts, k, attention
-        self._scale = scale_of(contexts, attention)
+        self._scale = get_scale(contexts, attention)
         self._queries = None if contexts.keys is not None else Queries(contexts)
         # one entry for each context and row: of the k best
         self._of = self._rows = np.empty(0, np.int64)

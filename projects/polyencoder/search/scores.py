@@ -16,8 +16,8 @@ _LOGITS = 1 << 21  # of contexts that are scored at once; a few arrays of this s
 
 
 def score(contexts: Contexts, candidates: Array, *, attention: str = "basic") -> Array:
-    """Scores candidates [n, dim] for contexts: [contexts, n], float32, or float64 if a side is. See `scale_of`."""
-    scale = scale_of(contexts, attention)
+    """Scores candidates [n, dim] for contexts: [contexts, n], float32, or float64 if a side is. See `get_scale`."""
+    scale = get_scale(contexts, attention)
     at_once = max(1, _LOGITS // max(1, contexts.n_codes * len(candidates)))
     if at_once >= len(contexts):
         return _scored(contexts, candidates, scale=scale)
@@ -47,7 +47,7 @@ def attention_weights(logits: Array, mask: Array | None, *, scale: float = 1.0) 
     return weights
 
 
-def scale_of(contexts: Any, attention: str) -> float:
+def get_scale(contexts: Any, attention: str) -> float:
     """The logits' factor in the softmax, also of torch's contexts. ConfigError for no type, InputError for no keys."""
     check_choice("attention", attention, get_args(Attention))
     if contexts.batch_size and (attention == "multihead") != (contexts.keys is not None):

@@ -14,7 +14,7 @@ import filelock
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
-from polyencoder.data.layouts import Columns, examples_of
+from polyencoder.data.layouts import Columns, parse_examples
 from polyencoder.errors import ConfigError, PolyencoderError
 from polyencoder.serving.messages import Body, KnownFields, Messages, read_turns
 from polyencoder.serving.service import Serving
@@ -50,7 +50,7 @@ class Feedback:
         record: dict[str, Any] = {"context": list(turns), "response": texts[0]}
         if good and len(texts) > 1:  # with a single candidate there is no choice
             record["candidates"] = texts
-        examples_of(record, Columns(), where="feedback")
+        parse_examples(record, Columns(), where="feedback")
         if not good:
             record["rejected"] = record.pop("response")
         line = json.dumps(record, ensure_ascii=False) + "\n"

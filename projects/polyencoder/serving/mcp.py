@@ -16,7 +16,7 @@ from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, Te
 from pydantic import BaseModel, ValidationError
 
 from polyencoder.errors import PolyencoderError
-from polyencoder.packages import version_of
+from polyencoder.packages import get_version
 from polyencoder.serving import rerank, search, select
 from polyencoder.serving.problems import for_clients, invalid_body
 from polyencoder.serving.service import Service
@@ -73,7 +73,7 @@ def mcp_server(service: Service) -> Server[Any]:
 
 def library_version() -> str:
     """Returns the version that servers of MCP tell their clients."""
-    return version_of("parlai-polyencoder") or version_of("polyencoder-runtime") or ""
+    return get_version("parlai-polyencoder") or get_version("polyencoder-runtime") or ""
 
 
 def failed(message: str) -> CallToolResult:

@@ -16,8 +16,8 @@ from polyencoder.text.dialogue import (
     SPEAKERS,
     SystemMessages,
     is_of_tools,
+    messages_to_turns,
     num_system_messages,
-    turns_of_messages,
     warn_of_system_messages,
 )
 
@@ -73,7 +73,7 @@ class KnownFields(BaseModel):
         return value
 
 
-def fields_of(cls: type, *, without: Sequence[str] = ()) -> dict[str, Any]:
+def make_fields(cls: type, *, without: Sequence[str] = ()) -> dict[str, Any]:
     """The fields of a dataclass or NamedTuple for `pydantic.create_model`; their docstrings describe them."""
     hints = get_type_hints(cls)
     words = docstrings(cls)
@@ -122,12 +122,12 @@ Messages = Annotated[list[Message], Field(max_length=MAX_MESSAGES, fail_fast=Tru
 
 
 def read_turns(messages: Sequence[Message], *, name: str = "messages", system: SystemMessages) -> list[str]:
-    """The turns of a context, oldest first; what becomes of system messages, `turns_of_messages` says.
+    """The turns of a context, oldest first; what becomes of system messages, `messages_to_turns` says.
 
     Raises InputError, which names the field `name`, if the last message has no text, or all messages are persona.
     """
     spoken = [message for part in messages if not is_of_tools(message := part.model_dump())]
-    turns = turns_of_messages(spoken, name=name, system=system)
+    turns = messages_to_turns(spoken, name=name, system=system)
     if system == "leave-out" and num_system_messages(spoken):
         warn_of_system_messages("system 'persona' reads them")
     if not any(message["role"] in SPEAKERS for message in spoken):

@@ -25,7 +25,7 @@ from polyencoder.serving.messages import (
     Message,
     Messages,
     answer_fields,
-    fields_of,
+    make_fields,
     read_turns,
 )
 from polyencoder.serving.model_thread import Job
@@ -33,8 +33,8 @@ from polyencoder.serving.service import Service, Serving
 
 router = APIRouter()
 
-_options: Any = create_model("SearchFields", __base__=(KnownFields, Body), **fields_of(SearchOptions))
-_hit: Any = create_model("HitFields", **fields_of(Hit))
+_options: Any = create_model("SearchFields", __base__=(KnownFields, Body), **make_fields(SearchOptions))
+_hit: Any = create_model("HitFields", **make_fields(Hit))
 
 
 class SearchParameters(_options):  # the fields of `SearchOptions`, made above

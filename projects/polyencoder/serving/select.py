@@ -10,14 +10,14 @@ from pydantic import ConfigDict, Field, create_model
 from polyencoder.calibration import AnswerOptions
 from polyencoder.selector import Selected, selection
 from polyencoder.serving.config import not_calibrated
-from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, answer_fields, fields_of
+from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, answer_fields, make_fields
 from polyencoder.serving.rerank import score
 from polyencoder.serving.service import Serving
 from polyencoder.text.options import read_options
 
 router = APIRouter(tags=["select"])
 
-_answers: Any = create_model("AnswerFields", **fields_of(AnswerOptions))
+_answers: Any = create_model("AnswerFields", **make_fields(AnswerOptions))
 
 
 class SelectRequest(KnownFields, Asked, _answers):
@@ -36,7 +36,7 @@ class SelectRequest(KnownFields, Asked, _answers):
     )
 
 
-_selected: Any = create_model("SelectedFields", **fields_of(Selected))
+_selected: Any = create_model("SelectedFields", **make_fields(Selected))
 
 
 class SelectedOption(_selected):  # the fields of `Selected`, made above

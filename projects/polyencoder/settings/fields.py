@@ -117,7 +117,7 @@ def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> It
     hints = get_type_hints(cls, include_extras=True)
     for item in dataclasses.fields(cls):
         hint = functools.reduce(lambda inner, need: Annotated[inner, need], needs, hints[item.name])
-        inner = group_of(hint)
+        inner = get_group(hint)
         if inner is None:
             yield Leaf((*path, item.name), hint, item, cls)
         else:
@@ -143,7 +143,7 @@ def docstrings(cls: type) -> dict[str, str]:
     return {parameter.arg_name: " ".join((parameter.description or "").split()) for parameter in documented}
 
 
-def group_of(hint: Any) -> type | None:
+def get_group(hint: Any) -> type | None:
     """The class of a nested group of settings; None for the type of a single setting."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]

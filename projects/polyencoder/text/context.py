@@ -184,7 +184,7 @@ def same(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def lines_of(turns: Iterable[str] | str) -> set[str]:
+def normalize_lines(turns: Iterable[str] | str) -> set[str]:
     """The turns of a context and their lines, normalized by `same`, to detect candidates that repeat one."""
     turns = [turns] if isinstance(turns, str) else turns
     return {same(said) for turn in turns for said in (turn, *turn.splitlines())} - {""}

@@ -20,17 +20,17 @@ CALLS = ("tool_calls", "function_call")
 
 def checked_context(name: str, value: Any, *, system: SystemMessages = "leave-out") -> list[str]:
     """The turns of a context: a text, turns or messages. InputError if all are empty."""
-    if all(map(is_blank, turns := turns_of(name, value, system=system))):
+    if all(map(is_blank, turns := to_turns(name, value, system=system))):
         raise InputError(f"{name} is empty: it has no text in any of its turns")
     return turns
 
 
-def turns_of(name: str, value: Any, *, system: SystemMessages = "leave-out") -> list[str]:
+def to_turns(name: str, value: Any, *, system: SystemMessages = "leave-out") -> list[str]:
     """The turns of a context, which may be empty. InputError unless it is a text, turns or messages."""
     if isinstance(value, str):
         return [checked_text(name, value)]
     if are_messages(items := checked_list(name, value, of="turns or messages, or one text")):
-        return turns_of_messages(items, name=name, system=system)
+        return messages_to_turns(items, name=name, system=system)
     return [checked_text(f"{name}, turn {place}", turn) for place, turn in enumerate(items)]
 
 
@@ -54,7 +54,7 @@ def are_messages(value: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str) and any(isinstance(one, Mapping) for one in value)
 
 
-def turns_of_messages(
+def messages_to_turns(
     messages: Sequence[Any], *, name: str = "messages", system: SystemMessages = "leave-out"
 ) -> list[str]:
     """Converts chat messages to turns, oldest first.

@@ -88,7 +88,7 @@ def mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:
 
 
 def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, processes: Processes) -> OptimizerUpdates:
-    """Builds the optimizer with schedule and precision, after layer freezing; raises as `updates_of` does."""
+    """Builds the optimizer with schedule and precision, after layer freezing; raises as `make_updates` does."""
     precision = Precision(config.precision, learner.device, loss_scale=config.loss_scale)
     if precision.warning and processes.is_first:
         _log.warning("%s gains nothing here: %s", config.precision, precision.warning)
@@ -96,10 +96,10 @@ def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, proce
     if config.lora.rank is not None:
         learner.model.add_adapters(**config.lora.options)
     total = goal.total_updates(batch=config.batch_size * processes.count, accumulate=config.accumulate)
-    return updates_of(learner.model, config, precision=precision, total=total, by_time=goal.seconds is not None)
+    return make_updates(learner.model, config, precision=precision, total=total, by_time=goal.seconds is not None)
 
 
-def updates_of(
+def make_updates(
     model: TrainableModel, config: TrainingConfig, *, precision: Precision, total: int | None, by_time: bool
 ) -> OptimizerUpdates:
     """The optimizer and schedule of a model's trainable parameters. ConfigError as `Schedule`, or if there are none."""

@@ -19,10 +19,10 @@ from polyencoder.data.pairs import (
     data_files,
     examples_to_rank,
     pair_counts,
-    pairs_of_rows,
     read_all_pairs,
+    read_pair_rows,
     read_pairs,
-    responses_of,
+    read_responses,
 )
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
@@ -89,7 +89,7 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
             pairs, held = pairs[:-count], pairs[-count:]
             held_out = f", beside {count} held out for the evaluation: give validation data, or more pairs"
         examples = list(_examples(pairs, settings, bad))
-        source, size, responses = examples, len(examples), partial(responses_of, examples)
+        source, size, responses = examples, len(examples), partial(read_responses, examples)
     if bad.count:
         _log.warning(bad.summary())
     if size < 2:
@@ -126,7 +126,7 @@ def _pairs(names: str, rows: Rows | None, settings: TrainSettings, bad: BadExamp
     columns = settings.data.columns.columns
     if rows is None:
         return list(read_all_pairs(names, columns=columns, bad=bad))
-    return list(pairs_of_rows(rows, name=names, columns=columns, bad=bad))
+    return list(read_pair_rows(rows, name=names, columns=columns, bad=bad))
 
 
 def _numbers(example: Example) -> str:
@@ -183,7 +183,7 @@ def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example
 
     def responses() -> Iterator[str]:
         pairs = (pair for file in files for pair in read_pairs(file, columns=settings.data.columns.columns, bad=bad))
-        return islice(responses_of(pairs), SAMPLED_FROM)
+        return islice(read_responses(pairs), SAMPLED_FROM)
 
     for file in files:
         for _ in islice(examples(file), CHECKED):

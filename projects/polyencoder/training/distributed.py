@@ -46,7 +46,7 @@ def gather_objects(value: T) -> list[T]:
     return values
 
 
-def sum_of_all(count: int, *, device: torch.device) -> int:
+def sum_over_processes(count: int, *, device: torch.device) -> int:
     """The sum of all processes' counts; the tensor that they exchange is on `device`."""
     if not _is_grouped():
         return count

@@ -75,7 +75,7 @@ class Pairs(NamedTuple):
     differences: Tensor
 
 
-def pairs_of(scores: Tensor, labels: Tensor) -> Pairs:
+def make_pairs(scores: Tensor, labels: Tensor) -> Pairs:
     """The pairs of scores and labels [batch, n]; a score of -inf is padding.
 
     Only a candidate with a label above 0 is better than another, so that in-batch candidates cost n for each right
@@ -98,7 +98,7 @@ def ranknet(scores: Tensor, labels: Tensor) -> Tensor:
     of a known order. The mean in place of the sum makes examples with few and with many candidates equal. Labels count
     by their order alone; 0 without such pairs. `scores` and `labels` are [batch, n]; a score of -inf is padding.
     """
-    pairs = pairs_of(scores, labels)
+    pairs = make_pairs(scores, labels)
     costs = F.softplus(-pairs.differences).masked_fill(~pairs.ordered, 0)
     return costs.sum((-2, -1)) / pairs.ordered.sum((-2, -1)).clamp(min=1)
 
@@ -116,7 +116,7 @@ def lambdaloss(scores: Tensor, labels: Tensor, *, mu: float = MU) -> Tensor:
         labels: [batch, n], of any size; padding has none.
         mu: 10, or 0 for LambdaRank.
     """
-    pairs = pairs_of(scores, labels)
+    pairs = make_pairs(scores, labels)
     order = scores.detach().argsort(dim=-1, descending=True, stable=True)
     places = torch.arange(1, order.size(-1) + 1, device=order.device).expand_as(order)
     ranks = torch.empty_like(order).scatter(-1, order, places)

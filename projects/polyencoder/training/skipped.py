@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from polyencoder.errors import InputError, TrainingError
 from polyencoder.settings.training import HardNegatives
-from polyencoder.training.distributed import sum_of_all
+from polyencoder.training.distributed import sum_over_processes
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class FiniteUpdates:
         bad_loss, self._bad_loss = self._bad_loss, None
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         reason = None
-        if sum_of_all(int(bad_loss is not None), device=next(model.parameters()).device):
+        if sum_over_processes(int(bad_loss is not None), device=next(model.parameters()).device):
             reason = "the loss is not finite" if bad_loss is None else f"the loss is {bad_loss}"
         elif gradients and not scaled and not torch.stack(torch._foreach_norm(gradients)).isfinite().all():
             reason = "the gradients are not finite"

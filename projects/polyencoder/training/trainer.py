@@ -14,7 +14,7 @@ from typing import Any
 from polyencoder.data.collator import Batch, Collator
 from polyencoder.data.epochs import InMemory, Reader, Source
 from polyencoder.data.example import Example
-from polyencoder.data.loader import batches_of, prefetched
+from polyencoder.data.loader import iterate_batches, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.encoding.protocol import Learner
 from polyencoder.errors import ConfigError, InputError, TrainingError, first_line
@@ -240,7 +240,7 @@ class Trainer:
             yield from self._given()
         elif self._source is not None:
             size = self.config.batch_size
-            batches = batches_of(
+            batches = iterate_batches(
                 self._source,
                 batch_size=size,
                 seed=self.config.seed,

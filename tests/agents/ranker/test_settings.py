@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from cyclopts import App
 from parlai.agents.ranker.launch import add_group_arguments
-from parlai.agents.ranker.settings import OTHER_NAMES, add_settings, flag_of, read_settings
+from parlai.agents.ranker.settings import OTHER_NAMES, add_settings, get_flag, read_settings
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.scripts.train_model import TrainModel
@@ -32,18 +32,18 @@ def parser():
 
 @pytest.mark.parametrize("argument", OTHER_NAMES)
 def test_each_has_its_flag(argument, parser):
-    assert flag_of(argument, parser) == f"--{OTHER_NAMES[argument].replace('_', '-')}"
+    assert get_flag(argument, parser) == f"--{OTHER_NAMES[argument].replace('_', '-')}"
 
 
 def test_others_have_the_flag_of_their_name(parser):
-    assert flag_of("num_negatives", parser) == "--num-negatives"
-    assert flag_of("model_file", parser) == "--model-file"
+    assert get_flag("num_negatives", parser) == "--num-negatives"
+    assert get_flag("model_file", parser) == "--model-file"
 
 
 def test_what_has_no_flag_is_not_named(parser):
-    assert flag_of("shard_size", parser) is None
-    assert flag_of(None, parser) is None
-    assert flag_of("model_file", None) is None
+    assert get_flag("shard_size", parser) is None
+    assert get_flag(None, parser) is None
+    assert get_flag("model_file", None) is None
 
 
 # ---- a new hyperparameter is one line

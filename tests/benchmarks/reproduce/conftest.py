@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from benchmarks.reproduce.cells import cell_of, run_of
+from benchmarks.reproduce.cells import get_cell, get_run
 from benchmarks.reproduce.results import Result, write_result
 from benchmarks.reproduce.scales import read_scale
 from benchmarks.reproduce.tables import read_table
@@ -18,8 +18,8 @@ def keep(tmp_path):
 
     def kept(scale: str, table: str, row: str, numbers: list[float], **changes):
         at, of = read_scale(scale), read_table(table)
-        cell = cell_of(at, of, of.row(row), of.columns[0])
-        run = run_of(at, cell, where="here")
+        cell = get_cell(at, of, of.row(row), of.columns[0])
+        run = get_run(at, cell, where="here")
         for seed, number in enumerate(numbers):
             result = Result(
                 scale=scale,

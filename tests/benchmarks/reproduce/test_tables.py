@@ -7,7 +7,7 @@ import re
 import pytest
 
 from benchmarks.reproduce import checks, scales, tables
-from benchmarks.reproduce.cells import run_of
+from benchmarks.reproduce.cells import get_run
 from benchmarks.reproduce.plan import all_runs
 from benchmarks.reproduce.runs import Places, ReproductionRun
 from benchmarks.reproduce.scales import read_scale, scale_names
@@ -151,7 +151,7 @@ def test_a_try_of_a_few_updates_warms_up_and_mines_within_them():
 def test_flags_that_a_command_does_not_know_are_found(tmp_path):
     scale = read_scale("small")
     table = read_table("poly-10")
-    run = run_of(scale, table.cell(table.row("bert-bi"), table.columns[0]), where="here")
+    run = get_run(scale, table.cell(table.row("bert-bi"), table.columns[0]), where="here")
     places = Places({**scale.places, "data": str(tmp_path)}, runs=tmp_path)
     train, *others = run.steps
     for words, said in ((["--lerningrate", "1"], "lerningrate"), (["--optimizer", "sdg"], "sdg")):
@@ -163,7 +163,7 @@ def test_flags_that_a_command_does_not_know_are_found(tmp_path):
 def test_what_is_missing_is_named(tmp_path):
     scale = read_scale("paper")
     table = read_table("poly-10")
-    run = run_of(scale, table.cell(table.row("reddit-bi"), table.columns[0]), where="here")
+    run = get_run(scale, table.cell(table.row("reddit-bi"), table.columns[0]), where="here")
     places = Places({**scale.places, "data": str(tmp_path)}, runs=tmp_path)
     missing = checks.missing(run, places)
     assert [line for line in missing if "train_self_original.txt" in line]
@@ -178,7 +178,7 @@ def test_the_papers_settings_are_those_of_its_section_5_1():
     table = read_table("poly-10")
 
     def words(row: str, column: int) -> dict[str, str]:
-        command = run_of(scale, table.cell(table.row(row), table.columns[column]), where="here").steps[0].command
+        command = get_run(scale, table.cell(table.row(row), table.columns[column]), where="here").steps[0].command
         flags = command[command.index("train_model") + 1 :]
         return dict(zip(flags[::2], flags[1::2], strict=True))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.reproduce.values import Value, mean_of, read_value
+from benchmarks.reproduce.values import Value, compute_mean, read_value
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_is_no_number_is_an_error_that_shows_it(text):
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=9))
 def test_mean_and_deviation_are_those_of_a_sample(numbers):
-    value = mean_of(numbers, digits=2)
+    value = compute_mean(numbers, digits=2)
     mean = math.fsum(numbers) / len(numbers)
     assert value.mean == pytest.approx(mean, abs=1e-9)
     variance = math.fsum((number - mean) ** 2 for number in numbers) / (len(numbers) - 1)
@@ -50,10 +50,10 @@ def test_mean_and_deviation_are_those_of_a_sample(numbers):
 
 
 def test_one_seed_has_no_deviation_and_none_has_no_mean():
-    assert mean_of([71.25], digits=1).deviation is None
+    assert compute_mean([71.25], digits=1).deviation is None
     for numbers in ([], [math.nan], [1.0, math.inf]):
         with pytest.raises(ValueError, match="no mean"):
-            mean_of(numbers, digits=1)
+            compute_mean(numbers, digits=1)
 
 
 def test_a_rounded_number_may_be_half_a_digit_off():

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pydantic
 import pytest
 
-from polyencoder.adapters.relevance import OfServer, best_documents, relevance_of
+from polyencoder.adapters.relevance import OfServer, best_documents, make_relevance
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.forward import Forward
@@ -101,7 +101,7 @@ def test_haystack(model, expected, monkeypatch):
 
 def test_empty_documents_come_last_without_a_score_and_with_one_warning(model, expected, caplog):
     """One empty page of an index does not fail each question that finds it."""
-    relevance = relevance_of(model[0], **model[1])
+    relevance = make_relevance(model[0], **model[1])
     texts = ["", *TEXTS[:2], " \n", *TEXTS[2:]]
     found = best_documents(relevance, QUERY, texts, top_n=None)
     assert [(texts[place], value) for place, value in found] == [*expected, ("", None), (" \n", None)]
@@ -157,7 +157,7 @@ def test_keys_are_not_shown(adapters):
         made = adapter(model=server, api_key=KEY)
         for shown in (repr(made), str(made), made.model_dump_json(), repr(made.model_dump())):
             assert KEY not in shown
-    assert KEY not in repr(relevance_of(server, api_key=KEY))
+    assert KEY not in repr(make_relevance(server, api_key=KEY))
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_what_another_server_answers_is_an_error_with_its_reason(other_server, s
 def test_another_server_is_sent_the_name_of_its_model(other_server):
     url = other_server(200, b'{"results": [{"index": 1, "relevance_score": 0.5}]}')
     for address, path in {url: "/v1/rerank", f"{url}/v1/": "/v1/rerank", f"{url}/v2/rerank": "/v2/rerank"}.items():
-        assert relevance_of(address, served_model="rerank-v3.5")(QUERY, TEXTS, top_n=1) == [(1, 0.5)]
+        assert make_relevance(address, served_model="rerank-v3.5")(QUERY, TEXTS, top_n=1) == [(1, 0.5)]
         asked = {"query": QUERY, "documents": TEXTS, "top_n": 1, "model": "rerank-v3.5"}
         assert other_server.asked.pop() == (path, asked)
 
@@ -228,9 +228,9 @@ def test_what_a_server_refuses_is_said(ranker, tmp_path):
 
 def test_a_key_is_for_a_server_alone(ranker):
     with pytest.raises(ConfigError, match="is only for a server"):
-        relevance_of(ranker, api_key=KEY)
+        make_relevance(ranker, api_key=KEY)
     with pytest.raises(ConfigError, match="served_model is only for a server"):
-        relevance_of(ranker, served_model="x")
+        make_relevance(ranker, served_model="x")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from polyencoder.calibration.risk import Answers, chance_of, fewest_answers, largest_risk, least_risk, promised, prove
+from polyencoder.calibration.risk import (
+    Answers,
+    compute_p_value,
+    fewest_answers,
+    largest_risk,
+    least_risk,
+    promised,
+    prove,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +39,7 @@ def test_the_bound_is_that_of_clopper_and_pearson(counts, confidence):
 def test_the_chance_of_wrong_answers_is_exact():
     for wrong in range(6):
         at_least = sum(math.comb(5, k) * 0.3**k * 0.7 ** (5 - k) for k in range(wrong, 6))
-        assert chance_of(wrong, 5, risk=0.3) == pytest.approx(at_least)
+        assert compute_p_value(wrong, 5, risk=0.3) == pytest.approx(at_least)
 
 
 @given(st.floats(0.005, 0.5), st.floats(0.5, 0.999))

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from polyencoder import ConfigError
-from polyencoder.cli.main import COMMANDS, OTHER_NAMES, flag_of, flags_of, main, parse
+from polyencoder.cli.main import COMMANDS, OTHER_NAMES, get_flag, get_flags, main, parse
 from tests.commands import command_fails, invoke
 
 TRAIN = ["train", "--train", "pairs.jsonl", "--out", "out", "--backbone", "none"]
@@ -124,18 +124,18 @@ def test_arguments_of_the_library_are_those_of_the_command(make_ranker, tmp_path
         make_ranker("bi").index(["a", "b"], tmp_path / "index", **options)
     assert error.value.argument == argument
     assert "--" not in str(error.value)
-    assert flag_of(error.value.argument, "index") == f"--{argument}"
+    assert get_flag(error.value.argument, "index") == f"--{argument}"
 
 
 def test_a_command_without_such_a_flag_says_nothing_of_it():
-    assert flag_of("rerank_k", "search") == "--rerank-k"
-    assert flag_of("rerank_k", "train") is None
-    assert flag_of("rerank_k", "no-command") is None
-    assert flag_of(None, "search") is None
+    assert get_flag("rerank_k", "search") == "--rerank-k"
+    assert get_flag("rerank_k", "train") is None
+    assert get_flag("rerank_k", "no-command") is None
+    assert get_flag(None, "search") is None
 
 
 def test_other_names_are_those_of_options():
-    assert set(OTHER_NAMES.values()) <= {name for command in COMMANDS for name in flags_of(command)}
+    assert set(OTHER_NAMES.values()) <= {name for command in COMMANDS for name in get_flags(command)}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_a_removed_flag_names_its_replacement(monkeypatch):
 
 def test_nothing_that_was_removed_exists():
     assert not removed.COMMANDS.keys() & main.COMMANDS.keys()
-    flags = {flag for name in main.COMMANDS for flag in main.flags_of(name).values()}
+    flags = {flag for name in main.COMMANDS for flag in main.get_flags(name).values()}
     assert not removed.FLAGS.keys() & flags
 
 
@@ -58,5 +58,5 @@ def test_a_flag_of_another_library_names_that_of_the_command(command, flag, mean
 
 
 def test_each_guessed_flag_means_one_that_a_command_has():
-    flags = {flag.removeprefix("--") for name in main.COMMANDS for flag in main.flags_of(name).values()}
+    flags = {flag.removeprefix("--") for name in main.COMMANDS for flag in main.get_flags(name).values()}
     assert {flag.split()[0] for meant in removed.GUESSED_FLAGS.values() for flag in meant} <= flags

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from polyencoder.data.example import Example
-from polyencoder.data.layouts import LAYOUTS, Columns, examples_of
+from polyencoder.data.layouts import LAYOUTS, Columns, parse_examples
 from polyencoder.data.pairs import read_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
@@ -338,10 +338,10 @@ def test_each_turn_of_a_dialogue_after_the_first_is_a_response(tmp_path, name):
 )
 def test_the_record_of_a_pair_has_its_columns(record, rest):
     """As `polyencoder mine` writes it."""
-    ((example, written),) = examples_of(record, Columns(), where="x")
+    ((example, written),) = parse_examples(record, Columns(), where="x")
     assert {name: written[name] for name in rest} == rest
     assert not {"query", "pos", "neg", "conversations"} & written.keys()
-    assert [one for one, _ in examples_of(written, Columns(), where="x")] == [example]
+    assert [one for one, _ in parse_examples(written, Columns(), where="x")] == [example]
 
 
 def test_the_samples_of_the_documentation(tmp_path):
@@ -359,5 +359,5 @@ def test_the_samples_of_the_documentation(tmp_path):
 
 def test_a_response_that_is_no_candidate_can_join_them():
     record = {"context": "hi", "responses": ["c", "a"], "candidates": ["a", "b"]}
-    ((found, _),) = examples_of(record, Columns(), where="x", add_response=True)
+    ((found, _),) = parse_examples(record, Columns(), where="x", add_response=True)
     assert found == graded("c", ["c", "a", "b"], {"c": 1, "a": 1})

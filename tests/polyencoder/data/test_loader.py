@@ -10,7 +10,7 @@ import pytest
 
 from polyencoder.data.epochs import Counts, InMemory, Reader, Streamed
 from polyencoder.data.example import Example
-from polyencoder.data.loader import batches_of, in_batches, prefetched
+from polyencoder.data.loader import in_batches, iterate_batches, prefetched
 from polyencoder.data.negatives import NegativeSampler
 
 MIXED = [Example([f"question {n}"], f"answer {n}", [f"answer {n}", f"own {n}"] if n % 3 else None) for n in range(20)]
@@ -18,7 +18,7 @@ MIXED = [Example([f"question {n}"], f"answer {n}", [f"answer {n}", f"own {n}"] i
 
 def mixed_batches(reader: Reader, *, seen: int = 0, count: int = 9):
     sampler = NegativeSampler((one.label for one in MIXED), count=3)
-    batches = batches_of(InMemory(MIXED), batch_size=4, sampler=sampler, reader=reader, seen=seen)
+    batches = iterate_batches(InMemory(MIXED), batch_size=4, sampler=sampler, reader=reader, seen=seen)
     return [next(batches) for _ in range(count)]
 
 
@@ -52,8 +52,8 @@ def test_a_run_goes_on_with_the_next_example(streams, reader, done):
         if streams
         else InMemory(examples)
     )
-    whole = list(islice(batches_of(source, batch_size=3, reader=reader), 20))
-    assert list(islice(batches_of(source, batch_size=3, reader=reader, seen=3 * done), 20 - done)) == whole[done:]
+    whole = list(islice(iterate_batches(source, batch_size=3, reader=reader), 20))
+    assert list(islice(iterate_batches(source, batch_size=3, reader=reader, seen=3 * done), 20 - done)) == whole[done:]
     if reader.count == 1:
         epoch = [one for batch in whole for one in batch][: counts.examples]
         assert sorted(epoch, key=lambda one: one.label) == sorted(examples, key=lambda one: one.label)
@@ -62,7 +62,7 @@ def test_a_run_goes_on_with_the_next_example(streams, reader, done):
 def test_several_readers_draw_what_one_does():
     def drawn(reader: Reader, *, size: int) -> list[Example]:
         sampler = NegativeSampler((one.label for one in MIXED), count=3)
-        batches = batches_of(InMemory(MIXED), batch_size=size, sampler=sampler, reader=reader)
+        batches = iterate_batches(InMemory(MIXED), batch_size=size, sampler=sampler, reader=reader)
         return sorted(next(batches), key=lambda example: example.label)
 
     shares = [drawn(Reader(number, 2), size=5) for number in range(2)]

@@ -9,7 +9,7 @@ import pytest
 from polyencoder.data.epochs import Counts
 from polyencoder.data.example import Example
 from polyencoder.data.layouts import Columns
-from polyencoder.data.pairs import pair_counts, pairs_and_records, pairs_of_rows, read_examples, read_pairs
+from polyencoder.data.pairs import pair_counts, pairs_and_records, read_examples, read_pair_rows, read_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 
@@ -129,7 +129,7 @@ def test_each_message_of_the_assistant_after_one_of_the_user_is_an_example(write
     assert "3 of the assistant's 5 messages in 2 chats" in replies
     assert "1 system messages" in system
     assert "persona" in system
-    assert list(pairs_of_rows([{column: chat} for chat in CHATS], name="rows")) == [Example(*one) for one in REPLIES]
+    assert list(read_pair_rows([{column: chat} for chat in CHATS], name="rows")) == [Example(*one) for one in REPLIES]
     caplog.clear()
     persona = ["your persona: i ski"]
     expected = [Example([*persona, *turns], label) for turns, label in REPLIES[:2]] + [Example(*REPLIES[2])]

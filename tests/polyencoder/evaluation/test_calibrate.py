@@ -15,7 +15,7 @@ from polyencoder.calibration import DEPTH
 from polyencoder.calibration.fitting import Observations, fit
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.evaluation.calibrate import observations_of, observe_search
+from polyencoder.evaluation.calibrate import collect_observations, observe_search
 from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
@@ -120,7 +120,7 @@ SCORES = -torch.arange(20.0)  # text 0 is the best
 
 
 def test_every_right_candidate_is_right():
-    seen = observations_of([SEVERAL, ONE], [(1, SCORES), (0, SCORES)])
+    seen = collect_observations([SEVERAL, ONE], [(1, SCORES), (0, SCORES)])
     assert [row.nonzero().flatten().tolist() for row in seen.right] == [[1, 3, 19], [2]]
     assert (seen.scores.isfinite().sum(1).tolist(), seen.among.tolist()) == ([20, 20], [20, 20])
     wrong = seen.without_the_right()
@@ -140,7 +140,7 @@ def test_of_a_search_too():
             return [hits for _ in contexts]
 
     found = observe_search(Search(), [SEVERAL, ONE])
-    expected = observations_of([SEVERAL, ONE], [(0, SCORES), (1, SCORES)])
+    expected = collect_observations([SEVERAL, ONE], [(0, SCORES), (1, SCORES)])
     assert torch.equal(found.scores, expected.scores)
     assert torch.equal(found.right, expected.right)
     assert (found.depth, expected.depth) == (DEPTH, None)

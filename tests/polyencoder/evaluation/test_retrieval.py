@@ -101,7 +101,7 @@ def test_a_search_and_a_rerank_order_by_the_rankers_scores(make_ranker, queries,
     assert found == {query: pytest.approx(own, abs=1e-4) for query, own in scores.items()}
     two = search_run(ranker, index, queries, depth=2)
     assert [list(own) for own in two.values()] == [list(own)[:2] for own in found.values()]
-    assert index.texts_of([*ids, "gone"]) == texts
+    assert index.get_texts([*ids, "gone"]) == texts
 
 
 def test_what_is_behind_the_depth_stays_behind(make_ranker, queries, texts):

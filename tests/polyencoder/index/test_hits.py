@@ -30,7 +30,7 @@ def test_hits_are_chosen_from_the_best_by_their_vectors(ranker, index):
     context, k = ["do you like dogs ?"], 5
     best = ranker.search(context, index, top_k=pool_size(k))
     assert len(best) == 50
-    vectors = index.vectors_of([*(hit.id for hit in best), "gone"])
+    vectors = index.get_vectors([*(hit.id for hit in best), "gone"])
     torch.testing.assert_close(torch.from_numpy(vectors["3"]), torch.as_tensor(ranker.encode_candidates([TEXTS[3]]))[0])
     own = np.stack([vectors[hit.id] for hit in best])
     places = choose_diverse(np.array([hit.score for hit in best]), own, k=k, diversity=0.99)
@@ -49,7 +49,7 @@ def test_of_reranked_hits_those_are_chosen_from(ranker, index, make_ranker):
     assert [hit.considered for hit in hits] == [8] * 8 + [None] * 2
     assert set(without(hits[:8])) == set(plain[:8])
     assert hits[8:] == plain[8:]
-    vectors = index.vectors_of([hit.id for hit in plain[:8]])
+    vectors = index.get_vectors([hit.id for hit in plain[:8]])
     scores = np.array([hit.rerank_score for hit in plain[:8]])
     own = np.stack([vectors[hit.id] for hit in plain[:8]])
     places = choose_diverse(scores, own, k=10, diversity=0.7)

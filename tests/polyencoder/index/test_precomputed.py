@@ -11,7 +11,7 @@ import torch
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, Fingerprints, vectors_from
-from polyencoder.index.precomputed import FINGERPRINTS, check_vector, fingerprints_of, same_vector, with_vectors
+from polyencoder.index.precomputed import FINGERPRINTS, check_vector, read_fingerprints, same_vector, with_vectors
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -194,12 +194,12 @@ def test_other_formats_are_refused_before_anything_is_read(tmp_path, name):
 
 def test_the_encoder_that_files_name(tmp_path):
     parquet.write_table(table(), tmp_path / "a.parquet")
-    assert fingerprints_of(tmp_path / "a.parquet") is None
+    assert read_fingerprints(tmp_path / "a.parquet") is None
     parquet.write_table(table(stated=["abc", "tok"]), tmp_path / "b.parquet")
-    assert fingerprints_of([tmp_path / "a.parquet", tmp_path / "b.parquet"]) == Fingerprints("abc", "tok")
+    assert read_fingerprints([tmp_path / "a.parquet", tmp_path / "b.parquet"]) == Fingerprints("abc", "tok")
     parquet.write_table(table(stated=["other", "tok"]), tmp_path / "c.parquet")
     with pytest.raises(InputError, match=r"c\.parquet: its vectors come from another encoder \(other\)"):
-        fingerprints_of([tmp_path / "b.parquet", tmp_path / "c.parquet"])
+        read_fingerprints([tmp_path / "b.parquet", tmp_path / "c.parquet"])
     parquet.write_table(table(stated=[]), tmp_path / "d.parquet")
     with pytest.raises(InputError, match=r"d\.parquet"):
-        fingerprints_of(tmp_path / "d.parquet")
+        read_fingerprints(tmp_path / "d.parquet")

@@ -7,11 +7,11 @@ import pytest
 
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate
-from polyencoder.index.rows import Entry, Row, encode_texts, key_of, select_changed
+from polyencoder.index.rows import Entry, Row, encode_texts, hash_id, select_changed
 
 OLD = Entry("a", "one", {"n": 1})
 THERE = {"a": Row(OLD, is_stored=True)}
-STORED = {key_of("a"): np.array([3, 4], dtype=np.float32)}
+STORED = {hash_id("a"): np.array([3, 4], dtype=np.float32)}
 
 
 def written(*entries: Entry, how: str = "add") -> list[Entry]:
@@ -75,7 +75,7 @@ def test_an_update_is_of_what_is_there():
 
 
 def test_keys_are_of_one_length():
-    keys = {key_of(id_) for id_ in ("", "a", "a" * 100_000, "\ud800", "'; DROP")}
+    keys = {hash_id(id_) for id_ in ("", "a", "a" * 100_000, "\ud800", "'; DROP")}
     assert len(keys) == 5
     assert all(len(key) == 32 and key.isalnum() for key in keys)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.index.words import query_words, words_of
-from polyencoder.text.dialogue import turns_of
+from polyencoder.index.words import query_words, split_into_words
+from polyencoder.text.dialogue import to_turns
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from polyencoder.text.dialogue import turns_of
     ],
 )
 def test_words(text, words):
-    assert words_of(text) == words
+    assert split_into_words(text) == words
 
 
 def test_the_words_of_a_context_occur_once_and_characters_in_pairs():
@@ -35,7 +35,7 @@ def test_the_words_of_a_context_occur_once_and_characters_in_pairs():
 
 def test_the_mark_of_a_persona_is_no_word():
     """Or each chat with a system message would search for `your` and `persona`."""
-    assert query_words([*turns_of("it", [{"role": "system", "content": "Be kind."}], system="persona"), "Is it?"]) == [
+    assert query_words([*to_turns("it", [{"role": "system", "content": "Be kind."}], system="persona"), "Is it?"]) == [
         "be",
         "kind",
         "is",
@@ -48,4 +48,4 @@ def test_the_mark_of_a_persona_is_no_word():
 @given(st.lists(st.text()))
 def test_a_query_has_only_words_and_single_spaces(turns):
     for word in query_words(turns):
-        assert word.split(" ") == words_of(word)
+        assert word.split(" ") == split_into_words(word)

@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.modeling.encoder_files import longest_input
-from polyencoder.modeling.reranker_head import classifier_of, reranker_head
+from polyencoder.modeling.reranker_head import read_classifier, reranker_head
 from polyencoder.settings.train import TrainSettings
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from tests.encoders import SENTENCES
@@ -279,4 +279,4 @@ def test_pairs_that_rankers_do_not_have(copy, edit_json):
 
 def test_what_is_no_classifier(backbone_folder):
     for name in (backbone_folder("bert"), "nobody/has-this"):
-        assert classifier_of(name) is reranker_head(name) is None
+        assert read_classifier(name) is reranker_head(name) is None

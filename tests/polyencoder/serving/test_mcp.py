@@ -117,5 +117,5 @@ def test_settings_that_stdio_would_not_read_are_errors():
 def test_the_version_without_torch(make_service, monkeypatch):
     from polyencoder.serving import mcp as ours  # of an extra
 
-    monkeypatch.setattr(ours, "version_of", {"polyencoder-runtime": "1.2.3"}.get)
+    monkeypatch.setattr(ours, "get_version", {"polyencoder-runtime": "1.2.3"}.get)
     assert ours.mcp_server(make_service("bi")).version == "1.2.3"

@@ -88,7 +88,7 @@ def test_a_change_that_fails_leaves_the_others(writer, index):
     assert [results[i] for i in (0, 1, 3)] == [3, 6, 6]
     assert isinstance(results[2], InputError)
     assert "no candidate has the id 'no such id'" in str(results[2])
-    assert set(index.texts_of(["a", "b", "first"])) == {"a", "b", "first"}
+    assert set(index.get_texts(["a", "b", "first"])) == {"a", "b", "first"}
 
 
 @pytest.mark.parametrize("index", ["postgres"], indirect=True)
@@ -100,7 +100,7 @@ def test_changes_on_a_connection_that_is_lost_are_not_made(writer, index):
     results, _ = blocked(writer, adding("a"), lost, adding("b"))
     assert results[0] == 3
     assert all(isinstance(result, NoAnswerError) for result in results[1:])
-    assert set(index.texts_of(["a", "b", "first"])) == {"first"}
+    assert set(index.get_texts(["a", "b", "first"])) == {"first"}
     assert gathered(writer, adding("a")) == [4]
 
 
@@ -112,7 +112,7 @@ def test_alone_a_failed_change_is_undone_whole(writer, index):
     (error,) = gathered(writer, bad)
     assert isinstance(error, OSError)
     assert len(index) == 2
-    assert not index.texts_of(["half"])
+    assert not index.get_texts(["half"])
     assert gathered(writer, adding("a")) == [3]  # the thread lives on
 
 
@@ -130,4 +130,4 @@ def test_a_client_that_stops_waiting_before_its_change_begins_cancels_it(writer,
 
     asyncio.run(run())
     writer.close()
-    assert not index.texts_of(["second"])
+    assert not index.get_texts(["second"])

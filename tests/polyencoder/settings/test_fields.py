@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from cyclopts import Parameter
 
-from polyencoder.settings.fields import Hidden, commas, group_of, leaves, numbers, parts
+from polyencoder.settings.fields import Hidden, commas, get_group, leaves, numbers, parts
 from polyencoder.settings.metadata import Needs, Parlai, Without
 from polyencoder.validation import Count
 
@@ -80,5 +80,5 @@ def test_a_single_number_of_a_file(value, expected):
 
 def test_the_parts_of_a_type():
     assert list(parts(Annotated[int, "x"] | None)) == ["x", int, type(None)]
-    assert group_of(Annotated[Inner, "x"]) is Inner
-    assert group_of(int) is group_of(Inner | None) is None
+    assert get_group(Annotated[Inner, "x"]) is Inner
+    assert get_group(int) is get_group(Inner | None) is None

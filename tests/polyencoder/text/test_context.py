@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.text import join_turns, latest_utterances, lines_of, persona_lines, same, surround
+from polyencoder.text import join_turns, latest_utterances, normalize_lines, persona_lines, same, surround
 from polyencoder.text.context import immediate_and_extra, with_person_tokens
 
 START, END, SEPARATOR = -1, -2, -3
@@ -172,5 +172,5 @@ def test_other_answers():
 
 def test_the_turns_of_a_context_and_their_lines():
     lines = {"your persona: i ski .", "hi !"}
-    assert lines_of(["your persona: I ski .\n Hi !", "", "hi !"]) == lines | {"your persona: i ski . hi !"}
-    assert lines_of("Hi !\r\nyou ?") == {"hi !", "you ?", "hi ! you ?"}
+    assert normalize_lines(["your persona: I ski .\n Hi !", "", "hi !"]) == lines | {"your persona: i ski . hi !"}
+    assert normalize_lines("Hi !\r\nyou ?") == {"hi !", "you ?", "hi ! you ?"}

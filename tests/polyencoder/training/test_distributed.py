@@ -7,7 +7,13 @@ import torch
 from torch import nn
 
 from polyencoder.training import distributed
-from polyencoder.training.distributed import Processes, gather_objects, gather_vectors, sum_gradients, sum_of_all
+from polyencoder.training.distributed import (
+    Processes,
+    gather_objects,
+    gather_vectors,
+    sum_gradients,
+    sum_over_processes,
+)
 from tests.parameters import mostly_long
 
 
@@ -20,7 +26,7 @@ def test_objects_in_the_order_of_ranks(in_processes):
 
 def test_a_process_alone_has_what_is_its_own():
     assert gather_objects("mine") == ["mine"]
-    assert sum_of_all(3, device=torch.device("cpu")) == 3
+    assert sum_over_processes(3, device=torch.device("cpu")) == 3
     assert Processes.of_this_group() == Processes(rank=0, count=1)
     assert Processes().share([1, 2, 3]) == [1, 2, 3]
     parameter = nn.Parameter(torch.zeros(2))
@@ -34,7 +40,13 @@ def test_processes_share_what_there_is(in_processes):
 
     def run(rank):
         here = Processes.of_this_group()
-        return here.rank, here.count, here.is_first, here.share("abcde"), sum_of_all(rank, device=torch.device("cpu"))
+        return (
+            here.rank,
+            here.count,
+            here.is_first,
+            here.share("abcde"),
+            sum_over_processes(rank, device=torch.device("cpu")),
+        )
 
     expected = [(0, 3, True, "ad", 3), (1, 3, False, "be", 3), (2, 3, False, "c", 3)]
     assert in_processes(run, count=3) == expected

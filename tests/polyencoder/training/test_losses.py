@@ -16,8 +16,8 @@ from polyencoder.training.losses import (
     bce,
     lambdaloss,
     listnet,
+    make_pairs,
     mse,
-    pairs_of,
     ranknet,
     softmax_loss,
 )
@@ -191,6 +191,6 @@ def test_a_damaged_score_is_no_padding(name):
 
 
 def test_pairs_cost_n_for_each_right_candidate():
-    pairs = pairs_of(torch.zeros(3, 50), torch.eye(50)[:3])
+    pairs = make_pairs(torch.zeros(3, 50), torch.eye(50)[:3])
     assert pairs.differences.shape == (3, 1, 50)
     assert pairs.ordered.sum() == 3 * 49

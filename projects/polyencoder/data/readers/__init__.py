@@ -9,7 +9,7 @@ from polyencoder.data.readers.bad import BadExamples, OnBad, log_once, log_syste
 from polyencoder.data.readers.delimited import parse_delimiter
 from polyencoder.data.readers.json_array import json_array
 from polyencoder.data.readers.lines import lines
-from polyencoder.data.readers.records import FORMATS, HEAD, format_of, is_record, records
+from polyencoder.data.readers.records import FORMATS, HEAD, detect_format, is_record, records
 from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, expand, open_bytes
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "DataFile",
     "OnBad",
     "Source",
+    "detect_format",
     "expand",
-    "format_of",
     "is_record",
     "json_array",
     "lines",

@@ -48,13 +48,13 @@ def records(
         ConfigError: an unknown format, or one whose package is not installed.
         InputError: a file that cannot be opened; and what `bad` raises.
     """
-    name = format or format_of(source)
+    name = format or detect_format(source)
     if name not in FORMATS:
         raise ConfigError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}")
     return FORMATS[name](source, bad=bad, **({"delimiter": delimiter} if delimiter and name in TABLES else {}))
 
 
-def format_of(source: Source) -> str:
+def detect_format(source: Source) -> str:
     """The format of a file, by its name."""
     path = Path(source.path if isinstance(source, DataFile) else source)
     if is_compressed(path.name):

@@ -18,7 +18,7 @@ from torch import Tensor
 from polyencoder.checkpoint import read_folder_config, read_stored_weights
 from polyencoder.config import RankerConfig
 from polyencoder.encoding.fingerprint import candidate_fingerprint
-from polyencoder.encoding.graph import Graph, inputs_of
+from polyencoder.encoding.graph import Graph, make_inputs
 from polyencoder.encoding.graph_files import DESCRIPTION, Description, int8_name
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
@@ -162,7 +162,7 @@ def _token_batches(
 
 def _make_inputs(step: Step, rows: Rows, *, pad_id: int) -> tuple[Tensor, ...]:
     ids, segments = zip(*rows, strict=True)
-    arrays = inputs_of(ids, segments, pad_id=pad_id, separator=step.separator)
+    arrays = make_inputs(ids, segments, pad_id=pad_id, separator=step.separator)
     return tuple(torch.from_numpy(arrays[name]) for name in step.inputs)
 
 

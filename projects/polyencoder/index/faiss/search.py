@@ -19,7 +19,7 @@ from polyencoder.index.shortlists import Lists, shortlists
 from polyencoder.index.vectors import Vectors
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.scan import TopK, available_rows, search
-from polyencoder.search.scores import scale_of
+from polyencoder.search.scores import get_scale
 from polyencoder.storage.signatures import is_signed
 
 LONGEST_LIST = 4096
@@ -124,7 +124,7 @@ class FaissSearch:
         Raises InputError if a number is too small, or contexts or attention do not fit.
         """
         options = changed(options or SearchOptions(), changes)
-        scale_of(contexts, attention)  # raises for one that does not fit
+        get_scale(contexts, attention)  # raises for one that does not fit
         available = available_rows(self.vectors, allowed)
         few = None if allowed is None else available
         nothing = contexts.batch_size == 0 or contexts.keys is not None  # that lists tell of multi-head attention

@@ -212,7 +212,7 @@ def _enter_candidates(
             with wrap_io_errors(folder):
                 entries += catalogue.put(candidate, index=False)
                 if precomputed is not None:
-                    precomputed.put(catalogue.row_of(candidate.text), candidate)
+                    precomputed.put(catalogue.get_row(candidate.text), candidate)
         if entries == 0:
             raise InputError(f"{folder}: not made, as there are no candidates: the input is empty")
         with wrap_io_errors(folder):

@@ -17,7 +17,7 @@ import numpy as np
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.entries import Candidate, WriteMode, checked, duplicate_id_error
 from polyencoder.index.filters import Filter, Group, parse_filter, passes
-from polyencoder.index.folder.conditions import condition_of, exists
+from polyencoder.index.folder.conditions import exists, to_sql
 from polyencoder.index.folder.files import is_ours
 from polyencoder.index.folder.schema import COMPACT, INDEXES, damaged
 from polyencoder.index.folder.words import Words
@@ -74,13 +74,13 @@ class Catalogue:
 
     def count(self, filter: Filter | None = None) -> int:
         """The number of entries that pass the filter."""
-        condition, values = condition_of(filter)
+        condition, values = to_sql(filter)
         where = f"WHERE {condition}" if values else ""  # without any SQLite does not look at the entries
         return int(self._select_value(f"SELECT COUNT(*) FROM entries {where}", values))
 
     def ids(self, filter: Filter) -> list[str]:
         """The ids of the entries that pass the filter."""
-        condition, values = condition_of(filter)
+        condition, values = to_sql(filter)
         return [str(id_) for (id_,) in self._ask(f"SELECT id FROM entries WHERE {condition}", values)]
 
     def texts(self, start: int, stop: int) -> list[str]:
@@ -88,15 +88,15 @@ class Catalogue:
         rows = self._ask("SELECT text FROM texts WHERE row >= ? AND row < ? ORDER BY row", (start, stop))
         return [text for (text,) in rows]
 
-    def row_of(self, text: str) -> int:
+    def get_row(self, text: str) -> int:
         """The row of an existing text."""
-        return int(self._select_value("SELECT row FROM texts WHERE digest = ?", (digest_of(text),)))
+        return int(self._select_value("SELECT row FROM texts WHERE digest = ?", (digest_text(text),)))
 
-    def rows_of_texts(self, texts: Iterable[str]) -> dict[str, int]:
+    def find_rows(self, texts: Iterable[str]) -> dict[str, int]:
         """The rows of these texts, as far as they exist."""
-        return self._select_each("SELECT row FROM texts WHERE digest = ?", {text: digest_of(text) for text in texts})
+        return self._select_each("SELECT row FROM texts WHERE digest = ?", {text: digest_text(text) for text in texts})
 
-    def text_of(self, rows: Iterable[int]) -> dict[int, str]:
+    def get_row_texts(self, rows: Iterable[int]) -> dict[int, str]:
         """The texts of these rows."""
         wanted = [*rows]
         query = f"SELECT row, text FROM {_WANTED} CROSS JOIN texts ON row = wanted"
@@ -105,20 +105,20 @@ class Catalogue:
             raise self._explain_damage("texts are missing")
         return texts
 
-    def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
+    def get_texts(self, ids: Iterable[str]) -> dict[str, str]:
         """The texts of the entries of these ids, as far as they exist."""
         return self._select_each(
             "SELECT text FROM entries JOIN texts USING (row) WHERE id = ?", {id_: id_ for id_ in ids}
         )
 
-    def rows_of(self, ids: Iterable[str]) -> dict[str, int]:
+    def get_rows(self, ids: Iterable[str]) -> dict[str, int]:
         """The rows of the entries with these ids, for those that exist."""
         rows = self._select_each("SELECT row FROM entries WHERE id = ?", {id_: id_ for id_ in ids})
         if not all(isinstance(row, int) for row in rows.values()):
             raise self._explain_damage("a row is not a number")
         return rows
 
-    def entries_of(
+    def get_entries(
         self, rows: Iterable[int], *, limit: int | None = None, filter: Filter | None = None
     ) -> dict[int, list[tuple[str, dict[str, Any] | None]]]:
         """The id and metadata of these rows' entries that pass the filter, as inserted, at most `limit` per row."""
@@ -156,7 +156,7 @@ class Catalogue:
         `by_words`: of a search by words, the scores of each context's rows.
         """
         wanted = {row for some in rows for row in some}
-        texts, entries = self.text_of(wanted), self.entries_of(wanted, limit=limit, filter=filter)
+        texts, entries = self.get_row_texts(wanted), self.get_entries(wanted, limit=limit, filter=filter)
         return [
             [
                 Hit(id_, texts[row], score, metadata, how, word_score=own_words.get(row))
@@ -177,7 +177,7 @@ class Catalogue:
         """bool [rows], True for the rows with an entry that passes the filter; None for all."""
         mask = np.full(self.rows, not filter)
         if filter:
-            condition, values = condition_of(filter)
+            condition, values = to_sql(filter)
             mask[self._select_rows(f"SELECT DISTINCT row FROM entries WHERE {condition} ORDER BY row", values)] = True
         elif len(dead := self.dead_rows()):
             mask[dead] = False
@@ -233,7 +233,7 @@ class Catalogue:
         ask, removed, where = self._ask, 0, f"{candidate.where}: " if candidate.where else ""
         try:
             text, id_, metadata = checked(candidate)
-            digest = digest_of(text)
+            digest = digest_text(text)
             id_.encode()
         except (TypeError, ValueError) as error:
             raise InputError(f"{where}not a candidate that an index can hold: {error}") from None
@@ -320,7 +320,7 @@ class Catalogue:
         if (result := self._select_value("PRAGMA integrity_check(1)")) != "ok":
             return " ".join(str(result).split())
         for row, digest, text in self._ask("SELECT row, digest, text FROM texts"):
-            if not isinstance(text, str) or digest != digest_of(text):
+            if not isinstance(text, str) or digest != digest_text(text):
                 return f"text {row} was altered"
         wrong = self._select_value("SELECT COUNT(*) FROM entries WHERE row NOT IN (SELECT row FROM texts)")
         if wrong:
@@ -358,7 +358,7 @@ def _passes(group: Group, data: Any) -> bool:
         return True
 
 
-def digest_of(text: str) -> bytes:
+def digest_text(text: str) -> bytes:
     """The digest by which equal texts are found."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 

@@ -158,7 +158,7 @@ class Change:
 
     def sample_texts(self, n: int) -> list[str]:
         """Up to `n` of the texts after the change, always the same."""
-        return list(self.catalogue.text_of(sample(self._list_living().tolist(), n)).values())
+        return list(self.catalogue.get_row_texts(sample(self._list_living().tolist(), n)).values())
 
     def publish(self) -> None:
         """Commits the change, if there is any."""

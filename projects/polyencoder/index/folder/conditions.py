@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from polyencoder.index.filters import FieldTest, Filter, parse_filter, write_group
-from polyencoder.index.values import NULL, Kind, after, kind_of, value_text
+from polyencoder.index.values import NULL, Kind, after, get_kind, value_text
 
 _ENTRIES = "SELECT entry FROM fields WHERE key = ?"
 _RANGES = {
@@ -19,7 +19,7 @@ _RANGES = {
 """The values that pass, and the end of their kind's."""
 
 
-def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
+def to_sql(filter: Filter | None) -> tuple[str, list[Any]]:
     """A filter in SQL, and the values of its question marks, whose number SQLite limits."""
     bound: list[Any] = []
 
@@ -29,7 +29,7 @@ def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
         if operator == "$exists":
             return f"number {'IN' if values[0] else 'NOT IN'} ({_ENTRIES})"
         if operator in _RANGES:
-            kind = kind_of(values[0])
+            kind = get_kind(values[0])
             bound.extend((value_text(values[0]), after(kind) if operator in ("$gt", "$gte") else kind[0]))
             return f"number IN ({_ENTRIES} AND value {_RANGES[operator]})"
         bound.append(json.dumps([value_text(value) for value in values]))

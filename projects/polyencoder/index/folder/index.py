@@ -123,15 +123,15 @@ class FolderIndex(Index):
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
         return self._read(lambda _, catalogue: catalogue.has_field(key, kinds))
 
-    def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
+    def get_texts(self, ids: Iterable[str]) -> dict[str, str]:
         wanted = [*ids]  # `_read` may ask twice
-        return self._read(lambda _, catalogue: catalogue.texts_of(wanted))
+        return self._read(lambda _, catalogue: catalogue.get_texts(wanted))
 
-    def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
+    def get_vectors(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
         wanted = [*ids]
 
         def find(state: State, catalogue: Catalogue) -> dict[str, np.ndarray[Any, Any]]:
-            rows = catalogue.rows_of(wanted)
+            rows = catalogue.get_rows(wanted)
             vectors = state.vectors.take(np.array([*rows.values()], dtype=np.int64))
             return dict(zip(rows, vectors, strict=True))
 
@@ -143,7 +143,7 @@ class FolderIndex(Index):
         def find(state: State, catalogue: Catalogue) -> dict[str, TokenVectors]:
             if state.meta.tokens is None or state.meta.tokens.fingerprint != fingerprint:
                 return {}
-            rows = catalogue.rows_of_texts(wanted)
+            rows = catalogue.find_rows(wanted)
             places = np.array([*rows.values()], dtype=np.int64)
             if (tokens := state.vectors.token_rows(places)) is None:
                 return {}

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from polyencoder.errors import ConfigError
-from polyencoder.index.words import words_of
+from polyencoder.index.words import split_into_words
 
-# The words come from `words_of`, with spaces between them: with these categories SQLite splits at nothing else, also
-# where it does not know a character yet.
+# The words come from `split_into_words`, with spaces between them: with these categories SQLite splits at nothing else,
+# also where it does not know a character yet.
 TABLE = (
     "CREATE VIRTUAL TABLE words USING fts5(terms, content='', "
     "tokenize=\"unicode61 remove_diacritics 0 categories 'L* M* N* P* S* C*'\")"
@@ -65,7 +65,7 @@ class Words:
 
     def add(self, row: int, text: str) -> None:
         """Adds the text of a row."""
-        terms = " ".join(words_of(text))
+        terms = " ".join(split_into_words(text))
         self._ask("INSERT INTO words(rowid, terms) VALUES (?, ?)", (row, terms))
         if not text.isascii():
             self._ask(f"INSERT INTO {KEPT} VALUES (?, ?)", (row, terms))
@@ -73,7 +73,7 @@ class Words:
     def remove(self, row: int, text: str) -> None:
         """Removes the text of a row, the one that was added."""
         stored = self._ask(f"SELECT terms FROM {KEPT} WHERE row = ?", (row,)).fetchone()
-        terms = " ".join(words_of(text)) if stored is None else stored[0]
+        terms = " ".join(split_into_words(text)) if stored is None else stored[0]
         self._ask("INSERT INTO words(words, rowid, terms) VALUES ('delete', ?, ?)", (row, terms))
         self._ask(f"DELETE FROM {KEPT} WHERE row = ?", (row,))
 

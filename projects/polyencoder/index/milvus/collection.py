@@ -23,7 +23,7 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswe
 from polyencoder.index.entries import canonical
 from polyencoder.index.filters import Filter
 from polyencoder.index.row_search import Field
-from polyencoder.index.rows import Entry, key_of, norm_of
+from polyencoder.index.rows import Entry, hash_id, round_norm_up
 from polyencoder.index.terms import LENGTH, field_terms, list_bounds, list_terms, write_filter
 from polyencoder.index.values import Kind
 from polyencoder.packages import require
@@ -117,7 +117,7 @@ class MilvusCollection:
         """Creates the collection."""
         types = self._milvus.DataType
         schema = self._milvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
-        schema.add_field("key", types.VARCHAR, is_primary=True, max_length=len(key_of("")))
+        schema.add_field("key", types.VARCHAR, is_primary=True, max_length=len(hash_id("")))
         schema.add_field("id", types.VARCHAR, max_length=MAX_BYTES)
         schema.add_field("text", types.VARCHAR, max_length=MAX_BYTES)
         schema.add_field("metadata", types.VARCHAR, max_length=MAX_BYTES)
@@ -241,11 +241,11 @@ class MilvusCollection:
         written = (
             {
                 **entry._asdict(),
-                "key": key_of(entry.id),
+                "key": hash_id(entry.id),
                 "metadata": canonical(entry.metadata) or "{}",
                 "terms": list_terms(entry.metadata),
                 "bounds": list_bounds(entry.metadata),
-                "norm": norm_of(vector),
+                "norm": round_norm_up(vector),
                 "vector": vector,
             }
             for entry, vector in rows

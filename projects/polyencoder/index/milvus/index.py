@@ -21,7 +21,7 @@ from polyencoder.index.filters import Filter, parse_filter, passes
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import MAX_BYTES, MAX_TERMS, Description, IndexKind, MilvusCollection
 from polyencoder.index.row_search import Field, Rows
-from polyencoder.index.rows import ROWS_AT_ONCE, Entry, Row, RowIndex, key_of
+from polyencoder.index.rows import ROWS_AT_ONCE, Entry, Row, RowIndex, hash_id
 from polyencoder.index.terms import list_bounds, list_terms
 
 T = TypeVar("T")
@@ -162,13 +162,13 @@ class MilvusIndex(RowIndex):
             return changed
 
     def _find_existing(self, ids: Iterable[str]) -> dict[str, Row]:
-        keys, pending = {id_: key_of(id_) for id_ in ids}, self._pending
+        keys, pending = {id_: hash_id(id_) for id_ in ids}, self._pending
         rows = super()._find_existing(id_ for id_, key in keys.items() if key not in pending)
         return rows | {id_: row for id_, key in keys.items() if (row := pending.get(key)) is not None}
 
     def _list_ids(self, filter: Filter) -> list[str]:
         pending, group = self._pending, parse_filter(filter)
-        stored = [id_ for id_ in self.collection.ids(filter) if key_of(id_) not in pending]
+        stored = [id_ for id_ in self.collection.ids(filter) if hash_id(id_) not in pending]
         return stored + [row.entry.id for row in pending.values() if row and passes(row.entry.metadata, group)]
 
     def _fetch_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from polyencoder.index.entries import canonical
 from polyencoder.index.filters import Filter
-from polyencoder.index.rows import Entry, key_of, norm_of
+from polyencoder.index.rows import Entry, hash_id, round_norm_up
 from polyencoder.index.terms import list_bounds, list_terms, write_filter
-from polyencoder.index.words import words_of
+from polyencoder.index.words import split_into_words
 
 _MOST_PLACES, _LAST_PLACE, _MOST_BYTES, _LONGEST_WORD = 255, 16_383, 1 << 20, 2046  # of a tsvector
 _TEXT = 25  # the number of PostgreSQL's type
@@ -30,7 +30,7 @@ def tsvector(text: str) -> bytes:
     """The words of a text and their places as PostgreSQL's tsvector, in its binary format; the first MB of them."""
     places: dict[bytes, list[int]] = {}
     size = 0
-    for position, word in enumerate(words_of(text), start=1):
+    for position, word in enumerate(split_into_words(text), start=1):
         written_word = word.encode()
         size += len(written_word) + 8
         if len(written_word) <= _LONGEST_WORD and size <= _MOST_BYTES:
@@ -51,13 +51,13 @@ def write_row(entry: Entry, vector: np.ndarray[Any, Any], *, words: bool = False
     """A row in the formats of COPY: key, id, text, metadata, terms, bounds, norm, vector (float32 [dim]), words."""
     metadata = canonical(entry.metadata)
     return (
-        key_of(entry.id).encode(),
+        hash_id(entry.id).encode(),
         entry.id.encode(),
         entry.text.encode(),
         None if metadata is None else metadata.encode(),
         _write_array([term.encode() for term in list_terms(entry.metadata)]),
         b"\1" + json.dumps(list_bounds(entry.metadata)).encode(),  # the version of jsonb's format, and its text
-        np.array(norm_of(vector), dtype=">f4").tobytes(),
+        np.array(round_norm_up(vector), dtype=">f4").tobytes(),
         np.array([len(vector), 0], dtype=">i2").tobytes() + vector.astype(">f4").tobytes(),
         *([tsvector(entry.text)] if words else []),
     )

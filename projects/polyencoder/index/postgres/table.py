@@ -85,7 +85,7 @@ _FEW = 8192  # rows that pass a filter: comparing these is faster than an index
 _MOST_EF = 1000  # of pgvector
 
 
-def vector_of(field: bytes) -> Array:
+def parse_vector(field: bytes) -> Array:
     """A vector, float32 [dim], from PostgreSQL's binary format."""
     return np.frombuffer(field[4:], dtype=">f4").astype(np.float32)
 
@@ -195,7 +195,7 @@ class Table:
             for *values, key in self.ask(query, (batch,)):
                 row = rows[key] = dict(zip(fields, values, strict=True))
                 if "vector" in row:
-                    row["vector"] = vector_of(row["vector"])
+                    row["vector"] = parse_vector(row["vector"])
                 if "metadata" in row:
                     row["metadata"] = row["metadata"] or {}
         return rows
@@ -243,7 +243,7 @@ CROSS JOIN LATERAL (
         text = f"SELECT key, vector FROM {{table}} WHERE {where} AND key > %(after)s ORDER BY key LIMIT {ROWS_AT_ONCE}"
         values["after"] = ""
         while rows := self.ask(text, values):
-            yield [key for key, _ in rows], np.stack([vector_of(vector) for _, vector in rows])
+            yield [key for key, _ in rows], np.stack([parse_vector(vector) for _, vector in rows])
             values["after"] = rows[-1][0]
 
     def by_words(self, words: Sequence[str], *, k: int, filter: Filter | None) -> list[tuple[str, float]]:

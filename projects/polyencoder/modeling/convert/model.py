@@ -172,7 +172,7 @@ class ConveRT(ConvertCapabilities, RankerModel):
         if settings.get("dropout") is not None:
             self.set_dropout(settings["dropout"])
 
-    def take_form_of(self, weights: Mapping[str, Tensor]) -> None:
+    def match_quantization(self, weights: Mapping[str, Tensor]) -> None:
         if any(one.dtype == torch.uint8 and one.dim() == 2 for one in weights.values()):
             self.for_inference()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from polyencoder.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
+    from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords, learn_subwords_to_size
     from polyencoder.text.subwords.tokenizer import MARKER, SubwordTokenizer, is_subword_tokenizer, split_words
 
 __all__ = [
@@ -17,7 +17,7 @@ __all__ = [
     "count_words",
     "is_subword_tokenizer",
     "learn_subwords",
-    "learn_subwords_of_size",
+    "learn_subwords_to_size",
     "split_words",
 ]
 
@@ -28,7 +28,7 @@ _MODULES = {
     "count_words": "polyencoder.text.subwords.learning",
     "is_subword_tokenizer": "polyencoder.text.subwords.tokenizer",
     "learn_subwords": "polyencoder.text.subwords.learning",
-    "learn_subwords_of_size": "polyencoder.text.subwords.learning",
+    "learn_subwords_to_size": "polyencoder.text.subwords.learning",
     "split_words": "polyencoder.text.subwords.tokenizer",
 }
 

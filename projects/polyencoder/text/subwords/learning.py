@@ -62,7 +62,7 @@ def learn_subwords(words: Mapping[str, int], settings: SubwordSettings | None = 
     return tokenizer
 
 
-def learn_subwords_of_size(
+def learn_subwords_to_size(
     words: Mapping[str, int],
     size: int,
     settings: SubwordSettings | None = None,

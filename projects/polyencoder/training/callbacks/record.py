@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from polyencoder.packages import PACKAGES, version_of
+from polyencoder.packages import PACKAGES, get_version
 from polyencoder.storage.files import write_text
 from polyencoder.training.callbacks.base import Callback, Run
 
@@ -34,7 +34,7 @@ class Record(Callback):
             "time": _now(),
             "command": shlex.join(sys.argv),
             "updates": run.updates.count,
-            "versions": {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}},
+            "versions": {"python": platform.python_version(), **{name: get_version(name) for name in PACKAGES}},
             "machine": {"platform": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
             | {"gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]},
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from parlai.agents.ranker.dialogue.examples import label_of
+from parlai.agents.ranker.dialogue.examples import choose_label
 from parlai.core.message import Message
 
 from polyencoder.errors import InputError
@@ -153,11 +153,11 @@ def test_long_texts_are_shortened_in_the_message(agent_for, respond):
 def test_one_of_several_labels_is_chosen_among_the_candidates():
     rng = random.Random(0)
     message = Message({"labels": ["a", "b", "c"], "label_candidates": ["b", "c", "d"]})
-    assert {label_of(message, rng) for _ in range(30)} == {"b", "c"}
+    assert {choose_label(message, rng) for _ in range(30)} == {"b", "c"}
     message = Message({"eval_labels": ["a", "b"], "label_candidates": ["d"]})
-    assert {label_of(message, rng) for _ in range(30)} == {"a", "b"}
-    assert label_of(Message({"labels": []}), rng) is None
-    assert label_of(Message({}), rng) is None
+    assert {choose_label(message, rng) for _ in range(30)} == {"a", "b"}
+    assert choose_label(Message({"labels": []}), rng) is None
+    assert choose_label(Message({}), rng) is None
 
 
 @pytest.mark.slow
@@ -171,5 +171,5 @@ def test_nothing_can_be_trained_without_a_label(source, labels, agent_for, respo
 
 def test_of_several_labels_one_of_the_fixed_candidates_is_taken():
     obs = Message({"labels": ["not there", "my cat is here ."]})
-    taken = {label_of(obs, random.Random(seed), among={"my cat is here .": 0}) for seed in range(20)}
+    taken = {choose_label(obs, random.Random(seed), among={"my cat is here .": 0}) for seed in range(20)}
     assert taken == {"my cat is here ."}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parlai.agents.ranker.dialogue.ranking import best_of_pool, parlai_metrics
+from parlai.agents.ranker.dialogue.ranking import parlai_metrics, rank_pool
 from parlai.utils.misc import nice_report
 
 from polyencoder.data.pool import inline_pool
@@ -15,7 +15,7 @@ MODELS = ["biencoder", "polyencoder", "crossencoder"]
 
 def test_the_right_candidate_is_listed_behind_those_with_its_score():
     pool = inline_pool([["a", "b", "c"], ["a", "b", "c"]], ["a", "b"])
-    found = best_of_pool(torch.tensor([[1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]), pool, top_k=3)
+    found = rank_pool(torch.tensor([[1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]), pool, top_k=3)
     assert [[text for text, _ in one] for one in found] == [["c", "b", "a"], ["a", "c", "b"]]
 
 

@@ -14,7 +14,7 @@ import termios
 import parlai.utils.logging as logging
 import pytest
 from parlai.agents.ranker.model import open_data
-from parlai.agents.ranker.model.optimization import goal_of
+from parlai.agents.ranker.model.optimization import read_goal
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 from parlai.tasks.selection.sample import sample_dialogues
@@ -35,9 +35,9 @@ OPTIONS |= {"validation_cutoff": 2.0}  # a lucky model that has all of the valid
 
 
 def test_goals():
-    goal = goal_of(Opt(num_epochs=2.5, max_train_steps=-1, max_train_time=100.0), epoch=400)
+    goal = read_goal(Opt(num_epochs=2.5, max_train_steps=-1, max_train_time=100.0), epoch=400)
     assert goal == Goal(examples=1000, updates=None, seconds=100)
-    assert goal_of(Opt(num_epochs=-1, max_train_steps=40, max_train_time=-1), epoch=400) == Goal(updates=40)
+    assert read_goal(Opt(num_epochs=-1, max_train_steps=40, max_train_time=-1), epoch=400) == Goal(updates=40)
 
 
 # ---- a run

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.data.readers import HEAD, format_of, open_bytes, records
+from polyencoder.data.readers import HEAD, detect_format, open_bytes, records
 from polyencoder.errors import ConfigError, InputError
 from tests.polyencoder.data.readers.conftest import read_all
 
@@ -36,7 +36,7 @@ OBJECTS = st.lists(st.dictionaries(st.text(), VALUES, max_size=4), max_size=6)
     ],
 )
 def test_the_name_says_the_format(name, format):
-    assert format_of(name) == format
+    assert detect_format(name) == format
 
 
 def test_an_unknown_format_is_refused(write):

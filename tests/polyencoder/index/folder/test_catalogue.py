@@ -42,14 +42,14 @@ def catalogue(make_catalogue) -> Catalogue:
 
 
 def ids_of(catalogue, row, **filter) -> list[str]:
-    return [id_ for id_, _ in catalogue.entries_of([row], filter=filter)[row]]
+    return [id_ for id_, _ in catalogue.get_entries([row], filter=filter)[row]]
 
 
 def test_equal_texts_share_a_row(catalogue):
     assert catalogue.rows == 4
     assert catalogue.texts(0, 10) == ["hello", "hallo", "no id", "bye"]
     assert catalogue.texts(1, 3) == ["hallo", "no id"]
-    assert catalogue.text_of([3, 0]) == {3: "bye", 0: "hello"}
+    assert catalogue.get_row_texts([3, 0]) == {3: "bye", 0: "hello"}
     assert ids_of(catalogue, 0) == ["a", "c"]
 
 
@@ -63,8 +63,8 @@ def test_candidates_without_an_id_are_one_if_equal(catalogue):
 def test_metadata_comes_back(catalogue):
     metadata = {"nested": [{"ü": None}], "text": "q\"'", "number": 1.5, "true": True}
     catalogue.put(Candidate("m", "text", metadata))
-    assert catalogue.entries_of([4]) == {4: [("m", metadata)]}
-    assert catalogue.entries_of([3]) == {3: [("d", None)]}
+    assert catalogue.get_entries([4]) == {4: [("m", metadata)]}
+    assert catalogue.get_entries([3]) == {3: [("d", None)]}
 
 
 @pytest.mark.parametrize("other", [("hi", {"lang": "en", "n": 1}, "text"), ("hello", {"lang": "en"}, "metadata")])
@@ -128,18 +128,18 @@ def test_a_list_of_very_many(catalogue):
 
 def test_no_more_ids_than_wanted(make_catalogue):
     catalogue = make_catalogue([Candidate(str(i), "the same", {"n": i}) for i in range(50)])
-    assert [id_ for id_, _ in catalogue.entries_of([0], limit=3)[0]] == ["0", "1", "2"]
-    assert [id_ for id_, _ in catalogue.entries_of([0], limit=3, filter={"n": [7, 9]})[0]] == ["7", "9"]
+    assert [id_ for id_, _ in catalogue.get_entries([0], limit=3)[0]] == ["0", "1", "2"]
+    assert [id_ for id_, _ in catalogue.get_entries([0], limit=3, filter={"n": [7, 9]})[0]] == ["7", "9"]
 
 
 def test_compacting(catalogue):
     catalogue.remove("b")
     catalogue.put(Candidate("e", "bye", {"x": 1}))
-    before = {row: catalogue.entries_of([row])[row] for row in range(4)}
+    before = {row: catalogue.get_entries([row])[row] for row in range(4)}
     catalogue.compact()
     assert catalogue.texts(0, 9) == ["hello", "no id", "bye"]
     assert catalogue.dead_rows().tolist() == []
-    assert [catalogue.entries_of([row])[row] for row in range(3)] == [before[0], before[2], before[3]]
+    assert [catalogue.get_entries([row])[row] for row in range(3)] == [before[0], before[2], before[3]]
     assert catalogue.check() is None
     catalogue.put(Candidate("f", "a new one"))
     assert catalogue.texts(3, 9) == ["a new one"]

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from polyencoder.index.folder.conditions import condition_of, exists
+from polyencoder.index.folder.conditions import exists, to_sql
 from polyencoder.index.folder.schema import create_tables
 from polyencoder.index.values import Kind, field_values
 
@@ -31,4 +31,4 @@ def test_fields_with_values_of_a_kind(field):
 
 
 def test_no_filter_selects_all():
-    assert condition_of(None) == ("TRUE", [])
+    assert to_sql(None) == ("TRUE", [])

@@ -58,8 +58,8 @@ def test_an_id_that_is_half_a_character(index):
 def test_an_id_with_a_nul_is_told_from_its_beginning(tmp_path, ranker):
     records = [{"id": "a\0b", "text": "i ski .", "metadata": {"k": 1}}, {"id": "a", "text": "bye"}]
     with ranker.index(records, tmp_path / "nul") as index:
-        assert index.texts_of(["a\0b"]) == {"a\0b": "i ski ."}
-        assert index.vectors_of(["a\0b"]).keys() == {"a\0b"}
+        assert index.get_texts(["a\0b"]) == {"a\0b": "i ski ."}
+        assert index.get_vectors(["a\0b"]).keys() == {"a\0b"}
         (hit,) = ranker.search("hello", index, filter={"k": 1}, diversity=0.5)
         assert hit.id == "a\0b"
 
@@ -80,7 +80,7 @@ def test_texts_of_ids_that_can_be_read_once(index, monkeypatch):
     """Also where a reader of an outdated state asks again."""
     read = index._database.read
     monkeypatch.setattr(index._database, "read", lambda ask: (read(ask), read(ask))[1])
-    assert index.texts_of(iter(["0", "gone"])).keys() == {"0"}
+    assert index.get_texts(iter(["0", "gone"])).keys() == {"0"}
 
 
 def test_fingerprints_are_enough_to_search(folder, ranker, index, contexts):

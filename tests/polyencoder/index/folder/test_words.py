@@ -23,7 +23,7 @@ from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.folder.schema import create_tables
 from polyencoder.index.folder.words import Words
 from polyencoder.index.open import described
-from polyencoder.index.words import query_words, words_of
+from polyencoder.index.words import query_words, split_into_words
 
 VOCABULARY = ["ski", "snow", "dog", "cat", "the", "order", "4711", "北京"]
 TEXTS = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=6).map(" ".join)
@@ -32,7 +32,7 @@ CHANGES = st.lists(st.tuples(st.sampled_from(["put", "remove", "compact"]), st.i
 
 def bm25(texts, query: list[str]) -> dict[str, float]:
     """BM25 of the texts that have a word of the query: FTS5's documented formula, k1 = 1.2 and b = 0.75."""
-    documents = {text: words_of(text) for text in {*texts}}
+    documents = {text: split_into_words(text) for text in {*texts}}
     grams = {text: Counter(words + [f"{a} {b}" for a, b in pairwise(words)])
              for text, words in documents.items()}  # fmt: skip
     mean = sum(map(len, documents.values())) / max(1, len(documents))
@@ -78,7 +78,7 @@ def test_scores_are_bm25_of_the_living_texts(changes, query):
                 catalogue.compact()
         assert catalogue.check() is None
         rows = catalogue.words.find(sorted(query), k=100, allowed=None)
-        texts = catalogue.text_of(row for row, _ in rows)
+        texts = catalogue.get_row_texts(row for row, _ in rows)
         assert {texts[row]: score for row, score in rows} == pytest.approx(bm25(living.values(), sorted(query)))
         assert rows == sorted(rows, key=lambda found: (-found[1], found[0]))
         assert rows[:2] == catalogue.words.find(sorted(query), k=2, allowed=None)
@@ -108,7 +108,7 @@ def test_no_query_is_syntax(query):
 
 @given(text=st.text())
 def test_every_word_of_a_text_finds_it(text):
-    """SQLite reads words as `words_of` writes them."""
+    """SQLite reads words as `split_into_words` writes them."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         words = Words(connection.execute)
         words.create()
@@ -198,13 +198,13 @@ def test_words_of_an_index_that_had_none(tmp_path, ranker, candidates, folder):
 
 def of_another_unicode(text: str) -> list[str]:
     """The words of a Unicode version to which "é" is no letter."""
-    return words_of(text.replace("é", " "))
+    return split_into_words(text.replace("é", " "))
 
 
 def test_words_of_another_unicode_version_go_with_their_text(folder, ranker, monkeypatch):
     index = FolderIndex.open(folder, ranker)
     with monkeypatch.context() as patch:
-        patch.setattr(words_module, "words_of", of_another_unicode)
+        patch.setattr(words_module, "split_into_words", of_another_unicode)
         index.add([Candidate("old", "un éléphant")])
     assert [*found_in(index, ranker, "phant")] == ["un éléphant"]
     index.update([Candidate("old", "un chat")])
@@ -221,11 +221,11 @@ def test_other_changes_go_on_after_words_could_not_be_added(tmp_path, ranker, ca
     def words_or_fail(text: str) -> list[str]:
         if text == candidates[-1].text:
             raise MemoryError
-        return words_of(text)
+        return split_into_words(text)
 
     with index.changing():
         with monkeypatch.context() as patch:
-            patch.setattr(words_module, "words_of", words_or_fail)
+            patch.setattr(words_module, "split_into_words", words_or_fail)
             with pytest.raises(MemoryError):
                 index.add_words()
         index.add([Candidate("new", "order 4711")])

@@ -20,7 +20,7 @@ from polyencoder.index import Fingerprints
 from polyencoder.index.entries import Candidate
 from polyencoder.index.milvus.index import MilvusIndex
 from polyencoder.index.open import described, make_index
-from polyencoder.index.rows import Entry, key_of
+from polyencoder.index.rows import Entry, hash_id
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
@@ -41,14 +41,14 @@ class TestChanging:
         assert index.add(few) == 0
         changed = [Candidate("x", "new", {"other": 1}), Candidate("y", "newer"), Candidate("id 1", "newer")]
         assert (index.update(changed), index.update(changed)) == (3, 0)
-        (vector,) = index.vectors_of(["y", "gone"]).values()
+        (vector,) = index.get_vectors(["y", "gone"]).values()
         np.testing.assert_allclose(vector, index._ranker.encode_candidates(["newer"])[0], rtol=1e-5, atol=1e-6)
         assert [text for call in encode.call_args_list for text in call.args[1]] == ["new", "newer"]
         assert len(index) == len(few) + 3
 
     def test_given_vectors_in_a_block(self, index, few):
         """Each change of a block finds what the one before it has made, as outside a block."""
-        (stored,) = index.vectors_of([few[0].id]).values()
+        (stored,) = index.get_vectors([few[0].id]).values()
         given = np.arange(len(stored), dtype=np.float32)
         with index.changing():
             index.put([Candidate(few[0].id, "another text")])
@@ -57,13 +57,13 @@ class TestChanging:
             index.put([Candidate("y", "text", {"a": 1})])
             index.put([Candidate("z", "text", vector=given)])
         for id_, vector in ((few[0].id, stored), ("y", given), ("z", given)):
-            np.testing.assert_array_equal(index.vectors_of([id_])[id_], vector)
+            np.testing.assert_array_equal(index.get_vectors([id_])[id_], vector)
         with index.changing():
             index.remove(["y"])
             index.put([Candidate("y", "text")])
             index.put([Candidate("z", "other")])
             index.put([Candidate("z", "text")])
-        vectors = index.vectors_of(["y", "z"])
+        vectors = index.get_vectors(["y", "z"])
         encoded = index._ranker.encode_candidates(["text"])[0]
         np.testing.assert_allclose([vectors["y"], vectors["z"]], [encoded, encoded], atol=1e-5)
 
@@ -72,7 +72,7 @@ class TestChanging:
         given = np.arange(16, dtype=np.float32)
         index.put([Candidate("x", "text", vector=given), Candidate("y", "other")])
         index.put([Candidate("x", "other"), Candidate("y", "text"), Candidate("z", "text", vector=given)])
-        vectors = index.vectors_of(["x", "y", "z"])
+        vectors = index.get_vectors(["x", "y", "z"])
         encoded = index._ranker.encode_candidates(["other", "text"])
         np.testing.assert_allclose([vectors["x"], vectors["y"]], encoded, atol=1e-5)
         np.testing.assert_array_equal(vectors["z"], given)
@@ -150,7 +150,7 @@ class TestChanging:
                 getattr(index, change)([*items, wrong])
             index.remove([few[4].id])
         expected = {one.id: one.text for one in few if one is not few[4]} | {"before": "before"}
-        assert index.texts_of([*(one.id for one in few), "before", *(one.id for one in new)]) == expected
+        assert index.get_texts([*(one.id for one in few), "before", *(one.id for one in new)]) == expected
 
     def test_a_change_of_another_thread_is_no_part_of_a_block(self, index, few):
         inside = threading.Event()
@@ -219,8 +219,8 @@ def test_vectors_that_exist(where, make_ranker, few, assert_best, contexts):
     for context, found in enumerate(MilvusIndex.open(where).search(first, top_k=3)):
         assert [hit.score for hit in found] == pytest.approx(scores[:, context].topk(3).values.tolist(), rel=1e-5)
     index.put([Candidate("new", few[0].text, None, vector=-vectors[0])])  # each candidate has its own
-    stored = index.collection.rows([key_of("new"), key_of(few[0].id)], ["vector"])
-    assert torch.tensor(stored[key_of("new")]["vector"]).equal(-torch.tensor(stored[key_of(few[0].id)]["vector"]))
+    stored = index.collection.rows([hash_id("new"), hash_id(few[0].id)], ["vector"])
+    assert torch.tensor(stored[hash_id("new")]["vector"]).equal(-torch.tensor(stored[hash_id(few[0].id)]["vector"]))
     with pytest.raises(InputError, match="its vector has 3 numbers, not 16"):
         index.add([{"text": "short", "vector": [1, 2, 3]}])
     with pytest.raises(InputError, match="no vector"):

@@ -52,7 +52,7 @@ class TestSearching:
         ranker = make_ranker("bi")
         index = MilvusIndex.create(where, ranker, kind="flat")
         index.add(many)
-        monkeypatch.setattr(collection_module, "norm_of", lambda _: 1e20)
+        monkeypatch.setattr(collection_module, "round_norm_up", lambda _: 1e20)
         index.collection.write([(Entry("long", "long", {}), np.zeros(ranker.model.dim, np.float32))])
         contexts = ranker.encode_contexts(dialogues)
         assert {hit.found for hits in index.search(contexts, top_k=5) for hit in hits} == {"approximate"}

@@ -12,7 +12,7 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.postgres.connection import Server
 from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.index.postgres.table import PostgresMeta, Table, parse_kind
-from polyencoder.index.rows import key_of
+from polyencoder.index.rows import hash_id
 from polyencoder.scoring import ContextEncoding
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.scores import score
@@ -40,7 +40,7 @@ def stored(where: str, vectors: np.ndarray, metadata: list[dict] | None = None, 
 
 def scanned(contexts: ContextEncoding, vectors: np.ndarray, *, k: int) -> list[list[str]]:
     """The ids of the k best, scored in float64; of equal scores the lowest key comes first."""
-    keys = np.array([key_of(str(i)) for i in range(len(vectors))])
+    keys = np.array([hash_id(str(i)) for i in range(len(vectors))])
     scores = score(Contexts.of(contexts), vectors.astype(np.float64))
     return [[str(row) for row in np.lexsort((keys, -own))[:k]] for own in scores]
 

@@ -48,9 +48,9 @@ def test_changes_are_counted_and_texts_read_in_steps(index, monkeypatch):
     monkeypatch.setattr(table_module, "ROWS_AT_ONCE", 2)
     asked, ask = [], Table.ask
     monkeypatch.setattr(Table, "ask", lambda self, text, values=None: asked.append(values) or ask(self, text, values))
-    assert index.texts_of(one.id for one in [*FEW, *more]) == {one.id: one.text for one in [*FEW, more[-1]]}
+    assert index.get_texts(one.id for one in [*FEW, *more]) == {one.id: one.text for one in [*FEW, more[-1]]}
     assert [len(values[0]) for values in asked if isinstance(values, tuple)] == [2, 2, 2, 2, 1]
-    vectors = index.vectors_of(iter(["id 1", "gone", "newer", "id 2"]))
+    vectors = index.get_vectors(iter(["id 1", "gone", "newer", "id 2"]))
     expected = index._ranker.encode_candidates(["text 1", "b", "text 2"])
     np.testing.assert_allclose([vectors[id_] for id_ in ("id 1", "newer", "id 2")], expected, rtol=1e-5, atol=1e-6)
 

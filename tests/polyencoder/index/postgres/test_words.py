@@ -15,7 +15,7 @@ from polyencoder.index.entries import Candidate
 from polyencoder.index.open import described
 from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.index.postgres.rows import tsquery, tsvector
-from polyencoder.index.words import query_words, words_of
+from polyencoder.index.words import query_words, split_into_words
 
 FEW = [
     Candidate("a", "order 4711 was sent on monday", {"n": 1}),
@@ -91,7 +91,7 @@ def test_a_tsvector_has_each_word_with_its_places(text):
         data = data[2 + 2 * many :]
     assert data == b""
     places = {}
-    for place, word in enumerate(words_of(text), start=1):
+    for place, word in enumerate(split_into_words(text), start=1):
         places.setdefault(word, []).append(place)
     assert found == places
 

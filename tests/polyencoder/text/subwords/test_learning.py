@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError
-from polyencoder.text.subwords import MARKER, SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
+from polyencoder.text.subwords import MARKER, SubwordSettings, count_words, learn_subwords, learn_subwords_to_size
 from tests.polyencoder.text.subwords import reference
 
 WORDS = st.dictionaries(st.text(st.sampled_from("aabbc12"), min_size=1, max_size=9), st.integers(1, 9), min_size=1)
@@ -55,13 +55,13 @@ def test_a_size_is_met_as_nearly_as_a_minimum_count_can(sentences):
         for count in range(1, max(words.values()) + 1)
     }
     for size in (10, 25, 60, 1_000):
-        tokenizer, count = learn_subwords_of_size(words, size)
+        tokenizer, count = learn_subwords_to_size(words, size)
         assert len(tokenizer.subwords) == sizes[count]
         assert abs(sizes[count] - size) == min(abs(one - size) for one in sizes.values())
 
 
 def test_without_words_there_is_no_vocabulary():
     with pytest.raises(ConfigError, match="texts are empty"):
-        learn_subwords_of_size({}, 10)
+        learn_subwords_to_size({}, 10)
     with pytest.raises(ConfigError, match="max_length is 1; it must be at least 2"):
         SubwordSettings(max_length=1)
