@@ -5,7 +5,7 @@ in one process, around one encoder; added layers are untrained, since times do n
 - `unseen_ms`: candidates that were never seen before, by `Ranker.rank`; by `encode_query`, `encode_document` and
   `similarity`;
 - `kept_ms`: the same candidates once more: our ranker remembers their token vectors, theirs are a list of tensors;
-- `stored_ms`: ours in an index with `store_tokens="int8"`, all candidates are scored.
+- `stored_ms`: ours in an index with `store_tokens="int8"`, where all candidates are scored.
 
 sentence-transformers' `MultiVectorEncoder` is measured with its default, a new projection of tokens to 128 dimensions,
 and without; with `--peer pylate`, PyLate's `ColBERT` with that projection, its default.

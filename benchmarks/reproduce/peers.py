@@ -4,7 +4,7 @@
 
 prints one JSON object with R@1 and MRR on the validation set. Trainers and losses are sentence-transformers', with
 their defaults: `MultipleNegativesRankingLoss` with the other labels of a batch, for a late-interaction encoder
-(`MultiVectorEncoder`) of its MaxSim; for a cross-encoder `BinaryCrossEntropyLoss` with sampled negatives. `pylate`
+(`MultiVectorEncoder`) by its MaxSim; for a cross-encoder `BinaryCrossEntropyLoss` with sampled negatives. `pylate`
 is PyLate's late-interaction encoder with its `CachedContrastive`, in an environment with it (`pip install
 pylate==1.6.0`; it needs older versions). As ours, these three are trained without dropout, and each update has whole
 examples. After a kill the same command resumes from the last checkpoint.

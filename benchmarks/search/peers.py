@@ -11,8 +11,9 @@ Vectors of candidates are computed beforehand: those of real texts, and copies o
 texts with a number appended. A cross-encoder has no vectors: it is measured among the fewest candidates, and its time
 among more is extrapolated (`inferred_ms`).
 
-Memory is a process's with one system that answers three contexts among the most candidates: its peak, including
-libraries and model, and the part of it that is pages of files, such as the index, which the system can reclaim.
+Memory is measured in a process with one system, which answers three contexts among the most candidates: its peak,
+including libraries and model, and the part of it that is pages of files, such as the index, which the system can
+reclaim.
 """
 
 from __future__ import annotations

@@ -77,6 +77,24 @@ def test_damaged(damage, place, pack):
     assert not list(place.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        *[("a" * 256, {}), ("/".join(["a" * 100] * 60), {}), ("", {}), ("good/model", {}), ("a", {"path": "a\0b"})],
+        *[("a", {"mtime": "inf"}), ("a", {"mtime": "nan"})],
+    ],
+)
+def test_names_and_times_that_cannot_be(name, fields, place, pack):
+    """As for other damage, the caller then removes the archive: a full disk would keep it for the next run."""
+    odd = special(tarfile.REGTYPE)
+    odd.pax_headers = fields
+    archive = place.parent / "archive.tgz"
+    archive.write_bytes(pack({"good": b"1", name: odd}))
+    with pytest.raises(CheckpointError, match=r"archive\.tgz: damaged, or not a \.tgz archive"):
+        unpack(archive, place)
+    assert not list(place.iterdir())
+
+
 def bomb(path, members):
     """Members of so many zeros, `(name, size)`, which compress to nothing."""
     with gzip.open(path, "wb", compresslevel=9) as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import shutil
 import tarfile
@@ -15,6 +16,8 @@ MEMBERS = 10_000
 RATIO, ROOM = 20, 1 << 30
 """An archive may unpack to this many times its size, and this many bytes more: weights do not compress to half."""
 _PIECE = 1 << 20
+_DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, OverflowError)
+_NAMES = {errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR}  # a member's name that cannot be
 
 
 class _Refused(Exception):
@@ -36,8 +39,8 @@ def unpack(archive: Path, folder: Path) -> None:
     """Unpacks a `.tgz` archive into an empty folder.
 
     Raises:
-        CheckpointError: it is damaged or too large, or a member is a link or a device, or would be written outside the
-            folder; or this Python's tarfile has no filters.
+        CheckpointError: it is damaged or too large, or a member is a link or a device, has a name or time that cannot
+            be, or would be written outside the folder; or this Python's tarfile has no filters.
         OSError: the disk is full, or it cannot be written to. The folder is emptied after any error.
     """
     if not hasattr(tarfile, "data_filter"):
@@ -49,7 +52,7 @@ def unpack(archive: Path, folder: Path) -> None:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         if isinstance(error, (_Refused, tarfile.FilterError)):
             raise CheckpointError(f"{archive}: not unpacked, because {error}") from None
-        if isinstance(error, (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)):
+        if isinstance(error, _DAMAGE) or (isinstance(error, OSError) and error.errno in _NAMES):
             raise CheckpointError(f"{archive}: damaged, or not a .tgz archive ({first_line(error)})") from error
         raise
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain, count
 from operator import ge, gt, le, lt
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -57,10 +58,7 @@ class Group(NamedTuple):
 
 def parse_filter(filter: Filter | None) -> Group:
     """A filter as tests, with values as metadata store them (dates as text). InputError if it is invalid."""
-    group = _parse_group("$and", () if filter is None else (filter,), levels=_MAX_LEVELS)
-    if (count := sum(1 for _ in group.tests())) > MAX_TESTS:
-        raise _make_error(f"filter has {count:,} fields and operators; it must have at most {MAX_TESTS}")
-    return group
+    return _parse_group("$and", () if filter is None else (filter,), levels=_MAX_LEVELS, numbers=count(1))
 
 
 def passes(metadata: Mapping[str, Any], group: Group) -> bool:
@@ -108,27 +106,32 @@ def _holds(metadata: Mapping[str, Any], test: FieldTest) -> bool:
     return any(compare(text, bound) for text in stored if text[:1] == bound[0])
 
 
-def _parse_group(operator: Literal["$and", "$or"], filters: Any, *, levels: int) -> Group:
+def _parse_group(operator: Literal["$and", "$or"], filters: Any, *, levels: int, numbers: Iterator[int]) -> Group:
+    """Filters as a group. `numbers` numbers the tests, so that an error ends the reading of very many."""
     if levels == 0:
         raise _make_error(f"filter has more than {_MAX_LEVELS} levels of $and and $or")
     groups = []
     for filter in filters:
         if not isinstance(filter, Mapping):
             raise _make_error(f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}")
-        groups.append(
-            Group("$and", tuple(part for item in filter.items() for part in _parse_parts(*item, levels=levels)))
-        )
+        fields = (_parse_parts(key, value, levels=levels, numbers=numbers) for key, value in filter.items())
+        parts = []
+        for part in chain.from_iterable(fields):
+            if isinstance(part, FieldTest) and next(numbers) > MAX_TESTS:
+                raise _make_error(f"filter has more than {MAX_TESTS} fields and operators")
+            parts.append(part)
+        groups.append(Group("$and", tuple(parts)))
     return groups[0] if len(groups) == 1 else Group(operator, tuple(groups))
 
 
-def _parse_parts(key: Any, value: Any, *, levels: int) -> Iterator[FieldTest | Group]:
+def _parse_parts(key: Any, value: Any, *, levels: int, numbers: Iterator[int]) -> Iterator[FieldTest | Group]:
     """The tests of a field, or the group of "$and" or "$or"."""
     if not isinstance(key, str):
         raise _make_error(f"cannot filter by {key!r:.60}: a metadata field's name is a text")
     if key == "$and" or key == "$or":
         if not isinstance(value, (list, tuple)) or not value or not all(value):
             raise _explain_wrong(key, value, "it has a list of filters, none of them empty")
-        yield _parse_group("$and" if key == "$and" else "$or", value, levels=levels - 1)
+        yield _parse_group("$and" if key == "$and" else "$or", value, levels=levels - 1, numbers=numbers)
     elif isinstance(value, Mapping):
         if not value or not all(name in _OPERATORS for name in value):
             raise _explain_wrong(key, dict(value), f"a dict has operators, of {', '.join(_OPERATORS)}")

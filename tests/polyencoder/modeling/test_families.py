@@ -9,6 +9,7 @@ import pickle
 import pytest
 import torch
 import transformers
+from torch import nn
 from transformers import AutoModel
 
 from polyencoder.modeling import attention
@@ -225,6 +226,25 @@ def test_an_implementation_that_is_chosen_later_counts(reference, family):
         backbone.model.set_attn_implementation("eager")
         assert not backbone.packs
         check(backbone, family, reference)
+
+
+def test_a_model_whose_layers_see_across_tokens_runs_padded(caplog):
+    """The trial finds what no list of families says."""
+
+    class Neighbours(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, hidden, *args, **kwargs):
+            return self.layer(hidden + 0.1 * hidden.roll(1, dims=1), *args, **kwargs)
+
+    backbone = Backbone(model_of("bert", None))
+    layers = backbone.layers()
+    layers[0] = Neighbours(layers[0])
+    with caplog.at_level(logging.WARNING, logger="polyencoder"):
+        assert not backbone.packs
+    assert "runs padded" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import verify
 from polyencoder.index.entries import Candidate
 from polyencoder.index.folder.build import build_index
+from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.open import described
@@ -152,6 +155,18 @@ def test_faiss_reranks_by_them(make_index, ranker, dialogues, monkeypatch):
     monkeypatch.setattr(ranker.encoder, "reader", None)
     again = ranker.search_many(dialogues, index)
     assert [[hit.id for hit in hits] for hits in again] == [[hit.id for hit in hits] for hits in expected]
+
+
+def test_tuning_keeps_no_token_vectors_of_contexts(make_index, dialogues, monkeypatch):
+    """FAISS reads their vectors alone."""
+    pytest.importorskip("faiss")
+    index, tune_faiss = make_index("int8"), Mock(side_effect=InputError("enough"))
+    index.build_faiss("ivf-flat", nlist=1)
+    monkeypatch.setattr(Change, "tune_faiss", tune_faiss)
+    with pytest.raises(InputError, match="enough"):
+        index.tune(recall=0.9, contexts=dialogues)
+    (contexts,) = tune_faiss.call_args.args
+    assert [part.tokens for part in contexts] == [None]
 
 
 def test_what_the_index_does_not_hold_is_read(make_index, make_late, ranker, candidates, dialogues, tmp_path):

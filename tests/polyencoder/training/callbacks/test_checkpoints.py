@@ -103,6 +103,14 @@ def test_a_file_that_cannot_be_resumed_from_is_an_error(run, tmp_path, written):
         resumed(path, run, settings={})
 
 
+def test_a_state_without_a_key_is_of_another_version(run, tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    run.state_dict = dict
+    Checkpoints(path, settings={}).write(run)
+    with pytest.raises(CheckpointError, match="has no 'count': another version of polyencoder wrote it"):
+        resumed(path, run, settings={})
+
+
 def test_a_disk_that_is_full_for_a_while_ends_no_run(run, tmp_path, caplog):
     path = tmp_path / "folder" / "checkpoint.pt"
     (tmp_path / "folder").write_text("")  # in the place of the folder
