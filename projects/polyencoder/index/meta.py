@@ -59,8 +59,8 @@ class Fingerprints(NamedTuple):
         if ours == theirs and fingerprints.model != self.model:  # of int8 graphs and their model
             graphs = "int8 graphs" if is_int8 else "the float32 model"
             raise CheckpointError(
-                f"{where}: made by {graphs}, and its vectors have another precision: load the model with the "
-                f"backend that made it, or {remedy}"
+                f"{where}: made by {graphs}, and its vectors have another precision or quantization: load the model "
+                f"with the backend that made it, or {remedy}"
             )
         other = "tokenizer" if fingerprints.tokenizer != self.tokenizer else "weights or reduction"
         if not (fingerprints.tokenizer and self.tokenizer):

@@ -30,7 +30,7 @@ _MAX_NAMED = 1 << 16  # for one context; if longer lists are needed, everything 
 
 
 class Rows(Protocol):
-    """The rows of an index in a database, as an engine reads them. A key is `rows.hash_id` an id."""
+    """The rows of an index in a database, as an engine reads them. A key is `rows.hash_id` of an id."""
 
     longest_list: int
     """The most rows that the engine proposes for a query."""
