@@ -17,7 +17,7 @@ Qrels = Mapping[str, Mapping[str, int]]
 """The label of each judged document, by the ids of the query and the document; 0 for one that is not relevant."""
 
 Run = Mapping[str, Mapping[str, float]]
-"""The score of each result, by the ids of the query and the document, ordered by score."""
+"""The score of each result, by the ids of the query and the document. The scores give the order."""
 
 _HEADER = ["query-id", "corpus-id", "score"]  # of BEIR's files
 

@@ -116,7 +116,7 @@ def of_scores(
 ) -> list[dict[str, float]]:
     """The metrics of each example from its scores [batch, n] and number of candidates.
 
-    With several right candidates, the rank is the first one's, and the loss is -log of their joint probability.
+    With several right candidates, the rank is the first one's, and the loss is -log of the sum of their probabilities.
     `graded` adds nDCG@10.
     """
     first, relevance = first_right(scores, pool), pool.relevance

@@ -117,7 +117,7 @@ def check_writable(
 ) -> None:
     """Raises ConfigError if a file cannot be written or exists already, before work that would be lost.
 
-    `argument` is named in errors. It must be none of the files in `read`, even with `overwrite`.
+    `argument` is named in errors. The file must be none of those in `read`, even with `overwrite`.
     """
     check_place(argument, path)
     target = Path(path)

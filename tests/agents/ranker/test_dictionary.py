@@ -165,6 +165,14 @@ def test_a_dictionary_of_another_agent_is_refused(make_agent, tmp_path):
 # ---- in an agent
 
 
+def test_clones_share_one_dictionary(make_agent):
+    agent = make_agent("biencoder")
+    assert agent.clone().dict is agent.dict
+    copy = RankerDictionary(agent.opt, agent.dict.share())
+    assert copy.text is agent.dict.text
+    assert copy.tok2ind == agent.dict.tok2ind
+
+
 @pytest.mark.parametrize("options", [{"special_tok_lst": "[ONE],[TWO]"}, {"person_tokens": True}])
 def test_extra_tokens_are_never_split(options, make_agent, respond, tmp_path, labels):
     agent = make_agent("biencoder", **options)

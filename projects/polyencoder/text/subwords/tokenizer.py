@@ -40,8 +40,8 @@ def runs(text: str) -> list[str]:
 def split_words(text: str) -> list[str]:
     """The words of a text, without their marks, as in ConveRT's published graphs.
 
-    Only A-Z are lower-cased. A word is a run of characters, either all punctuation or separators, or none
-    (Unicode's P and Z), such as `", "` and `"..."`. A single space between two words of the first kind is implied.
+    Only A-Z are lower-cased. A word is a run of characters without punctuation and separators (Unicode's P and Z), or
+    a run of these alone, such as `", "` and `"..."`. A single space between two words of the first kind is implied.
 
     >>> split_words("Well, the cat -  yes")
     ['well', ', ', 'the', 'cat', ' -  ', 'yes']
