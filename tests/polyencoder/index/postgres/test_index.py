@@ -133,7 +133,7 @@ def test_the_model_is_checked(where, index, make_ranker):
 
 @pytest.fixture
 def connections(index):
-    """() -> the number of other connections to the database."""
+    """() -> the number of other connections to the database; those of earlier tests may still close."""
 
     def ask() -> int:
         query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -153,17 +153,17 @@ def test_an_index_of_another_model_has_no_connection(where, index, connections, 
     before = connections()
     with pytest.raises(CheckpointError) as error:
         open_index(where, make_ranker("poly", seed=1))
-    assert soon(lambda: connections() == before)
+    assert soon(lambda: connections() <= before)
     assert error.traceback  # which holds the locals of `open`
 
 
 def test_a_search_by_address_leaves_no_connection(where, index, connections, ranker):
     before = connections()
     assert len(ranker.search(["hello"], where)) == 6
-    assert soon(lambda: connections() == before)
+    assert soon(lambda: connections() <= before)
     with open_index(where, ranker) as opened:
         assert len(opened) == 6
-    assert soon(lambda: connections() == before)
+    assert soon(lambda: connections() <= before)
 
 
 @pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
@@ -175,7 +175,7 @@ def test_an_index_that_is_forgotten_has_no_connection(where, index, connections,
         opened = open_index(where, ranker)
         assert connections() == before + 1
         del opened
-        assert soon(lambda: connections() == before)
+        assert soon(lambda: connections() <= before)
     finally:
         gc.enable()
 
