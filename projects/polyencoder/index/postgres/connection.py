@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from polyencoder.errors import ConfigError, NoAnswerError, PolyencoderError, first_line
@@ -57,15 +58,16 @@ def _parse(where: str) -> tuple[dict[str, Any], str, str]:
 class PostgresSession:
     """A connection with a time limit for each statement, as a hanging server does not answer."""
 
-    def __init__(self, connection: Any, *, seconds: float) -> None:
-        self.connection = connection
+    def __init__(self, connect: Callable[[], Any], *, seconds: float) -> None:
+        self.connection = connect()
         self.seconds = seconds
         self.late = False
         """Whether a statement exceeded the time limit, which closed the connection."""
+        self._connect = connect
         self._psycopg: Any = require("psycopg", extra="postgres")
 
     def ask(self, query: Any, values: Any = None, *, limited: bool = True) -> list[tuple[Any, ...]]:
-        """Executes a statement, perhaps without a time limit; returns rows in binary formats."""
+        """Executes a statement; returns rows in binary formats. An unlimited one may last while the server answers."""
         with self._watch(limited=limited), self.connection.cursor(binary=True) as cursor:
             cursor.execute(query, values)
             return cursor.fetchall() if cursor.description else []
@@ -110,23 +112,33 @@ class PostgresSession:
 
     @contextmanager
     def _watch(self, *, limited: bool = True) -> Iterator[None]:
-        """Closes the connection at the time limit."""
+        """Closes the connection at the time limit; one without a limit, once the server answers nobody."""
+        over = threading.Event()
 
-        def disconnect() -> None:
-            self.late = True
-            with suppress(OSError, self._psycopg.Error):
-                wire = socket.socket(fileno=os.dup(self.connection.fileno()))
-                with wire:
-                    wire.shutdown(socket.SHUT_RDWR)
+        def watch() -> None:
+            while not over.wait(self.seconds):
+                if (limited or not self._answers()) and not over.is_set():
+                    self.late = True
+                    with suppress(OSError, self._psycopg.Error):
+                        wire = socket.socket(fileno=os.dup(self.connection.fileno()))
+                        with wire:
+                            return wire.shutdown(socket.SHUT_RDWR)
 
-        timer = threading.Timer(self.seconds, disconnect)
-        timer.daemon = True
-        if limited:
-            timer.start()
+        threading.Thread(target=watch, daemon=True).start()
         try:
             yield
         finally:
-            timer.cancel()
+            over.set()
+
+    def _answers(self) -> bool:
+        """Whether the server answers a new connection in time, if only to refuse it."""
+        try:
+            session = PostgresSession(self._connect, seconds=self.seconds)
+        except self._psycopg.Error as error:
+            return not isinstance(error, self._psycopg.errors.ConnectionTimeout)
+        with closing(session.connection), suppress(self._psycopg.Error):
+            session.ask("SELECT 1")
+        return not session.late
 
 
 class Server:
@@ -144,6 +156,7 @@ class Server:
             session.connection.close()
 
     def _take_waiting(self) -> PostgresSession | None:
+        """An idle connection."""
         with suppress(IndexError):  # another thread may have taken the last one
             return self._idle.pop()
         return None
@@ -194,10 +207,9 @@ class Server:
             "fallback_application_name": "polyencoder",
             "keepalives_idle": _CONNECT_SECONDS,  # detects a lost server while an index is built, too
         } | self.parameters
-        seconds = self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS)
+        connect = partial(self._psycopg.connect, **parameters, autocommit=True, prepare_threshold=None)
         try:
-            connection = self._psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
-            return PostgresSession(connection, seconds=seconds)
+            return PostgresSession(connect, seconds=self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS))
         except self._psycopg.Error as error:
             kind = PolyencoderError if self._is_refused(error, parameters) else NoAnswerError
             what = "is the server running, are the address and, in the environment, PGPASSWORD right?"
