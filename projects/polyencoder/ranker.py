@@ -368,13 +368,7 @@ class Ranker(Scorer):
                 index, such as `effort` without a FAISS index.
         """
         return self.search_many(
-            [context],
-            index,
-            options,
-            rerank=rerank,
-            rerank_k=rerank_k,
-            keep_turns=keep_turns,
-            **changes,
+            [context], index, options, rerank=rerank, rerank_k=rerank_k, keep_turns=keep_turns, **changes
         )[0]
 
     def search_many(
@@ -399,12 +393,5 @@ class Ranker(Scorer):
             index.check_made_by(self)  # it may have been opened without a model, or for another
         # an opened index stays open
         with nullcontext(index) if isinstance(index, Index) else open_index(index, self) as opened:
-            searcher = Searcher(
-                self,
-                opened,
-                options,
-                reranker=rerank,
-                rerank_k=rerank_k,
-                keep_turns=keep_turns,
-            )
+            searcher = Searcher(self, opened, options, reranker=rerank, rerank_k=rerank_k, keep_turns=keep_turns)
             return searcher(contexts)

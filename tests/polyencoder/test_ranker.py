@@ -185,13 +185,9 @@ def test_a_hub_id_fetches_the_files_of_a_model_alone(monkeypatch, make_ranker, t
 
 @mostly_long(("architecture", "fields"), ARCHITECTURES, quick=3)
 def test_a_ranker_around_a_pretrained_encoder(backbone_folder, no_network, sentences, tmp_path, architecture, fields):
-    ranker = Ranker.from_backbone(
-        backbone_folder("bert"),
-        architecture,
-        device="cpu",
-        text={"text_truncate": 20, "label_truncate": 20},
-        **(fields | {"n_codes": 2}),
-    )
+    lengths = {"text_truncate": 20, "label_truncate": 20}
+    folder, fields = backbone_folder("bert"), fields | {"n_codes": 2}
+    ranker = Ranker.from_backbone(folder, architecture, device="cpu", text=lengths, **fields)
     config = ranker.model.config
     assert (config.architecture, config.n_codes, config.text.text_truncate) == (architecture, 2, 20)
     assert (config.text.start_token, config.text.separator) == ("[CLS]", "[SEP]")

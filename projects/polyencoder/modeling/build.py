@@ -103,6 +103,15 @@ def _fitted(
     return fitted
 
 
+def _check_vectors(architecture: Architecture, config: Mapping[str, Any]) -> None:
+    """Raises ConfigError for fields of vectors that this architecture does not have."""
+    traits = family(architecture).can
+    if config.get("normalize") and not traits.has_vectors:
+        raise ConfigError(
+            f"normalize: a {traits.title} has no vectors to normalize: leave it out", argument="normalize"
+        )
+
+
 def from_encoder(
     name: str | os.PathLike[str],
     architecture: Architecture,
@@ -119,6 +128,7 @@ def from_encoder(
     """
     from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 
+    _check_vectors(architecture, config)
     backbone = load_pretrained(name)
     if not trained and architecture == "bi":
         text = read_lengths(name, backbone_config(backbone.model)) | text
@@ -175,6 +185,7 @@ def from_ranker(
         raise ConfigError(
             f"{origin} has the turn_separator {stored_separator!r}, which cannot be changed: leave it out"
         )
+    _check_vectors(architecture, config)
     residual = config.pop("residual", None)
     fields = inherited_fields(stored, architecture, explicit=config, residual=residual) | config
     words = TextEncoder(words.tokenizer, replace(words.config, **{"candidate_rows": False, **text}))

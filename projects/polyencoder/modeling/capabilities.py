@@ -39,10 +39,6 @@ class Capabilities:
             raise ConfigError(
                 f"poly_attention is 'multihead', which a {cls.title} does not have", argument="poly_attention"
             )
-        if config.normalize and not cls.has_vectors:
-            raise ConfigError(
-                f"normalize: a {cls.title} has no vectors to normalize: leave it out", argument="normalize"
-            )
         if config.dense and cls.reads_pairs and cls.has_vectors:
             raise ConfigError(
                 f"the encoder has Dense layers behind its pooling, which a {cls.title} does not have: give an encoder "
