@@ -8,6 +8,7 @@ rows in 8 bits, products are float32's.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.rows import Block
 
 _ROUNDING = 1e-6  # of numbers in float32 that are computed from products, in parts of the lengths of both vectors
-_PARTS = 254  # steps of the low 8 bits of a query in one of its high 8 bits
 _LEAST = np.float32(1e-34)  # a radius below which products of float32 lose digits
 _log = logging.getLogger(__name__)
 
@@ -50,37 +50,30 @@ class Queries:
             vectors = np.where(contexts.mask[..., None], vectors, first)
         self.exact = vectors
         self._lengths = np.linalg.norm(vectors, axis=2).max(axis=1, initial=0)
-        self._small: tuple[Any, Array, Array] | None = None
+        self._small: tuple[Callable[[Array], Any], Array, Array] | None = None
         self._wide: tuple[Array, Array] | None = None
 
     def look(self, block: Block) -> Look:
         """The products of a block's rows with all queries."""
         if block.small is None or numkong() is None:
             return self._in_float32(block)
-        packed, scales, errors = self._in_8_bits()
+        multiply, scales, errors = self._in_8_bits()
         (rows, bounds), lengths = block.small, self._lengths.astype(np.float32)
-        radius = bounds @ np.stack([np.zeros_like(errors), errors, lengths]) + _LEAST
-        products = np.asarray(numkong().dots_packed(rows, packed)).reshape(len(rows), len(lengths), -1)
-        if self.codes == 1:
-            high, low = products[..., :1].astype(np.float32), products[..., 1:]
-            products = np.add(high * np.float32(_PARTS), low, dtype=np.float32, casting="same_kind")
+        radius = bounds @ np.stack([np.zeros_like(errors), errors, lengths])
+        radius += _LEAST
+        products = np.asarray(multiply(rows)).reshape(len(rows), len(lengths), -1)
         return Look(products, bounds[:, 0], scales, radius)
 
-    def _in_8_bits(self) -> tuple[Any, Array, Array]:
-        """Packed queries, and of each context their scale and their largest distance from the vectors."""
+    def _in_8_bits(self) -> tuple[Callable[[Array], Any], Array, Array]:
+        """A function that multiplies rows with all queries; each context's scale and largest error of a vector."""
         if self._small is None:
             scales = np.maximum(np.abs(self.exact).max(axis=(1, 2), initial=0) / 127, np.finfo(np.float32).tiny)
             scales = scales.astype(np.float32)
-            steps = scales[:, None, None].astype(np.float64)
-            rows = np.rint(self.exact / steps).clip(-127, 127)
-            rest = self.exact - rows * steps
-            if self.codes == 1:  # two vectors cost little more than one, as reading the rows is most of it
-                steps, scales = steps / _PARTS, scales / np.float32(_PARTS)
-                low = np.rint(rest / steps).clip(-127, 127)
-                rest, rows = rest - low * steps, np.concatenate([rows, low], axis=1)
-            errors = np.linalg.norm(rest, axis=2).max(1) + 2 * _ROUNDING * self._lengths
-            packed = numkong().dots_pack(rows.astype(np.int8).reshape(-1, rows.shape[2]), "int8")
-            self._small = packed, scales, errors.astype(np.float32)
+            queries = np.rint(self.exact / scales[:, None, None]).clip(-127, 127)
+            errors = np.linalg.norm(self.exact - queries * scales[:, None, None].astype(np.float64), axis=2).max(1)
+            errors += 2 * _ROUNDING * self._lengths
+            flat = queries.astype(np.int8).reshape(-1, queries.shape[2])
+            self._small = _get_multiply(flat), scales, errors.astype(np.float32)
         return self._small
 
     def _in_float32(self, block: Block) -> Look:
@@ -98,6 +91,14 @@ class Queries:
         return Look(products, ones[: len(vectors)], ones[: len(self.exact)], radius)
 
 
+def _get_multiply(queries: Array) -> Callable[[Array], Any]:
+    """A function that multiplies rows in 8 bits [n, dim] with these: [n, queries], integers."""
+    if len(queries) == 1:  # packed, it would be multiplied as four or more
+        return lambda rows: numkong().cdist(rows, queries, "dot", out_dtype="float32")
+    packed = numkong().dots_pack(queries, "int8")
+    return lambda rows: numkong().dots_packed(rows, packed)
+
+
 class Look(NamedTuple):
     """Approximate inner products of rows with the codes of contexts."""
 
@@ -113,8 +114,9 @@ class Look(NamedTuple):
     def largest_per_context(self) -> Array:
         """The largest product of each row with the codes of each context: float32 [n, contexts]."""
         products = self.products.max(axis=2) if self.products.shape[2] > 1 else self.products[:, :, 0]
-        largest: Array = products.astype(np.float32) * (self.row_scales[:, None] * self.scales)
-        return np.maximum(largest, -np.finfo(np.float32).max)  # not -inf, which no radius would make larger
+        largest: Array = self.row_scales[:, None] * self.scales
+        largest *= products.astype(np.float32, copy=False)
+        return np.maximum(largest, -np.finfo(np.float32).max, out=largest)  # not -inf, which no radius makes larger
 
     def logits(self, places: Array, of: Array) -> tuple[Array, Array]:
         """The products of pairs of a row and a context, float64 [pairs, codes], and their radius."""

@@ -10,7 +10,6 @@ Memory is O(block x codes + k), whatever the number of rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,10 +92,11 @@ class _Best:
             self._add_scored(block, permitted)
             return
         look = self._queries.look(block)
-        largest = look.largest_per_context()  # [n, contexts]
+        highest = look.largest_per_context()  # [n, contexts]
+        highest += look.radius
         lowest = np.nextafter(self._least.astype(np.float32), np.float32(-np.inf))
         # a later row with an equal score is behind; a nan is kept
-        promising = ~(largest + look.radius <= lowest)
+        promising = ~(highest <= lowest)
         if permitted is not None:
             promising &= permitted[:, None]
         places, of = np.divmod(np.flatnonzero(promising), len(self._contexts))
@@ -127,8 +127,10 @@ class _Best:
 
     def _may_be_best(self, of: Array, lower: Array, upper: Array) -> Array:
         """Which pairs may be among the k best: where at least k others have lower ends above, it is not."""
-        ends = np.concatenate([self._scores, np.nan_to_num(lower, nan=-np.inf)])
-        kth = _kth(np.concatenate([self._of, of]), ends, k=self._k, contexts=len(self._contexts))
+        contexts = np.concatenate([self._of, of])
+        ends = np.concatenate([self._scores, np.fmax(lower, -np.inf)])  # a nan is -inf
+        order = np.lexsort((-ends, contexts))
+        kth = _kth(ends[order], self._starts(contexts[order]), k=self._k)
         return ~(upper < kth[of])
 
     def _exact(self, block: Block, places: Array, of: Array) -> Array:
@@ -137,10 +139,9 @@ class _Best:
         vectors = block.vectors(needed).astype(np.float64)
         scores = np.empty(len(of))
         order = np.argsort(of, kind="stable")
-        bounds = np.flatnonzero(np.diff(of[order], prepend=-1, append=-1))
-        for first, end in pairwise(bounds.tolist()):
-            pairs = order[first:end]
-            context = int(of[pairs[0]])
+        starts = self._starts(of[order])
+        for context in np.flatnonzero(starts[1:] > starts[:-1]).tolist():
+            pairs = order[starts[context] : starts[context + 1]]
             scores[pairs] = self._score(context, vectors[inverse[pairs]])
         return scores
 
@@ -164,13 +165,17 @@ class _Best:
 
     def _merge(self, of: Array, rows: Array, scores: Array) -> None:
         of, rows = np.concatenate([self._of, of]), np.concatenate([self._rows, rows])
-        scores = np.concatenate([self._scores, np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf)])
+        scores = np.concatenate([self._scores, np.fmax(scores, -np.inf)])
         order = np.lexsort((rows, -scores, of))
-        self._of, self._rows, self._scores = of[order], rows[order], scores[order]
-        within_k = _ranks(self._of) < self._k
-        self._of, self._rows, self._scores = self._of[within_k], self._rows[within_k], self._scores[within_k]
-        last = np.flatnonzero(_ranks(self._of) == self._k - 1)
-        self._least[self._of[last]] = self._scores[last]
+        of, scores = of[order], scores[order]
+        starts = self._starts(of)
+        within_k = np.arange(len(of)) - starts[of] < self._k
+        self._of, self._rows, self._scores = of[within_k], rows[order][within_k], scores[within_k]
+        self._least = _kth(scores, starts, k=self._k)
+
+    def _starts(self, of: Array) -> Array:
+        """Where the entries of each context begin, if they are sorted by context, and where the last one's end."""
+        return np.searchsorted(of, np.arange(len(self._contexts) + 1))
 
     def top(self) -> TopK:
         """The best of each context, all as many."""
@@ -187,20 +192,12 @@ def rounded(scores: Array) -> Array:
     return near
 
 
-def _ranks(of: Array) -> Array:
-    """The place of each entry among those with the same number, which follow each other."""
-    starts = np.flatnonzero(np.diff(of, prepend=-1))
-    return np.arange(len(of)) - np.repeat(starts, np.diff(starts, append=len(of)))
-
-
-def _kth(of: Array, values: Array, *, k: int, contexts: int) -> Array:
-    """The k-th largest of the values of each context, [contexts]; -inf where there are fewer."""
-    order = np.lexsort((-values, of))
-    of, values = of[order], values[order]
-    lowest = np.full(contexts, -np.inf)
-    last = np.flatnonzero(_ranks(of) == k - 1)
-    lowest[of[last]] = values[last]
-    return lowest
+def _kth(values: Array, starts: Array, *, k: int) -> Array:
+    """The k-th value of each context, whose values begin at its start; -inf where there are fewer."""
+    kth = np.full(len(starts) - 1, -np.inf)
+    enough = starts[:-1] + k <= starts[1:]
+    kth[enough] = values[starts[:-1][enough] + k - 1]
+    return kth
 
 
 def _blocks(
