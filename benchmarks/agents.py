@@ -8,7 +8,7 @@ from typing import Any
 CONVAI2 = "selection:convai2"
 
 
-def size(*, layers: int, dim: int, heads: int, codes: int = 64) -> dict[str, Any]:
+def build_size_flags(*, layers: int, dim: int, heads: int, codes: int = 64) -> dict[str, Any]:
     """Flags that give both agents the same transformer, a BERT, and contexts and candidates of the paper's lengths."""
     return {
         "embedding_size": dim,
@@ -31,7 +31,7 @@ def size(*, layers: int, dim: int, heads: int, codes: int = 64) -> dict[str, Any
     }
 
 
-def quiet_parlai() -> None:
+def import_quietly() -> None:
     """Import ParlAI, and let it log nothing but errors: it logs to standard output, where the report goes."""
     try:
         from parlai.utils import logging
@@ -40,9 +40,9 @@ def quiet_parlai() -> None:
     logging.logger.setLevel(logging.ERROR)
 
 
-def options(*, folder: Path, training: bool, **flags: Any) -> Any:
+def build_options(*, folder: Path, training: bool, **flags: Any) -> Any:
     """Options of an untrained agent whose dictionary is built from the training task, in `folder`."""
-    quiet_parlai()
+    import_quietly()
     from parlai.scripts import build_dict, train_model
 
     folder.mkdir()
@@ -63,7 +63,7 @@ def options(*, folder: Path, training: bool, **flags: Any) -> Any:
 
 def open_teacher(task: str, *, datatype: str, **flags: Any) -> Any:
     """The teacher of a task."""
-    quiet_parlai()
+    import_quietly()
     from parlai.core.params import ParlaiParser
     from parlai.core.teachers import create_task_agent_from_taskname
 

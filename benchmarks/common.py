@@ -39,7 +39,7 @@ _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
-def argument_parser(description: str | None) -> argparse.ArgumentParser:
+def build_parser(description: str | None) -> argparse.ArgumentParser:
     """A parser with the flags of every benchmark: --json, --quick, --threads."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -48,7 +48,7 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def minilm_folder() -> Path:
+def find_minilm_folder() -> Path:
     """The folder of MiniLM, the default encoder."""
     package = find_spec(BACKBONE)
     if package is None or not package.submodule_search_locations:
@@ -56,7 +56,7 @@ def minilm_folder() -> Path:
     return Path(package.submodule_search_locations[0]) / "model"
 
 
-def peer_module(name: str) -> Any:
+def import_peer(name: str) -> Any:
     """A module of a library that a benchmark compares with."""
     try:
         return importlib.import_module(name)
@@ -65,7 +65,7 @@ def peer_module(name: str) -> Any:
         raise SystemExit(f"this benchmark compares with {library} ({error}): pip install {library}") from None
 
 
-def two_towers(ranker: TextRanker) -> TwoTowers:
+def get_two_towers(ranker: TextRanker) -> TwoTowers:
     """The model of a bi- or poly-encoder."""
     if not isinstance(ranker.model, TwoTowers):
         raise SystemExit(f"this benchmark is for bi- and poly-encoders, not for {ranker.model.config.architecture}")
@@ -84,7 +84,7 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def interleaved_ms(
+def measure_interleaved_ms(
     peers: Mapping[str, Work], *, repeats: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float]:
     """Median milliseconds of each peer; `clock` returns seconds.
@@ -105,14 +105,14 @@ def interleaved_ms(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def processor_ms(work: Work) -> float:
+def measure_processor_ms(work: Work) -> float:
     """Milliseconds of processor time of one call."""
     start = time.process_time()
     work()
     return 1e3 * (time.process_time() - start)
 
 
-def peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
+def measure_peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
     """Peak resident memory of one call of `work` above the memory before it, in MB (2**20 bytes).
 
     With `warm_up` an uncounted call comes first, so that permanent allocations (libraries, thread pools) are not
@@ -124,20 +124,20 @@ def peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
     return_free_memory()
     before = _reset_peak()
     work()
-    return _status_mb("VmHWM") - before
+    return _read_status_mb("VmHWM") - before
 
 
-def peak_mb() -> float:
+def read_peak_mb() -> float:
     """Peak memory of this process since its start, in MB (2**20 bytes); nan if unknown."""
-    return _status_mb("VmHWM")
+    return _read_status_mb("VmHWM")
 
 
-def mapped_mb() -> float:
+def read_mapped_mb() -> float:
     """File-backed memory of this process, which the system can reclaim, in MB (2**20 bytes); nan if unknown."""
-    return _status_mb("RssFile")
+    return _read_status_mb("RssFile")
 
 
-def measured_alone(module: str, *flags: str, what: str) -> dict[str, Any]:
+def measure_alone(module: str, *flags: str, what: str) -> dict[str, Any]:
     """Run `python -m module flags` in a separate process and parse the JSON object that it prints.
 
     Raises SystemExit with its last error line, after `what`.
@@ -184,10 +184,10 @@ def _serve(pipe: Any, make: Callable[[], Answer], threads: int | None) -> None:
             pipe.send(work(pipe.recv()))
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """Describe the machine: processor, cores, threads, versions, load."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": _read_cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -199,11 +199,11 @@ def machine() -> dict[str, Any]:
 
 def print_report(report: Mapping[str, Any], *, as_json: bool) -> None:
     """Print a report, with this machine if it names none: one JSON object, or its rows as a table and the summary."""
-    report = {"machine": machine(), **report}
+    report = {"machine": describe_machine(), **report}
     if as_json:
         print(json.dumps(report, indent=2))
         return
-    rows = [{name: _short(value) for name, value in row.items()} for row in report["rows"]]
+    rows = [{name: _shorten(value) for name, value in row.items()} for row in report["rows"]]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     widths = {name: max(len(name), *(len(row.get(name, "")) for row in rows)) for name in columns}
     print("  ".join(name.rjust(widths[name]) for name in columns))
@@ -211,10 +211,10 @@ def print_report(report: Mapping[str, Any], *, as_json: bool) -> None:
         print("  ".join(row.get(name, "").rjust(widths[name]) for name in columns))
     print()
     for name, value in {**report["summary"], **report["machine"]}.items():
-        print(f"{name}: {_short(value)}")
+        print(f"{name}: {_shorten(value)}")
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -224,15 +224,15 @@ def _reset_peak() -> float:
         _CLEAR_REFS.write_text("5")  # resets VmHWM
     except OSError:
         return math.nan
-    return _status_mb("VmRSS")
+    return _read_status_mb("VmRSS")
 
 
-def _status_mb(field: str) -> float:
+def _read_status_mb(field: str) -> float:
     lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:")), math.nan)
 
 
-def _cpu_name() -> str:
+def _read_cpu_name() -> str:
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

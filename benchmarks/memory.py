@@ -22,10 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.common import argument_parser, peak_mb, print_report, use_threads
+from benchmarks.common import build_parser, print_report, read_peak_mb, use_threads
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.modeling.build import build_model
-from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.text import TokenBatch
 from polyencoder.training.gradient_caching import encode
 
@@ -57,7 +57,7 @@ class Setting:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argument_parser(__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--batch", type=int, default=512, help="examples of the poly-encoder's large batch")
     parser.add_argument("--plain-batch", type=int, default=16, help="examples of the batch without a limit")
     parser.add_argument("--grad-cache", type=int, default=4, help="contexts whose activations are kept at a time")
@@ -87,13 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     if flags.only:
         cases = [case for case in cases if case.name in flags.only]
-    rows = [_in_a_process(case, setting) for case in cases]
+    rows = [_run_in_process(case, setting) for case in cases]
     summary = {f"{row['name']}, GB": row["peak_gb"] for row in rows}
     report = {"benchmark": "memory", "settings": asdict(setting), "rows": rows, "summary": summary}
     print_report(report, as_json=flags.json)
 
 
-def _in_a_process(case: Case, setting: Setting) -> dict[str, Any]:
+def _run_in_process(case: Case, setting: Setting) -> dict[str, Any]:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_measure, (case, setting))
 
@@ -102,13 +102,13 @@ def _measure(case: Case, setting: Setting) -> dict[str, Any]:
     """Run one step of a new model; return its seconds and the peak memory of this process."""
     use_threads(setting.threads)
     torch.manual_seed(0)
-    model = build_model(_config(case, setting)).train()
+    model = build_model(_build_config(case, setting)).train()
     if setting.lora:
         model.add_adapters(rank=setting.lora)
-    contexts = _tokens(case.examples, setting.context_tokens)
-    candidates = _tokens(case.candidates, setting.candidate_tokens)
+    contexts = _make_tokens(case.examples, setting.context_tokens)
+    candidates = _make_tokens(case.candidates, setting.candidate_tokens)
 
-    def scores() -> Tensor:
+    def compute_scores() -> Tensor:
         if model.has_vectors:
             return model.score(*encode(model, contexts, candidates, max_tokens=case.limit))
         matrix: Tensor = model(contexts, candidates, max_tokens=case.limit)
@@ -116,20 +116,20 @@ def _measure(case: Case, setting: Setting) -> dict[str, Any]:
 
     optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=5e-5)
     start, processor = time.perf_counter(), time.process_time()
-    _step(scores, optimizer, bf16=setting.bf16)
+    _run_step(compute_scores, optimizer, bf16=setting.bf16)
     seconds = {"seconds": time.perf_counter() - start, "processor_seconds": time.process_time() - processor}
-    return {**asdict(case), **seconds, "peak_gb": peak_mb() / 1024}
+    return {**asdict(case), **seconds, "peak_gb": read_peak_mb() / 1024}
 
 
-def _step(scores: Callable[[], Tensor], optimizer: torch.optim.Optimizer, *, bf16: bool) -> None:
+def _run_step(scores: Callable[[], Tensor], optimizer: torch.optim.Optimizer, *, bf16: bool) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         matrix = scores().float()
     F.cross_entropy(matrix, torch.arange(len(matrix))).backward()
     optimizer.step()
 
 
-def _config(case: Case, setting: Setting) -> RankerConfig:
-    backbone = scratch_config(
+def _build_config(case: Case, setting: Setting) -> RankerConfig:
+    backbone = build_scratch_config(
         vocabulary_size=VOCABULARY,
         dim=setting.dim,
         n_layers=setting.layers,
@@ -143,7 +143,7 @@ def _config(case: Case, setting: Setting) -> RankerConfig:
     return RankerConfig(architecture=case.architecture, backbone=backbone, text=text)
 
 
-def _tokens(n: int, length: int) -> TokenBatch:
+def _make_tokens(n: int, length: int) -> TokenBatch:
     ids = torch.randint(1000, VOCABULARY, (n, length))
     return TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool))
 

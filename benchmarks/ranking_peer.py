@@ -27,8 +27,15 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.common import argument_parser, minilm_folder, peer_module, print_report, processor_ms, use_threads
-from benchmarks.search.texts import made_candidates, made_contexts, read_candidates, read_contexts
+from benchmarks.common import (
+    build_parser,
+    find_minilm_folder,
+    import_peer,
+    measure_processor_ms,
+    print_report,
+    use_threads,
+)
+from benchmarks.search.texts import make_candidates, make_contexts, read_candidates, read_contexts
 from polyencoder import Ranker
 from polyencoder.index.searcher import Searcher
 
@@ -42,7 +49,7 @@ TOP_K = 10
 WARM_UP = 20  # candidates of an uncounted list
 
 
-def multi_vector_encoder(backbone: str | Path, *, projected: bool, config: Mapping[str, Any] | None = None) -> Any:
+def load_multi_vector_encoder(backbone: str | Path, *, projected: bool, config: Mapping[str, Any] | None = None) -> Any:
     """Makes their model of an encoder: with a new projection to 128 dimensions, or by the encoder's own outputs."""
     try:
         package = importlib.import_module("sentence_transformers")
@@ -64,7 +71,7 @@ class PyLate:
     """PyLate's `ColBERT`; contexts are not padded with mask tokens (its "query expansion", for short questions)."""
 
     def __init__(self, backbone: str | Path, *, config: Mapping[str, Any] | None = None) -> None:
-        models, self._scores = peer_module("pylate.models"), peer_module("pylate.scores")
+        models, self._scores = import_peer("pylate.models"), import_peer("pylate.scores")
         lengths = {"query_length": TOKENS, "document_length": CANDIDATE_TOKENS, "do_query_expansion": False}
         self.model = models.ColBERT(str(backbone), device="cpu", config_kwargs=dict(config or {}), **lengths)
 
@@ -79,7 +86,7 @@ class PyLate:
     def _encode(self, texts: Sequence[str], **how: bool) -> list[Tensor]:
         return [torch.as_tensor(tokens) for tokens in self.model.encode(list(texts), **how)]
 
-    def similarity(self, contexts: Sequence[Tensor], candidates: Sequence[Tensor]) -> Tensor:
+    def compute_similarity(self, contexts: Sequence[Tensor], candidates: Sequence[Tensor]) -> Tensor:
         """Scores candidates by MaxSim: [contexts, candidates]; contexts of one length."""
         mask = pad_sequence([torch.ones(len(tokens)) for tokens in candidates], batch_first=True)
         padded = pad_sequence(list(candidates), batch_first=True)
@@ -88,8 +95,8 @@ class PyLate:
 
 PEERS: Mapping[str, Mapping[str, Callable[[Path], Any]]] = {
     "sentence-transformers": {
-        "MultiVectorEncoder": functools.partial(multi_vector_encoder, projected=False),
-        "MultiVectorEncoder-128": functools.partial(multi_vector_encoder, projected=True),
+        "MultiVectorEncoder": functools.partial(load_multi_vector_encoder, projected=False),
+        "MultiVectorEncoder-128": functools.partial(load_multi_vector_encoder, projected=True),
     },
     "pylate": {"PyLate": PyLate},
 }
@@ -100,7 +107,7 @@ Times = dict[tuple[str, str], float]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argument_parser(__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--backbone", type=Path, help="folder of the encoder (default: MiniLM)")
     parser.add_argument("--datapath", type=Path, help="ParlAI's data folder, for real texts")
     parser.add_argument("--repeats", type=int, default=5, help="contexts of each measurement")
@@ -113,15 +120,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     counts, repeats = (COUNTS[:1], 2) if flags.quick else (flags.counts, flags.repeats)
     n_texts = WARM_UP + repeats * sum(counts)
     if flags.datapath is None:
-        contexts, texts = made_contexts(repeats), made_candidates(n_texts)
+        contexts, texts = make_contexts(repeats), make_candidates(n_texts)
     else:
         contexts, texts = read_contexts(flags.datapath, repeats), read_candidates(flags.datapath, n_texts)
-    backbone = flags.backbone or minilm_folder()
+    backbone = flags.backbone or find_minilm_folder()
     late = Ranker.from_backbone(backbone, "late", device="cpu", text={"text_truncate": TOKENS})
     with torch.no_grad():
         late.model.get_parameter("term_weights").fill_(1e-3)
     peers = {name: make(backbone) for name, make in PEERS[flags.peer].items()}
-    rows = [*_times(late, peers, contexts, texts, counts=counts), *_bytes(late, peers, texts[-max(counts) :])]
+    rows = [
+        *_measure_times(late, peers, contexts, texts, counts=counts),
+        *_measure_bytes(late, peers, texts[-max(counts) :]),
+    ]
     times = {(row["system"], row["candidates"], name): row[name] for row in rows for name in row}
     summary = {
         f"ours / {theirs}, {n}, {case}": times[OURS, n, case] / times[theirs, n, case]
@@ -132,15 +142,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print_report(report, as_json=flags.json)
 
 
-def _times(
+def _measure_times(
     late: Ranker, peers: Mapping[str, Any], contexts: list[list[str]], texts: list[str], *, counts: Sequence[int]
 ) -> list[dict[str, Any]]:
     """A row for each system and number of candidates."""
     unseen = iter(texts)
-    _measured(late, peers, list(itertools.islice(unseen, WARM_UP)), contexts[0])
+    _measure(late, peers, list(itertools.islice(unseen, WARM_UP)), contexts[0])
     rows = []
     for n in counts:
-        measured = [_measured(late, peers, list(itertools.islice(unseen, n)), turns) for turns in contexts]
+        measured = [_measure(late, peers, list(itertools.islice(unseen, n)), turns) for turns in contexts]
         for system in (OURS, *peers):
             cases = [case for name, case in measured[0] if name == system]
             medians = {case: statistics.median(one[system, case] for one in measured) for case in cases}
@@ -148,37 +158,37 @@ def _times(
     return rows
 
 
-def _measured(late: Ranker, peers: Mapping[str, Any], candidates: list[str], turns: list[str]) -> Times:
+def _measure(late: Ranker, peers: Mapping[str, Any], candidates: list[str], turns: list[str]) -> Times:
     """Milliseconds of each system in each case, for one list."""
     encoded = {name: peer.encode_document(candidates, show_progress_bar=False) for name, peer in peers.items()}
 
-    def ours() -> object:
+    def rank_ours() -> object:
         return late.rank(turns, candidates, top_k=TOP_K)
 
-    def theirs(name: str, tokens: list[Tensor] | None) -> Callable[[], object]:
-        return lambda: _best(peers[name], turns, candidates, tokens)
+    def build_theirs(name: str, tokens: list[Tensor] | None) -> Callable[[], object]:
+        return lambda: _select_best(peers[name], turns, candidates, tokens)
 
-    times = {(OURS, "unseen_ms"): processor_ms(ours)}
-    times |= {(name, "unseen_ms"): processor_ms(theirs(name, None)) for name in peers}
-    times[OURS, "kept_ms"] = processor_ms(ours)
-    times |= {(name, "kept_ms"): processor_ms(theirs(name, encoded[name])) for name in peers}
+    times = {(OURS, "unseen_ms"): measure_processor_ms(rank_ours)}
+    times |= {(name, "unseen_ms"): measure_processor_ms(build_theirs(name, None)) for name in peers}
+    times[OURS, "kept_ms"] = measure_processor_ms(rank_ours)
+    times |= {(name, "kept_ms"): measure_processor_ms(build_theirs(name, encoded[name])) for name in peers}
     with tempfile.TemporaryDirectory() as folder, late.index(candidates, folder, store_tokens="int8") as index:
         stored = Searcher(late, index, top_k=TOP_K, rerank_k=len(candidates), keep_turns=True)
-        times[OURS, "stored_ms"] = processor_ms(lambda: stored([turns]))
+        times[OURS, "stored_ms"] = measure_processor_ms(lambda: stored([turns]))
     return times
 
 
 @torch.inference_mode()
-def _best(peer: Any, turns: list[str], candidates: list[str], tokens: list[Tensor] | None) -> list[str]:
+def _select_best(peer: Any, turns: list[str], candidates: list[str], tokens: list[Tensor] | None) -> list[str]:
     """The ten best by their MaxSim; `tokens` are the candidates', None to encode them now."""
     context = peer.encode_query(["\n".join(turns)], show_progress_bar=False)
     if tokens is None:
         tokens = peer.encode_document(candidates, show_progress_bar=False)
-    scores = peer.similarity(context, tokens)[0]
+    scores = peer.compute_similarity(context, tokens)[0]
     return [candidates[row] for row in scores.topk(min(TOP_K, len(candidates))).indices.tolist()]
 
 
-def _bytes(late: Ranker, peers: Mapping[str, Any], texts: list[str]) -> list[dict[str, Any]]:
+def _measure_bytes(late: Ranker, peers: Mapping[str, Any], texts: list[str]) -> list[dict[str, Any]]:
     """A row for each system: bytes of a candidate."""
     ours: dict[str, float] = {}
     for dtype in ("int8", "float16"):

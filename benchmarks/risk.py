@@ -32,15 +32,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.common import argument_parser, minilm_folder, print_report, use_threads
+from benchmarks.common import build_parser, find_minilm_folder, print_report, use_threads
 from polyencoder import Ranker
-from polyencoder.calibration.fitting import Observations, promising
-from polyencoder.calibration.risk import CONFIDENCE, Answers, fewest_answers
+from polyencoder.calibration.fitting import Observations, fit_promising
+from polyencoder.calibration.risk import CONFIDENCE, Answers, count_fewest_answers
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_examples
-from polyencoder.data.readers import records
+from polyencoder.data.readers import iter_records
 from polyencoder.evaluation.calibrate import collect_observations, observe
-from polyencoder.pictures import new_figure, save_figure
+from polyencoder.pictures import create_figure, save_figure
 
 RISKS = (0.01, 0.05, 0.1)
 DRAWN = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
@@ -58,11 +58,11 @@ class Questions(NamedTuple):
     outside: Observations | None = None
     """Questions of another kind, which no candidate answers; None for the same ones without their right candidates."""
 
-    def mixed(self, rng: np.random.Generator, *, unanswerable: float) -> Observations:
+    def mix(self, rng: np.random.Generator, *, unanswerable: float) -> Observations:
         """The questions; a random share of them have no right answer."""
         answerable, keep = self.answerable, torch.as_tensor(rng.random(len(self.answerable)) >= unanswerable)
         if self.outside is None:
-            return answerable.where(keep)
+            return answerable.keep_right_where(keep)
         others = self.outside.select(torch.as_tensor(rng.integers(len(self.outside), size=len(keep))))
         keep = keep.unsqueeze(1)
         scores = torch.where(keep, answerable.scores, others.scores)
@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
     """The share of the questions."""
 
     @classmethod
-    def of(cls, answers: Answers, threshold: float) -> Outcome:
+    def from_answers(cls, answers: Answers, threshold: float) -> Outcome:
         passes = answers.probabilities >= threshold
         return cls(float((passes & ~answers.right).sum() / max(1, passes.sum())), float(passes.mean()))
 
@@ -89,52 +89,56 @@ def split(n: int, examples: int, rng: np.random.Generator) -> tuple[torch.Tensor
     return rows[:examples], rows[examples:]
 
 
-def promised(
+def measure_promised(
     calibrating: Observations, new: Observations, *, risks: Sequence[float], unanswerable: float, confidence: float,
     seed: int,
 ) -> dict[float, Outcome | None]:  # fmt: skip
     """How what a calibration promises for each risk does on new questions; None where it promises nothing."""
-    calibration, _ = promising(
+    calibration, _ = fit_promising(
         calibrating, risks, confidence=confidence, unanswerable=unanswerable, fingerprint="", seed=seed
     )
     scores = new.scores[:, : new.depth].numpy()
     first = calibration.probabilities(scores, among=new.among.numpy())[:, 0]
     answers = Answers(first, new.right[:, 0].numpy())
-    outcomes = {promise.risk: Outcome.of(answers, promise.threshold) for promise in calibration.promises}
+    outcomes = {promise.risk: Outcome.from_answers(answers, promise.threshold) for promise in calibration.promises}
     return {risk: outcomes.get(risk) for risk in risks}
 
 
-def by_score(calibrating: Observations, new: Observations, *, precision: float) -> Outcome | None:
+def measure_by_score(calibrating: Observations, new: Observations, *, precision: float) -> Outcome | None:
     """The lowest score above which enough answers to the calibration's questions are right, on new questions."""
     scores, right = calibrating.scores[:, 0].numpy(), calibrating.right[:, 0].numpy()
     order = np.argsort(-scores, kind="stable")
     enough = np.flatnonzero(np.cumsum(right[order]) >= precision * np.arange(1, len(order) + 1))
     if not enough.size:
         return None
-    return Outcome.of(Answers(new.scores[:, 0].numpy(), new.right[:, 0].numpy()), scores[order[enough[-1]]])
+    return Outcome.from_answers(Answers(new.scores[:, 0].numpy(), new.right[:, 0].numpy()), scores[order[enough[-1]]])
 
 
 def measure(case: str, questions: Questions, *, examples: int, resamples: int) -> list[dict[str, Any]]:
     """A row for each risk, and one for the threshold of a score."""
-    risks = [risk for risk in DRAWN if examples >= 2 * fewest_answers(risk, confidence=CONFIDENCE)]
+    risks = [risk for risk in DRAWN if examples >= 2 * count_fewest_answers(risk, confidence=CONFIDENCE)]
     of_risk: dict[float, list[Outcome | None]] = {risk: [] for risk in risks}
     of_score: list[Outcome | None] = []
     for seed in range(resamples):
         rng = np.random.default_rng(seed)
         sample, others = split(len(questions.answerable), examples, rng)
         calibrating = questions.answerable.select(sample)
-        new = questions.mixed(rng, unanswerable=UNANSWERABLE).select(others)
-        outcomes = promised(calibrating, new, risks=risks, unanswerable=UNANSWERABLE, confidence=CONFIDENCE, seed=seed)
+        new = questions.mix(rng, unanswerable=UNANSWERABLE).select(others)
+        outcomes = measure_promised(
+            calibrating, new, risks=risks, unanswerable=UNANSWERABLE, confidence=CONFIDENCE, seed=seed
+        )
         for risk, outcome in outcomes.items():
             of_risk[risk].append(outcome)
         keep = torch.as_tensor(rng.random(examples) >= UNANSWERABLE)
-        of_score.append(by_score(calibrating.where(keep), new, precision=PRECISION))
+        of_score.append(measure_by_score(calibrating.keep_right_where(keep), new, precision=PRECISION))
     facts = {"case": case, "right": questions.answerable.right[:, 0].double().mean().item(), "examples": examples}
-    rows = [{**facts, "threshold": "promise", **_summed(outcomes, risk=risk)} for risk, outcomes in of_risk.items()]
-    return [*rows, {**facts, "threshold": "score", **_summed(of_score, risk=round(1 - PRECISION, 4))}]
+    rows = [
+        {**facts, "threshold": "promise", **_sum_outcomes(outcomes, risk=risk)} for risk, outcomes in of_risk.items()
+    ]
+    return [*rows, {**facts, "threshold": "score", **_sum_outcomes(of_score, risk=round(1 - PRECISION, 4))}]
 
 
-def _summed(outcomes: Sequence[Outcome | None], *, risk: float) -> dict[str, Any]:
+def _sum_outcomes(outcomes: Sequence[Outcome | None], *, risk: float) -> dict[str, Any]:
     """The shares of all splits that have a threshold, and that break it; the mean share of wrong and of all answers."""
     made = [outcome for outcome in outcomes if outcome is not None]
     return {
@@ -148,7 +152,7 @@ def _summed(outcomes: Sequence[Outcome | None], *, risk: float) -> dict[str, Any
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draws the share of questions that get an answer for each risk."""
-    figure = new_figure(4.6, 3.2)
+    figure = create_figure(4.6, 3.2)
     axes = figure.subplots()
     promises = [row for row in rows if row["threshold"] == "promise"]
     for case, of_case in itertools.groupby(promises, key=lambda row: row["case"]):
@@ -160,41 +164,43 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     save_figure(figure, path)
 
 
-def _outside(scores: torch.Tensor) -> Observations:
+def _build_outside(scores: torch.Tensor) -> Observations:
     """The observations of questions that no candidate answers."""
     best = scores.sort(1, descending=True).values
     return Observations(best, torch.zeros_like(best, dtype=torch.bool), torch.full((len(best),), best.shape[1]))
 
 
-def banking77(ranker: Ranker, datapath: Path, limit: int) -> Questions:
-    train, test = ([row for _, row in records(datapath / "banking77" / f"{name}.csv")] for name in ("train", "test"))
+def read_banking77(ranker: Ranker, datapath: Path, limit: int) -> Questions:
+    train, test = (
+        [row for _, row in iter_records(datapath / "banking77" / f"{name}.csv")] for name in ("train", "test")
+    )
     random.Random(0).shuffle(test)
     train.sort(key=lambda row: row["category"])
     intents = [row["category"] for row in train]
     starts = {name: intents.index(name) for name in intents}
 
-    def scores(questions: Sequence[str]) -> torch.Tensor:
+    def score(questions: Sequence[str]) -> torch.Tensor:
         similar = ranker.score(questions, [row["text"] for row in train])
         return torch.from_numpy(np.maximum.reduceat(similar, [*starts.values()], axis=1)).double()
 
     examples = [Example([row["text"]], row["category"], [*starts]) for row in test[:limit]]
-    answerable = collect_observations(examples, enumerate(scores([example.turns[0] for example in examples])))
-    return Questions(answerable, _outside(scores(_first_turns(datapath, len(test)))))
+    answerable = collect_observations(examples, enumerate(score([example.turns[0] for example in examples])))
+    return Questions(answerable, _build_outside(score(_read_first_turns(datapath, len(test)))))
 
 
-def shop(ranker: Ranker, datapath: Path, limit: int) -> Questions:
-    replies = [row["text"] for _, row in records(SUPPORT / "replies.jsonl")]
-    rows = [row for name in ("train", "valid") for _, row in records(SUPPORT / f"{name}.jsonl")][:limit]
+def read_shop(ranker: Ranker, datapath: Path, limit: int) -> Questions:
+    replies = [row["text"] for _, row in iter_records(SUPPORT / "replies.jsonl")]
+    rows = [row for name in ("train", "valid") for _, row in iter_records(SUPPORT / f"{name}.jsonl")][:limit]
     answerable = observe(ranker, [Example(row["context"], row["response"], replies) for row in rows])
     return Questions(
-        answerable, _outside(torch.from_numpy(ranker.score(_first_turns(datapath, 1000), replies)).double())
+        answerable, _build_outside(torch.from_numpy(ranker.score(_read_first_turns(datapath, 1000), replies)).double())
     )
 
 
-def dialogue(ranker: Ranker, datapath: Path, limit: int) -> Questions:
+def read_dialogue(ranker: Ranker, datapath: Path, limit: int) -> Questions:
     rows = [
         {"context": turns[:turn], "response": turns[turn]}
-        for split, turns in _dialogues(datapath)
+        for split, turns in _iter_dialogues(datapath)
         if split != "train"
         for turn in range(1, len(turns))
     ]
@@ -202,27 +208,30 @@ def dialogue(ranker: Ranker, datapath: Path, limit: int) -> Questions:
     return Questions(observe(ranker, read_examples(rows[:limit])[0]))
 
 
-def tools(ranker: Ranker, data: Path, limit: int) -> Questions:
-    rows = runpy.run_path(str(TOOLS))["examples_of"](data, "test")[:limit]
+def read_tools(ranker: Ranker, data: Path, limit: int) -> Questions:
+    rows = runpy.run_path(str(TOOLS))["read_examples"](data, "test")[:limit]
     return Questions(observe(ranker, read_examples(rows)[0]))
 
 
-def _first_turns(datapath: Path, n: int) -> list[str]:
-    return [turns[0] for _, turns in itertools.islice(_dialogues(datapath), n)]
+def _read_first_turns(datapath: Path, n: int) -> list[str]:
+    return [turns[0] for _, turns in itertools.islice(_iter_dialogues(datapath), n)]
 
 
-def _dialogues(datapath: Path) -> Iterator[tuple[str, list[str]]]:
-    for _, row in records(datapath / "dailydialog" / "dialogues.jsonl.gz"):
+def _iter_dialogues(datapath: Path) -> Iterator[tuple[str, list[str]]]:
+    for _, row in iter_records(datapath / "dailydialog" / "dialogues.jsonl.gz"):
         yield row["split"], row["turns"]
 
 
 READERS: dict[str, Callable[[Ranker, Path, int], Questions]] = {
-    function.__name__: function for function in (banking77, shop, dialogue, tools)
+    "banking77": read_banking77,
+    "shop": read_shop,
+    "dialogue": read_dialogue,
+    "tools": read_tools,
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argument_parser(__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--datapath", type=Path, required=True, help="the folder with banking77 and dailydialog in it")
     parser.add_argument("--dialogue", metavar="MODEL", help="a ranker of replies (default: MiniLM)")
     parser.add_argument("--tools", metavar="MODEL", help="a ranker of tools (default: MiniLM)")
@@ -238,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "tools" in flags.cases and flags.tool_data is None:
         parser.error("the case tools needs --tool-data, the folder that examples/tools.py reads")
     data = {"tools": flags.tool_data}
-    models = {case: Ranker.load(getattr(flags, case, None) or minilm_folder()) for case in flags.cases}
+    models = {case: Ranker.load(getattr(flags, case, None) or find_minilm_folder()) for case in flags.cases}
     rows = []
     for case, ranker in models.items():
         questions = READERS[case](ranker, data.get(case, flags.datapath), limit)

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.agents import quiet_parlai
-from benchmarks.common import argument_parser, interleaved_ms, peak_extra_mb, print_report, use_threads
+from benchmarks.agents import import_quietly
+from benchmarks.common import build_parser, measure_interleaved_ms, measure_peak_extra_mb, print_report, use_threads
 from benchmarks.search import by_torch
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.search.contexts import Contexts
@@ -41,10 +41,10 @@ DRAWN = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argument_parser(__doc__)
+    parser = build_parser(__doc__)
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
-    rank_with_parlai = _parlai_scorer()
+    rank_with_parlai = _build_parlai_scorer()
 
     torch.manual_seed(0)
     repeats = 5 if flags.quick else 15
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def draw_candidates(topics: Tensor, *, n: int) -> Tensor:
     """[n, dim], as `DRAWN` says."""
     topic = torch.randint(len(topics), (n,))
-    return _scaled(0.45 * topics[topic] + 0.89 * torch.randn(n, DIM))
+    return _scale(0.45 * topics[topic] + 0.89 * torch.randn(n, DIM))
 
 
 def draw_contexts(topics: Tensor, *, contexts: int, codes: int) -> ContextEncoding:
@@ -79,10 +79,10 @@ def draw_contexts(topics: Tensor, *, contexts: int, codes: int) -> ContextEncodi
     of_context = torch.randint(len(topics), (contexts, 1))
     of_code = torch.randint(len(topics), (contexts, codes))
     noise = torch.randn(contexts, codes, DIM)
-    return ContextEncoding(_scaled(0.35 * topics[of_context] + 0.35 * topics[of_code] + 0.87 * noise))
+    return ContextEncoding(_scale(0.35 * topics[of_context] + 0.35 * topics[of_code] + 0.87 * noise))
 
 
-def _scaled(vectors: Tensor) -> Tensor:
+def _scale(vectors: Tensor) -> Tensor:
     """From unit variance to a product of two such vectors with a standard deviation of 3."""
     return vectors * (3 / DIM**0.5) ** 0.5
 
@@ -92,14 +92,14 @@ def measure(
 ) -> dict[str, Any]:
     """One row of the report, of one context."""
     codes = encoded.vectors[0]
-    arrays, rows = Contexts.of(encoded), candidates.numpy()
+    arrays, rows = Contexts.from_encoding(encoded), candidates.numpy()
 
     def search_one() -> object:
         return search(arrays, rows, k=TOP_K)
 
     expected, parlai_scores = score(encoded, candidates), parlai(encoded, candidates)
     torch.testing.assert_close(parlai_scores, expected, rtol=1e-4, atol=1e-4)
-    times = interleaved_ms(
+    times = measure_interleaved_ms(
         {
             "floor": lambda: candidates @ codes.t(),
             "search": search_one,
@@ -114,24 +114,24 @@ def measure(
         "codes": encoded.n_codes,
         **{f"{name}_ms": value for name, value in times.items()},
         "search_vs_parlai": times["parlai"] / times["search"],
-        "extra_memory_mb": peak_extra_mb(search_one),
-        "parlai_extra_memory_mb": peak_extra_mb(lambda: parlai(encoded, candidates)),
+        "extra_memory_mb": measure_peak_extra_mb(search_one),
+        "parlai_extra_memory_mb": measure_peak_extra_mb(lambda: parlai(encoded, candidates)),
     }
 
 
-def _parlai_scorer() -> Callable[[ContextEncoding, Tensor], Tensor]:
+def _build_parlai_scorer() -> Callable[[ContextEncoding, Tensor], Tensor]:
     """ParlAI's way for encoded candidates [1, n, dim] and batch size 1, where it needs no expansion."""
-    quiet_parlai()
+    import_quietly()
     from parlai.agents.transformer.polyencoder import PolyBasicAttention
 
-    def scores(context: ContextEncoding, candidates: Tensor) -> Tensor:
+    def score_by_parlai(context: ContextEncoding, candidates: Tensor) -> Tensor:
         attention = PolyBasicAttention("codes", context.n_codes, dim=2, attn="basic", get_weights=False)
         mask = context.vectors.new_ones(1, context.n_codes).byte()
         encodings = candidates.unsqueeze(0)
         attended = attention(encodings, context.vectors, mask_ys=mask, values=context.vectors)
         return torch.sum(attended * encodings, 2)
 
-    return scores
+    return score_by_parlai
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.common import argument_parser, machine, minilm_folder, peer_module, print_report, use_threads
+from benchmarks.common import build_parser, describe_machine, find_minilm_folder, import_peer, print_report, use_threads
 from polyencoder import Ranker
 from polyencoder.text.options import option_text
 
@@ -34,7 +34,7 @@ Scores = Callable[[Sequence[str], Sequence[str]], Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argument_parser(__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder that examples/tools.py reads")
     parser.add_argument("--rankers", nargs="+", default=[], metavar="NAME=MODEL", help="trained by the example")
     parser.add_argument("--backend", default="torch", help="of --rankers: torch, onnx or onnx-int8")
@@ -46,16 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
     turns, timed = (20, 3) if flags.quick else (flags.turns, flags.timed)
-    systems: dict[str, Scores] = {"BM25": Words(), "MiniLM": _ranker(minilm_folder())}
+    systems: dict[str, Scores] = {"BM25": Words(), "MiniLM": _load_ranker(find_minilm_folder())}
     if flags.mnrl:
-        systems["MultipleNegativesRankingLoss"] = _sentence_transformer(flags.data, flags.mnrl, quick=flags.quick)
+        systems["MultipleNegativesRankingLoss"] = _load_sentence_transformer(flags.data, flags.mnrl, quick=flags.quick)
     options = {"backend": flags.backend, "dtype": flags.dtype, "threads": flags.threads or 0}
     named = (ranker.partition("=") for ranker in flags.rankers)
-    systems |= {name: _ranker(folder, **options) for name, _, folder in named}
+    systems |= {name: _load_ranker(folder, **options) for name, _, folder in named}
     rows = [measure(name, of, flags.data, turns=turns, timed=timed, many=flags.tools) for name, of in systems.items()]
     report = {
         "benchmark": "tools",
-        "machine": machine(),
+        "machine": describe_machine(),
         "settings": {"turns": turns, "timed": timed, "tools": flags.tools},
         "rows": rows,
         "summary": {row["system"]: row["unseen"] for row in rows},
@@ -70,10 +70,10 @@ def measure(name: str, scores_of: Scores, data: Path, *, turns: int, timed: int,
     contexts = [[message["content"] for message in turn["messages"][-EXAMPLE["LAST"] :]] for turn in asked]
     names, texts = [*tools], [*map(option_text, tools.values()), EXAMPLE["NO_TOOL"]]
     scores_of(contexts[0], texts)  # reads the tools
-    scores, few = _timed(scores_of, contexts, texts)
-    more = [*texts, *_others(data, many - len(tools))]
+    scores, few = _time_scores(scores_of, contexts, texts)
+    more = [*texts, *_read_others(data, many - len(tools))]
     scores_of(contexts[0], more)
-    _, much = _timed(scores_of, contexts[:timed], more)
+    _, much = _time_scores(scores_of, contexts[:timed], more)
     right = np.array([names[row[:-1].argmax()] in turn["tools"] for row, turn in zip(scores, asked, strict=True)])
     needs = np.array([bool(turn["tools"]) for turn in asked])
     seen = np.array([any(tool in trained_tools for tool in turn["tools"]) for turn in asked])
@@ -88,7 +88,7 @@ def measure(name: str, scores_of: Scores, data: Path, *, turns: int, timed: int,
     }
 
 
-def _timed(scores_of: Scores, contexts: Sequence[Sequence[str]], texts: Sequence[str]) -> tuple[list[Any], float]:
+def _time_scores(scores_of: Scores, contexts: Sequence[Sequence[str]], texts: Sequence[str]) -> tuple[list[Any], float]:
     scores, milliseconds = [], []
     for turns in contexts:
         start = time.process_time()
@@ -97,7 +97,7 @@ def _timed(scores_of: Scores, contexts: Sequence[Sequence[str]], texts: Sequence
     return scores, statistics.median(milliseconds)
 
 
-def _others(data: Path, count: int) -> list[str]:
+def _read_others(data: Path, count: int) -> list[str]:
     """The texts of other tools, and numbered copies of them."""
     texts = [option_text(tool) for split in ("train", "dev") for tool in EXAMPLE["read"](data, split)[1].values()]
     return [f"{i // len(texts)} {texts[i % len(texts)]}" for i in range(count)]
@@ -107,7 +107,7 @@ class Words:
     """BM25 of the words of all turns."""
 
     def __init__(self) -> None:
-        self._bm25s = peer_module("bm25s")
+        self._bm25s = import_peer("bm25s")
         self._tokens = partial(self._bm25s.tokenize, stopwords="en", show_progress=False)
         self._read: Sequence[str] = ()
 
@@ -120,17 +120,17 @@ class Words:
         return self._index.get_scores(words) if words else np.zeros(len(texts))
 
 
-def _ranker(folder: str | Path, **options: Any) -> Scores:
+def _load_ranker(folder: str | Path, **options: Any) -> Scores:
     ranker = Ranker.load(folder, **options)
     return lambda turns, texts: ranker.score([turns], texts)[0]
 
 
-def _sentence_transformer(data: Path, folder: Path, *, quick: bool) -> Scores:
-    library = peer_module("sentence_transformers")
+def _load_sentence_transformer(data: Path, folder: Path, *, quick: bool) -> Scores:
+    library = import_peer("sentence_transformers")
     if not folder.exists():
-        losses = peer_module("sentence_transformers.sentence_transformer.losses")
-        pairs = EXAMPLE["examples_of"](data, "train")[: 64 if quick else None]
-        made = library.SentenceTransformer(str(minilm_folder()), device="cpu")
+        losses = import_peer("sentence_transformers.sentence_transformer.losses")
+        pairs = EXAMPLE["read_examples"](data, "train")[: 64 if quick else None]
+        made = library.SentenceTransformer(str(find_minilm_folder()), device="cpu")
         made.max_seq_length = LENGTH
         settings = library.SentenceTransformerTrainingArguments(
             output_dir=f"{folder}-training", num_train_epochs=1, per_device_train_batch_size=64, learning_rate=1e-4,
@@ -142,19 +142,19 @@ def _sentence_transformer(data: Path, folder: Path, *, quick: bool) -> Scores:
         }
         trainer = library.SentenceTransformerTrainer(
             model=made, args=settings, loss=losses.MultipleNegativesRankingLoss(made),
-            train_dataset=peer_module("datasets").Dataset.from_dict(columns),
+            train_dataset=import_peer("datasets").Dataset.from_dict(columns),
         )  # fmt: skip
         with contextlib.redirect_stdout(sys.stderr):  # it prints losses
             trainer.train()
         made.save(str(folder))
     model, read = library.SentenceTransformer(str(folder), device="cpu"), {}
 
-    def scores(turns: Sequence[str], texts: Sequence[str]) -> Any:
+    def score(turns: Sequence[str], texts: Sequence[str]) -> Any:
         if (key := tuple(texts)) not in read:
             read[key] = model.encode(list(texts), normalize_embeddings=True)
         return model.encode("\n".join(turns), normalize_embeddings=True) @ read[key].T
 
-    return scores
+    return score
 
 
 if __name__ == "__main__":

@@ -25,12 +25,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.agents import CONVAI2, make_world, open_teacher, options, size
-from benchmarks.common import argument_parser, peer_module, print_report, run_in_process, use_threads
+from benchmarks.agents import CONVAI2, build_options, build_size_flags, make_world, open_teacher
+from benchmarks.common import build_parser, import_peer, print_report, run_in_process, use_threads
 
 CASES = ("datapath", "small", "backbone")
 LEARNING_RATE = 5e-5
-SIZES = {"datapath": size(layers=1, dim=32, heads=2, codes=16), "small": size(layers=4, dim=256, heads=4)}
+SIZES = {
+    "datapath": build_size_flags(layers=1, dim=32, heads=2, codes=16),
+    "small": build_size_flags(layers=4, dim=256, heads=4),
+}
 COMMON = {"candidates": "batch", "optimizer": "adamw", "learningrate": LEARNING_RATE, "lr_scheduler": "none"}
 FINE_TUNING = {  # what sentence-transformers does: one encoder for both sides, all of which learns, the cosine of means
     "share_encoders": True,
@@ -48,7 +51,7 @@ Make = Callable[[], Training]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argument_parser(__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--datapath", help="ParlAI's data folder, with ConvAI2 in it (default: ParlAI's own)")
     parser.add_argument("--backbone", help="a pre-trained encoder, to fine-tune beside sentence-transformers")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="(backbone: if --backbone is given)")
@@ -71,27 +74,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if case not in flags.cases:
                 continue
             peers: dict[str, Make] = {
-                peer: partial(_loop, folder / f"{case}_{peer}", model=model, **bf16[peer], **common, **dimensions)
+                peer: partial(_build_loop, folder / f"{case}_{peer}", model=model, **bf16[peer], **common, **dimensions)
                 for peer, model in {"ours": "polyencoder", "parlai": "transformer/polyencoder"}.items()
             }
-            measured = _measured(peers, case=case, flags=flags, steps=steps, repeats=repeats)
+            measured = _measure(peers, case=case, flags=flags, steps=steps, repeats=repeats)
             rows += measured
-            summary |= _ratios(measured, f"{case}_vs_parlai")
+            summary |= _compute_ratios(measured, f"{case}_vs_parlai")
         if flags.backbone and "backbone" in flags.cases:
             ours = {"model": "biencoder", "backbone": flags.backbone, **bf16["ours"], **common, **FINE_TUNING}
             peers = {
-                "ours": partial(_loop, folder / "backbone", **ours),
-                "sentence_transformers": partial(_sentence_transformers, flags.backbone, where, batch=flags.batch),
+                "ours": partial(_build_loop, folder / "backbone", **ours),
+                "sentence_transformers": partial(_build_peer, flags.backbone, where, batch=flags.batch),
             }
-            measured = _measured(peers, case="backbone", flags=flags, steps=steps, repeats=repeats)
+            measured = _measure(peers, case="backbone", flags=flags, steps=steps, repeats=repeats)
             rows += measured
-            summary |= _ratios(measured, "backbone_vs_sentence_transformers")
+            summary |= _compute_ratios(measured, "backbone_vs_sentence_transformers")
     settings = {"task": CONVAI2, "batchsize": flags.batch, "bf16": flags.bf16, "steps": steps, "repeats": repeats}
     report = {"benchmark": "training", "settings": settings, "rows": rows, "summary": summary}
     print_report(report, as_json=flags.json)
 
 
-def _measured(
+def _measure(
     peers: Mapping[str, Make], *, case: str, flags: Namespace, steps: int, repeats: int
 ) -> list[dict[str, Any]]:
     """A row for each peer: examples per second, and per second of processor time.
@@ -117,7 +120,7 @@ def _measured(
     return rows
 
 
-def _ratios(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
+def _compute_ratios(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
     ours, other = rows
     return {
         name: ours["examples_per_second"] / other["examples_per_second"],
@@ -125,9 +128,9 @@ def _ratios(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
     }
 
 
-def _loop(folder: Path, **flags: Any) -> Training:
+def _build_loop(folder: Path, **flags: Any) -> Training:
     """A function that runs steps of ParlAI's training loop; each call continues the previous one."""
-    world = make_world(options(folder=folder, training=True, **COMMON, **flags))
+    world = make_world(build_options(folder=folder, training=True, **COMMON, **flags))
 
     def run(steps: int) -> tuple[float, float]:
         start, processor = time.perf_counter(), time.process_time()
@@ -138,10 +141,10 @@ def _loop(folder: Path, **flags: Any) -> Training:
     return run
 
 
-def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: int) -> Training:
+def _build_peer(backbone: str, where: Mapping[str, Any], *, batch: int) -> Training:
     """A function that runs steps of sentence-transformers' trainer on pairs of the same task, shuffled alike."""
-    peer, datasets = peer_module("sentence_transformers"), peer_module("datasets")
-    losses = peer_module("sentence_transformers.sentence_transformer.losses")
+    peer, datasets = import_peer("sentence_transformers"), import_peer("datasets")
+    losses = import_peer("sentence_transformers.sentence_transformer.losses")
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):
@@ -158,7 +161,7 @@ def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: in
 
     model = peer.SentenceTransformer(backbone, device="cpu")
     model.max_seq_length = 360
-    pairs = iter(_pairs(where))
+    pairs = iter(_build_pairs(where))
 
     def run(steps: int) -> tuple[float, float]:
         rows = [next(pairs) for _ in range(steps * batch)]
@@ -185,7 +188,7 @@ def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: in
     return run
 
 
-def _pairs(where: Mapping[str, Any]) -> Any:
+def _build_pairs(where: Mapping[str, Any]) -> Any:
     """`{"anchor": context, "positive": label}` for each example, in the shuffled order of the training task."""
     teacher = open_teacher(CONVAI2, datatype="train", mutators="flatten", **where)
     while True:

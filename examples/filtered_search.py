@@ -20,7 +20,7 @@ THINGS = ("tent", "stove", "lamp", "boots", "jacket", "backpack", "mattress", "b
 PLACES = ("Lisbon", "Oslo", "Zurich", "Vienna", "Ghent")
 
 
-def candidates(count: int) -> Iterator[Candidate]:
+def make_candidates(count: int) -> Iterator[Candidate]:
     for n in range(count):
         thing, place = THINGS[n % len(THINGS)], PLACES[n % len(PLACES)]
         text = f"Order {n} ({thing}) was sent to {place}."
@@ -31,7 +31,7 @@ def main(count: int, *, encoder: str = "sentence-transformers/all-MiniLM-L6-v2")
     ranker = Ranker.load(encoder)
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder) / "orders"
-        ranker.index(candidates(count), where, progress=True).close()
+        ranker.index(make_candidates(count), where, progress=True).close()
 
         index = open_index(where, ranker)
         question = ["where did my boots go ?"]

@@ -40,15 +40,15 @@ class GatedEncoder(RankerModel):
         return self.tower.dim
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        return ContextEncoding((self._mean(tokens) * self.gate).unsqueeze(1))  # [batch, one vector, dim]
+        return ContextEncoding((self._average(tokens) * self.gate).unsqueeze(1))  # [batch, one vector, dim]
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
-        return self._mean(tokens)
+        return self._average(tokens)
 
     def candidate_modules(self) -> list[nn.Module]:
         return [self.tower]  # an index is valid as long as these weights are the same
 
-    def _mean(self, tokens: TokenBatch) -> Tensor:
+    def _average(self, tokens: TokenBatch) -> Tensor:
         return reduce(self.tower(tokens), tokens.mask, reduction="mean")
 
 

@@ -35,7 +35,7 @@ def read(data: Path, split: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return turns, {tool.get("function", tool)["name"]: tool for tool in tools}
 
 
-def examples_of(data: Path, split: str) -> list[dict[str, Any]]:
+def read_examples(data: Path, split: str) -> list[dict[str, Any]]:
     """Turns with at most one tool, as examples of a ranker: a context, the right text, and all texts."""
     turns, tools = read(data, split)
     texts = {name: option_text(tool) for name, tool in tools.items()}
@@ -83,7 +83,7 @@ def main(
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "dev"):
-        lines = (json.dumps(example) + "\n" for example in examples_of(Path(data), split))
+        lines = (json.dumps(example) + "\n" for example in read_examples(Path(data), split))
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     train_ranker(
         TrainSettings(

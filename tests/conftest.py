@@ -34,7 +34,7 @@ from tokenizers import Tokenizer
 
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.modeling.build import build_model
-from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder, TokenBatch, pad, train_tokenizer
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
@@ -165,7 +165,7 @@ def make_backbone_config(tokenizer):
 
     def make(n_layers: int = 2, **others) -> dict:
         dimensions = {"dim": 16, "n_heads": 2, "ffn_dim": 32, "n_positions": N_POSITIONS, "dropout": 0.0} | others
-        config = scratch_config(vocabulary_size=tokenizer.get_vocab_size(), n_layers=n_layers, **dimensions)
+        config = build_scratch_config(vocabulary_size=tokenizer.get_vocab_size(), n_layers=n_layers, **dimensions)
         return config | {"initializer_range": 0.5}  # large: attention is sharp, and each token shows in every output
 
     return make

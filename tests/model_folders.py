@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polyencoder.checkpoint import read_folder_config, read_stored_weights
 from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.layout import layout
+from polyencoder.modeling.layout import build_layout
 from polyencoder.storage.names import CONFIG, MODULE_WEIGHTS, TOKENIZER, WEIGHTS
 
 OURS = (CONFIG, WEIGHTS, TOKENIZER)
@@ -23,7 +23,7 @@ def files_in(folder: Path) -> list[str]:
 
 def files_of(model: RankerModel, *more: str) -> list[str]:
     """Those of a saved model, and `more`."""
-    arranged = layout(model.config)
+    arranged = build_layout(model.config)
     files = {*OURS, *arranged.files, *more}
     for module in arranged.modules:
         names = {*module.files, *([TOKENIZER] if module.has_tokenizer else [])}

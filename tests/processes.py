@@ -164,7 +164,7 @@ def locked_elsewhere():
         told, tell = os.pipe()
         if (child := os.fork()) == 0:
             try:
-                lock = TrainingLock.shared(model_file)
+                lock = TrainingLock.get_or_create(model_file)
                 os.write(tell, b"locked")
                 signal.pause()
                 lock.release()

@@ -1,4 +1,4 @@
-"""Names say what a value is: words that fit every value, such as `found`, name none."""
+"""Names say what a value is or a function does: words that fit every value, such as `found`, name none."""
 
 from __future__ import annotations
 
@@ -50,3 +50,11 @@ def test_names_say_what_a_value_is(folder):
             problems += [f"{file}:{line}: {name}" for name, line in wrong]
             problems += [f"{file}:{node.lineno}: docstring" for node in ast.walk(tree) if wrong_docstring(node)]
     assert not problems
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, "examples"])
+def test_functions_are_named_by_verbs_not_as_x_of(folder):
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / folder).rglob("*.py"))}
+    functions = [(path, node) for path, tree in trees.items() for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    assert functions
+    assert not [f"{path}:{node.lineno}: {node.name}" for path, node in functions if node.name.endswith("_of")]

@@ -34,8 +34,8 @@ class ConvertHistory(RankerHistory):
             self._whole[obs["text"]] = list(turns)
         super().update_history(obs, temp_history)
 
-    def turns(self) -> list[str]:
-        return [turn for text in super().turns() for turn in self._whole.get(text) or text.split("\n")]
+    def list_turns(self) -> list[str]:
+        return [turn for text in super().list_turns() for turn in self._whole.get(text) or text.split("\n")]
 
 
 class ConvertAgent(RankerAgent):

@@ -8,7 +8,7 @@ from parlai.agents.ranker import flags
 from parlai.agents.ranker.args import add_ranker_args, set_training_defaults
 from parlai.agents.ranker.dialogue.choice import is_training_script
 from parlai.agents.ranker.model.source import LoadedModel
-from parlai.agents.ranker.settings import add_settings, option_names
+from parlai.agents.ranker.settings import add_settings, get_option_names
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_ranker_agent import TorchRankerAgent
@@ -16,8 +16,8 @@ from parlai.core.torch_ranker_agent import TorchRankerAgent
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.convert import ConvertConfig
-from polyencoder.modeling.convert.config import shown_sizes
-from polyencoder.modeling.families import CONVERT_SIZES, family
+from polyencoder.modeling.convert.config import format_sizes
+from polyencoder.modeling.families import CONVERT_SIZES, get_family
 from polyencoder.settings.evaluate import EvaluateSettings
 from polyencoder.settings.train import TrainSettings
 
@@ -62,8 +62,8 @@ def add_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
     TorchRankerAgent.add_cmdline_args(parser, partial_opt=partial_opt)
     add_ranker_args(parser, "convert", without=["backbone"])
     add_settings(parser, EvaluateSettings, without=["hits_at"], panel="ConveRT")
-    names = option_names(TrainSettings)
-    preset = family("convert").preset(fine_tuning=bool((partial_opt or {}).get("init_model")))
+    names = get_option_names(TrainSettings)
+    preset = get_family("convert").get_preset(fine_tuning=bool((partial_opt or {}).get("init_model")))
     defaults = {names[name]: value for name, value in preset.items()}
     set_training_defaults(parser, partial_opt, **{name: defaults.pop(name) for name in OF_TRAINING if name in defaults})
     parser.set_defaults(**defaults)
@@ -72,7 +72,7 @@ def add_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
 def check_flags(opt: Opt) -> None:
     """Raises ConfigError for a flag that ConveRT does not support, before anything is built."""
     flags.check_unread(opt)
-    flags.check_unsupported(flags.explicit_flags(opt), UNSUPPORTED)
+    flags.check_unsupported(flags.select_explicit_flags(opt), UNSUPPORTED)
     if opt.get("context_vector") and is_training_script(opt):
         raise ConfigError(f"--context-vector {opt['context_vector']}: is for evaluation; leave it out in training")
 
@@ -86,8 +86,8 @@ def read_sizes(config: RankerConfig, *, origin: str) -> ConvertConfig:
 
 def check_start(opt: Opt, start: LoadedModel) -> None:
     """Raises CheckpointError for flags that contradict the loaded model."""
-    explicit, sizes = flags.explicit_flags(opt), read_sizes(start.config, origin=str(start.origin))
-    stored = shown_sizes(sizes, CONVERT_SIZES)  # also with --init-model
+    explicit, sizes = flags.select_explicit_flags(opt), read_sizes(start.config, origin=str(start.origin))
+    stored = format_sizes(sizes, CONVERT_SIZES)  # also with --init-model
     if not start.origin.is_finetune:  # fine-tuning may change these
         stored["number_turns"] = start.config.text.number_turns
         stored |= {"quantization_aware": sizes.quantized, "quantization_update": sizes.quantization_update}

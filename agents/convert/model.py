@@ -9,7 +9,7 @@ from typing import Any
 from parlai.agents.convert.flags import LEARNING, add_args, check_flags, check_start, read_sizes
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.flags import check_new_vocabulary, check_origin
-from parlai.agents.ranker.model.family import Fields, ModelFamily, check_family, length
+from parlai.agents.ranker.model.family import Fields, ModelFamily, check_family, get_length
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
@@ -18,7 +18,7 @@ from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.convert import ConvertConfig
-from polyencoder.modeling.convert.config import convert_ranker, convert_text, parse_sizes, shown_sizes
+from polyencoder.modeling.convert.config import convert_ranker, convert_text, format_sizes, parse_sizes
 from polyencoder.modeling.families import CONVERT_SIZES
 from polyencoder.text import AnyTokenizer, TextEncoder, read_subwords
 from polyencoder.text.subwords import (
@@ -48,7 +48,7 @@ class ConvertFamily(ModelFamily):
         check_family(architecture, origin)
         check_origin(opt, origin, source="vocabulary", learning=LEARNING)
 
-    def named_tokenizer(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
+    def load_named_tokenizer(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
         return (read_subwords(opt["vocabulary"]), self.trained_fields) if opt.get("vocabulary") else None
 
     def check_new_vocabulary(self, opt: Opt) -> None:
@@ -64,16 +64,16 @@ class ConvertFamily(ModelFamily):
         tokenizer, _ = learn_subwords_to_size(words, size if size > 0 else SIZE, least_count=LEAST_COUNT)
         return tokenizer
 
-    def stored_fields(self, config: TextConfig) -> Fields:
+    def get_stored_fields(self, config: TextConfig) -> Fields:
         return dataclasses.asdict(config)
 
-    def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
+    def build_text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
         if not isinstance(tokenizer, SubwordTokenizer):
             raise ConfigError(
                 "the tokenizer is not ConveRT's subwords: its dictionary or model belongs to another agent"
             )
         changes: dict[str, Any] = {
-            name: length(opt, name, fields[name]) for name in ("text_truncate", "label_truncate")
+            name: get_length(opt, name, fields[name]) for name in ("text_truncate", "label_truncate")
         }
         if (extra := opt.get("extra_contexts")) is not None:
             changes["history_size"] = 1 + extra
@@ -91,7 +91,7 @@ class ConvertFamily(ModelFamily):
             multi_context, size = text.config.history_size != 1, text.tokenizer.get_vocab_size(False)
             explicit = parse_sizes({name: opt[name] for name in CONVERT_SIZES if opt.get(name) is not None})
             sizes = ConvertConfig(
-                vocab_size=size, multi_context=multi_context, **explicit, **_quantization(opt), **dropout
+                vocab_size=size, multi_context=multi_context, **explicit, **_get_quantization(opt), **dropout
             )
             config = convert_ranker(sizes, text.config)
         else:
@@ -103,7 +103,7 @@ class ConvertFamily(ModelFamily):
 
     def describe_in_opt(self, opt: Opt, config: RankerConfig) -> None:
         sizes, text = read_sizes(config, origin="the model"), config.text
-        opt.update(shown_sizes(sizes, (*CONVERT_SIZES, "dropout")))
+        opt.update(format_sizes(sizes, (*CONVERT_SIZES, "dropout")))
         opt["quantization_aware"] = sizes.quantized
         opt["quantization_update"] = sizes.quantization_update if sizes.quantized else None
         opt["history_size"], opt["extra_contexts"] = text.history_size, text.history_size - 1
@@ -117,7 +117,7 @@ class ConvertDictionary(RankerDictionary):
     family = ConvertFamily()
 
 
-def _quantization(opt: Opt) -> dict[str, Any]:
+def _get_quantization(opt: Opt) -> dict[str, Any]:
     if not opt.get("quantization_aware"):
         if opt.get("quantization_update") is not None:
             raise ConfigError("--quantization-update needs --quantization-aware true: give that, too")

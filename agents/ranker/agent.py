@@ -6,14 +6,14 @@ from typing import Any
 
 import parlai.utils.logging as logging
 import torch
-from parlai.agents.ranker.dialogue.choice import check_index_options, check_sources, source_of
+from parlai.agents.ranker.dialogue.choice import build_source, check_index_options, check_sources
 from parlai.agents.ranker.dialogue.examples import Examples, choose_label
 from parlai.agents.ranker.dialogue.history import RankerHistory
-from parlai.agents.ranker.dialogue.ranking import TEACHER_HITS, Ranked, answer_metrics
-from parlai.agents.ranker.dialogue.sources import Source, contexts_of
+from parlai.agents.ranker.dialogue.ranking import TEACHER_HITS, Ranked, compute_answer_metrics
+from parlai.agents.ranker.dialogue.sources import Source, build_contexts
 from parlai.agents.ranker.model.agent import RankerModelAgent
-from parlai.agents.ranker.model.loop import is_display_script, trains
-from parlai.agents.ranker.settings import flag
+from parlai.agents.ranker.model.loop import is_display_script, is_trained
+from parlai.agents.ranker.settings import format_flag
 from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric
 from parlai.core.opt import Opt
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from polyencoder.data import collator
 from polyencoder.errors import InputError
-from polyencoder.text import TokenBatch, same
+from polyencoder.text import TokenBatch, normalize_text
 
 
 class RankerAgent(RankerModelAgent):
@@ -44,7 +44,7 @@ class RankerAgent(RankerModelAgent):
         check_index_options(opt)
         check_sources(opt, in_loop=self._run.is_in_loop)
         answers = opt["interactive_candidates" if opt.get("interactive_mode") else "eval_candidates"]
-        self.sources = {name: source_of(name, opt) for name in {opt["candidates"], answers}}
+        self.sources = {name: build_source(name, opt) for name in {opt["candidates"], answers}}
         return self.sources[answers]
 
     @property
@@ -59,7 +59,7 @@ class RankerAgent(RankerModelAgent):
         self.num_fixed_candidates = 0
         if not shared:
             learns = self._should_initialize_optimizer()
-            self.source.open(self.library_ranker, autocast=self.autocast, learns=learns)
+            self.source.open(self.build_ranker, autocast=self.autocast, learns=learns)
 
     def get_task_candidates_path(self) -> str:
         return ""  # the source has collected them
@@ -74,7 +74,7 @@ class RankerAgent(RankerModelAgent):
 
     def reads_turns(self) -> bool:
         """Whether batches need contexts as text, for a teacher, a reranker or searches."""
-        return self.source.reads_turns or (self._training.distillation.has_teacher and trains(self.opt))
+        return self.source.reads_turns or (self._training.distillation.has_teacher and is_trained(self.opt))
 
     # ---- observing
 
@@ -87,12 +87,12 @@ class RankerAgent(RankerModelAgent):
             except InputError:  # an invalid text: `Examples` reports it
                 obs.force_set("text_vec", [])
             if self.reads_turns():
-                obs.force_set("turns", history.turns())
-        label = choose_label(obs, self.random, among=self._source_of(obs).among)
+                obs.force_set("turns", history.list_turns())
+        label = choose_label(obs, self.random, among=self._choose_source(obs).among)
         if label is not None:
             obs.force_set("label_choice", label)
         if self.source.blocks_repeats and "labels" not in obs:
-            obs.force_set("spoken", history.lines())
+            obs.force_set("spoken", history.collect_lines())
         return obs
 
     def self_observe(self, self_message: Message) -> None:
@@ -102,9 +102,9 @@ class RankerAgent(RankerModelAgent):
     def is_valid(self, obs: Message) -> bool:
         if obs.is_padding() or obs.get("text_vec") is None:
             return False
-        return self._examples.is_usable(obs, self._source_of(obs))
+        return self._examples.is_usable(obs, self._choose_source(obs))
 
-    def _source_of(self, obs: Message) -> Source:
+    def _choose_source(self, obs: Message) -> Source:
         return self.sources[self.candidates if "labels" in obs else self.eval_candidates]
 
     def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
@@ -123,9 +123,9 @@ class RankerAgent(RankerModelAgent):
             is_training=any("labels" in obs for obs in obs_batch),
             text_vec=contexts.ids,
             text_mask=contexts.mask,
-            label_vec=text.candidates(labels).ids if has_labels else None,
+            label_vec=text.batch_candidates(labels).ids if has_labels else None,
             labels=labels if has_labels else None,
-            right=[self._source_of(obs).right(obs) for obs in examples] if has_labels else None,
+            right=[self._choose_source(obs).get_right(obs) for obs in examples] if has_labels else None,
             valid_indices=torch.tensor(places),
             turns=[obs["turns"] for obs in examples] if self.reads_turns() else None,
             candidates=None if None in candidates else candidates,
@@ -144,15 +144,15 @@ class RankerAgent(RankerModelAgent):
         self.source.clear()
         examples = None
         if is_usable:
-            pool = self.sources[self.candidates].pool(batch)
-            examples = collator.Batch(contexts_of(batch), pool.to(batch.text_vec.device), turns=batch.turns)
+            pool = self.sources[self.candidates].build_pool(batch)
+            examples = collator.Batch(build_contexts(batch), pool.to(batch.text_vec.device), turns=batch.turns)
         outcome = self.trainer.step(examples)
         if outcome is None or not len(outcome):
             return None
         if not self.opt.get("train_predict") or len(outcome) < batch.batchsize:  # some examples have no negatives
             return Output()
         best = outcome.scores.argmax(1).tolist()
-        return Output([outcome.pool.candidates(row)[column] for row, column in enumerate(best)])
+        return Output([outcome.pool.list_candidates(row)[column] for row, column in enumerate(best)])
 
     # ---- answering
 
@@ -166,7 +166,7 @@ class RankerAgent(RankerModelAgent):
     def rank(self, batch: Batch) -> Ranked | None:
         """Ranks the candidates of each example, with the label's metrics; None if there are no negatives."""
         spare = max(map(len, batch.spoken)) if self.source.blocks_repeats else 0
-        ranked = self.source.answer(batch, top_k=self._wanted() + spare)
+        ranked = self.source.answer(batch, top_k=self._count_wanted() + spare)
         self._examples.check_exam(batch.labels, self.source.name, is_ranked=ranked is not None)
         for name, value in () if ranked is None else ranked.costs.items():
             self.global_metrics.add(name, AverageMetric(value, batch.batchsize))
@@ -178,7 +178,7 @@ class RankerAgent(RankerModelAgent):
         index = None
         if cand_vecs.dim() == 3:
             index = torch.arange(len(ids), device=ids.device).view(cand_vecs.shape[:2])
-        return self.model(contexts_of(batch), TokenBatch(ids, ids != self.NULL_IDX), index)
+        return self.model(build_contexts(batch), TokenBatch(ids, ids != self.NULL_IDX), index)
 
     def _answer(self, ranked: Ranked, batch: Batch) -> Output:
         """Replies to each example with its best candidate that does not repeat an earlier line.
@@ -191,17 +191,17 @@ class RankerAgent(RankerModelAgent):
         if self.source.confidence is not None and metrics is not None:
             metrics = [
                 {**example, **more}
-                for example, more in zip(metrics, answer_metrics(results, batch.labels), strict=True)
+                for example, more in zip(metrics, compute_answer_metrics(results, batch.labels), strict=True)
             ]
         sayable = results
         if self.source.blocks_repeats:
             sayable = [
-                [pair for pair in pairs if same(pair[0]) not in lines] or pairs
+                [pair for pair in pairs if normalize_text(pair[0]) not in lines] or pairs
                 for pairs, lines in zip(results, batch.spoken, strict=True)
             ]
         choices = 1 if self.opt["inference"] == "max" else self.opt["topk"]
         choosable = [[text for text, _ in pairs[:choices]] for pairs in sayable]
-        listed = [pairs[: self._wanted()] for pairs in (sayable if metrics is None else results)]
+        listed = [pairs[: self._count_wanted()] for pairs in (sayable if metrics is None else results)]
         return Output(
             [self.random.choice(texts) if texts else self.opt["no_answer"] for texts in choosable],
             [[text for text, _ in pairs] for pairs in listed],
@@ -211,12 +211,12 @@ class RankerAgent(RankerModelAgent):
 
     def _warn_of_short_lists(self) -> None:
         """Warns of hits@k beyond the candidates that an answer lists, since ParlAI's teachers count in that list."""
-        listed, of = self._wanted(), "rank_top_k" if self.rank_top_k > 0 else "cap_num_predictions"
+        listed, of = self._count_wanted(), "rank_top_k" if self.rank_top_k > 0 else "cap_num_predictions"
         if beyond := [name for name in TEACHER_HITS if int(name.partition("@")[2]) > listed]:
             logging.warning(
-                f"{flag(of)} {listed}: {', '.join(beyond)} are those of the {listed} listed candidates; rank, mrr and "
-                "RN@k count all"
+                f"{format_flag(of)} {listed}: {', '.join(beyond)} are those of the {listed} listed candidates; rank, "
+                "mrr and RN@k count all"
             )
 
-    def _wanted(self) -> int:
+    def _count_wanted(self) -> int:
         return int(self.rank_top_k if self.rank_top_k > 0 else self.opt["cap_num_predictions"])

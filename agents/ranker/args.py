@@ -8,7 +8,7 @@ from collections.abc import Collection
 from functools import cache
 from typing import Any
 
-from parlai.agents.ranker.settings import add_settings, option_names
+from parlai.agents.ranker.settings import add_settings, get_option_names
 from parlai.agents.transformer.transformer import TransformerRankerAgent
 from parlai.core.agents import Agent
 from parlai.core.opt import Opt
@@ -17,7 +17,7 @@ from parlai.core.params import ParlaiParser
 from polyencoder.calibration import AnswerOptions
 from polyencoder.config import Architecture
 from polyencoder.index.options import SearchOptions
-from polyencoder.modeling.families import family
+from polyencoder.modeling.families import get_family
 from polyencoder.serving.config import ServerConfig
 from polyencoder.settings.evaluate import EvaluateSettings
 from polyencoder.settings.train import TrainSettings
@@ -102,12 +102,12 @@ def set_training_defaults(parser: ParlaiParser, partial_opt: Opt | None, **defau
 
 def fill_in_defaults(agent: type[Agent], opt: dict[str, Any]) -> None:
     """Sets missing options to the flags' defaults: those made in Python, or before a flag was added, lack some."""
-    for name, value in flag_defaults(agent).items():
+    for name, value in collect_flag_defaults(agent).items():
         opt.setdefault(name, value)
 
 
 @cache
-def flag_defaults(agent: type[Agent]) -> dict[str, Any]:
+def collect_flag_defaults(agent: type[Agent]) -> dict[str, Any]:
     """The options that an agent's flags set, and their defaults."""
     parser = ParlaiParser(add_parlai_args=False, add_model_args=False)
     agent.add_cmdline_args(parser, Opt())
@@ -116,7 +116,7 @@ def flag_defaults(agent: type[Agent]) -> dict[str, Any]:
 
 def add_ranker_args(parser: ParlaiParser, architecture: Architecture, *, without: Collection[str] = ()) -> None:
     """Adds the flags of all trained rankers: the settings of their architecture, and ParlAI's own."""
-    has_vectors = family(architecture).can.has_vectors
+    has_vectors = get_family(architecture).can.has_vectors
     add_settings(parser, TrainSettings, architecture=architecture, without=without, notes=NOTES)
     add_settings(parser, EvaluateSettings, without=["context_vector"], panel="Evaluation")
     parser.add_argument_group("Candidates and answers").add_argument(
@@ -150,7 +150,7 @@ def _add_index_args(parser: ParlaiParser) -> None:
         help="How many candidates a search returns. A label that is not among them counts as not found: mrr@K and RN@K "
         "carry this in their names, and hits@k for a larger k is a lower bound.",
     )
-    add_settings(parser, SearchOptions, without=["top_k", *option_names(AnswerOptions)], panel="Search arguments")
+    add_settings(parser, SearchOptions, without=["top_k", *get_option_names(AnswerOptions)], panel="Search arguments")
 
 
 def add_encoder_args(parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None = None) -> None:

@@ -15,7 +15,7 @@ from parlai.core.params import ParlaiParser
 from parlai.core.script import SCRIPT_REGISTRY
 from tqdm import tqdm
 
-from polyencoder.errors import ConfigError, PolyencoderError, did_you_mean
+from polyencoder.errors import ConfigError, PolyencoderError, suggest_similar
 
 AGENTS = ("biencoder", "polyencoder", "crossencoder", "lateencoder", "convert")
 NO_MODEL = "WARNING: Model file does not exist, check to make sure it is correct: "  # ParlAI's message
@@ -23,7 +23,7 @@ NO_MODEL = "WARNING: Model file does not exist, check to make sure it is correct
 
 def explain_errors(parser: ParlaiParser | None = None) -> None:
     """Shows errors in one line, unless `--debug` is given. ConfigError: no such command, or no GPU for it."""
-    program = _program()
+    program = _get_program()
     if program.partition(".")[0] != "parlai":
         return
     sys.excepthook = partial(_show_error, parser)
@@ -32,7 +32,9 @@ def explain_errors(parser: ParlaiParser | None = None) -> None:
     commands = [name for script, found in SCRIPT_REGISTRY.items() for name in (script, *found.aliases)]
     command = "".join(sys.argv[1:2])
     if program in ("parlai", "parlai.__main__") and command not in commands:  # ParlAI reads the flags of all of them
-        raise ConfigError(f"parlai {command}: there is no such command{did_you_mean(command, commands, listed=False)}")
+        raise ConfigError(
+            f"parlai {command}: there is no such command{suggest_similar(command, commands, listed=False)}"
+        )
     if "--distributed-world-size" in parser._option_string_actions and not torch.cuda.is_available():
         raise ConfigError(
             "ParlAI's commands for several processes need GPUs, and there is none: use torchrun --nproc-per-node N "
@@ -48,12 +50,12 @@ def _parse_known_args(parser: ParlaiParser, parse: Any, *args: Any, nohelp: bool
         # ParlAI keeps its short flags with two hyphens, and its long ones first
         flags = {name.lstrip("-"): one.option_strings[0] for name, one in parser._option_string_actions.items()}
         first = next((word.lstrip("-") for word in unknown if word.startswith("-")), None)
-        meant = did_you_mean(first, flags, listed=False, shown=flags.__getitem__) if first else ""
+        meant = suggest_similar(first, flags, listed=False, shown=flags.__getitem__) if first else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     return parsed, unknown
 
 
-def _program() -> str:
+def _get_program() -> str:
     """The name of this process' main module, or script; programs may set `sys.argv` for ParlAI's parsers."""
     main = sys.modules["__main__"]
     return main.__spec__.name if main.__spec__ else Path(getattr(main, "__file__", None) or "").stem
@@ -72,7 +74,7 @@ def _show_error(parser: ParlaiParser | None, kind: Any, error: BaseException, tr
         line = f"{message.removeprefix(NO_MODEL)}: there is no such model file; check -mf"
     elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("parlai.agents."):
         name = str(error.name).split(".")[2]
-        line = f"-m {name}: ParlAI has no such agent{did_you_mean(name, AGENTS, listed=False)}"
+        line = f"-m {name}: ParlAI has no such agent{suggest_similar(name, AGENTS, listed=False)}"
     if line is None or "--debug" in sys.argv:
         sys.__excepthook__(kind, error, trace)
     else:

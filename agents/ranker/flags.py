@@ -20,8 +20,8 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.model.source import CheckpointSource
-from parlai.agents.ranker.options import explicit_flags as explicit_flags
-from parlai.agents.ranker.settings import RANKER_FIELDS, flag
+from parlai.agents.ranker.options import select_explicit_flags as select_explicit_flags
+from parlai.agents.ranker.settings import RANKER_FIELDS, format_flag
 from parlai.core.opt import Opt
 from tokenizers import Tokenizer
 
@@ -29,9 +29,9 @@ from polyencoder.config import PROMPTS, Architecture, RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.bpe import END_OF_WORD
 from polyencoder.importing.options import read_options
-from polyencoder.modeling.encoder_config import max_length
-from polyencoder.modeling.families import family
-from polyencoder.text import AnyTokenizer, read_tokenizer, turn_separator
+from polyencoder.modeling.encoder_config import get_max_length
+from polyencoder.modeling.families import get_family
+from polyencoder.text import AnyTokenizer, get_turn_separator, read_tokenizer
 from polyencoder.text.vocabulary import SMALLEST_VOCABULARY
 
 # Fields of TextConfig that must match a loaded model; lengths may change
@@ -104,12 +104,12 @@ def check_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, tuple
         if value not in allowed:
             choices = " or ".join(str(v) for v in allowed if v is not None)
             remedy = f"use {choices}" if choices else "leave it out"
-            raise ConfigError(f"{flag(name)} {value} is not supported: {why}; {remedy}")
+            raise ConfigError(f"{format_flag(name)} {value} is not supported: {why}; {remedy}")
 
 
 def check_unread(opt: Opt) -> None:
     """Raises ConfigError for a flag of ParlAI's answers or evaluations that nothing reads."""
-    explicit = explicit_flags(opt)
+    explicit = select_explicit_flags(opt)
     if explicit.get("topk", TOPK) != TOPK and opt.get("inference") != "topk":
         raise ConfigError(
             f"--topk {explicit['topk']} is read only with --inference topk: give that too, or leave it out"
@@ -117,14 +117,14 @@ def check_unread(opt: Opt) -> None:
     for name, unused in (("area_under_curve_digits", -1), ("area_under_curve_class", None)):
         if explicit.get(name, unused) != unused:
             raise ConfigError(
-                f"{flag(name)} {explicit[name]}: is a measure of classifiers, not of rankers; leave it out"
+                f"{format_flag(name)} {explicit[name]}: is a measure of classifiers, not of rankers; leave it out"
             )
 
 
 def check_supported(opt: Opt) -> None:
     """Raises ConfigError for a flag of ParlAI's that these rankers do not support, or nothing reads."""
     check_unread(opt)
-    values = {name: opt[name] for name in OF_MODELS if name in opt} | explicit_flags(opt)
+    values = {name: opt[name] for name in OF_MODELS if name in opt} | select_explicit_flags(opt)
     if opt.get("share_encoders"):
         values.pop("share_word_embeddings", None)
     check_unsupported(values, UNSUPPORTED)
@@ -133,8 +133,8 @@ def check_supported(opt: Opt) -> None:
 def check_flags(opt: Opt, architecture: Architecture) -> None:
     """Raises ConfigError for a flag that these rankers do not support, before anything is built."""
     check_supported(opt)
-    explicit = explicit_flags(opt)
-    can = family(architecture).can
+    explicit = select_explicit_flags(opt)
+    can = get_family(architecture).can
     if can.reads_pairs and explicit.get("encode_candidate_vecs"):
         raise ConfigError(
             f"--encode-candidate-vecs true: the scores of a {can.title} are not those of candidates' vectors; leave "
@@ -154,14 +154,14 @@ def check_flags(opt: Opt, architecture: Architecture) -> None:
 
 def check_new_vocabulary(opt: Opt, *, learning: Collection[str] = OF_THE_VOCABULARY) -> None:
     """Raises ConfigError for a flag that a vocabulary trained on the task does not support, before it is trained."""
-    _check_vocabulary(explicit_flags(opt), None, origin=None, learning=learning)
+    _check_vocabulary(select_explicit_flags(opt), None, origin=None, learning=learning)
 
 
 def check_existing_vocabulary(opt: Opt, tokenizer: AnyTokenizer, path: str) -> None:
     """Raises CheckpointError for a flag that contradicts the vocabulary at `path`, which is there already."""
     if not isinstance(tokenizer, Tokenizer):  # ConveRT's subwords
         return
-    explicit = explicit_flags(opt)
+    explicit = select_explicit_flags(opt)
     size = tokenizer.get_vocab_size(with_added_tokens=False)  # turns' separator may be added
     normalizer = tokenizer.normalizer
     is_lower = normalizer is not None and normalizer.normalize_str("A") == normalizer.normalize_str("a")
@@ -185,17 +185,19 @@ def check_origin(
     learning: Collection[str] = OF_THE_VOCABULARY,
 ) -> None:
     """Raises CheckpointError for flags that contradict the source of the model and its vocabulary, `origin`."""
-    explicit, named = explicit_flags(opt), opt.get(source)
+    explicit, named = select_explicit_flags(opt), opt.get(source)
     if origin is None:
         check_init_model(opt)
-        _check_vocabulary(explicit, None, origin=f"{flag(source)} {named}" if named else None, learning=learning)
+        _check_vocabulary(explicit, None, origin=f"{format_flag(source)} {named}" if named else None, learning=learning)
         return
     path = f"{origin.path}.opt"
     stored = read_options(path) if os.path.exists(path) else None
     if named and origin.is_finetune:
-        raise CheckpointError(f"{flag(source)} {named} contradicts {origin}: both name the source of the encoder")
+        raise CheckpointError(
+            f"{format_flag(source)} {named} contradicts {origin}: both name the source of the encoder"
+        )
     if source in explicit and stored is not None and explicit[source] != stored.get(source):
-        raise _contradiction(source, explicit[source], str(origin), stored.get(source) or "none")
+        raise _build_contradiction_error(source, explicit[source], str(origin), stored.get(source) or "none")
     _check_vocabulary(explicit, stored, origin=str(origin), learning=learning)
     _check_dictionary(explicit, origin.path, str(origin))
 
@@ -208,35 +210,35 @@ def check_init_model(opt: Opt) -> None:
 
 def check_encoder(opt: Opt, backbone: dict[str, Any], *, origin: str) -> None:
     """Raises CheckpointError for a size that differs from the encoder's configuration `backbone`."""
-    explicit = explicit_flags(opt)
+    explicit = select_explicit_flags(opt)
     for name, keys in OF_THE_ENCODER.items():
         value = explicit.get(name)
         encoder_value = next((backbone[key] for key in keys if key in backbone), None)
         if name == "n_positions":  # some architectures have more rows than positions
-            encoder_value = max_length(backbone)
+            encoder_value = get_max_length(backbone)
         if value is not None and value != encoder_value and not (name == "n_encoder_layers" and value <= 0):
-            raise _contradiction(name, value, origin, encoder_value)
+            raise _build_contradiction_error(name, value, origin, encoder_value)
 
 
 def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
     """Raises CheckpointError for a flag that contradicts the resumed model at `origin`."""
-    explicit = explicit_flags(opt)
+    explicit = select_explicit_flags(opt)
     if explicit.get("output_scaling") == "auto":
         del explicit["output_scaling"]  # measured when this file's training began
     values = {name: getattr(stored, field) for field, name in RANKER_FIELDS.items()}
     prompts = {name: getattr(stored.text, name) for name in PROMPTS}
-    check_stored(explicit, {**values, **prompts, "turn_separator": turn_separator(stored.text)}, origin=origin)
+    check_stored(explicit, {**values, **prompts, "turn_separator": get_turn_separator(stored.text)}, origin=origin)
 
 
 def check_special_tokens(opt: Opt, tokens: Mapping[str, str]) -> None:
     """Raises ConfigError for special tokens other than the tokenizer's; the end token may be the start token."""
-    explicit = explicit_flags(opt)
+    explicit = select_explicit_flags(opt)
     for name, token in tokens.items():
         names = {token, token.removesuffix(END_OF_WORD)}
         if name == "dict_endtoken" and token == tokens["dict_starttoken"]:
             names.add("__start__")  # ParlAI's name for it
         if explicit.get(name, token) not in names:
-            raise ConfigError(f"{flag(name)} {explicit[name]}: the tokenizer has {token} for it; leave it out")
+            raise ConfigError(f"{format_flag(name)} {explicit[name]}: the tokenizer has {token} for it; leave it out")
 
 
 def _check_vocabulary(
@@ -246,10 +248,10 @@ def _check_vocabulary(
         if name not in explicit:
             continue
         if stored is not None and name in stored and explicit[name] != stored[name]:
-            raise _contradiction(name, explicit[name], str(origin), stored[name])
+            raise _build_contradiction_error(name, explicit[name], str(origin), stored[name])
         if origin and not origin.startswith(("--init-model", "--model-file")):
             raise CheckpointError(
-                f"{flag(name)} {explicit[name]}: the tokenizer is that of {origin}; leave the flag out"
+                f"{format_flag(name)} {explicit[name]}: the tokenizer is that of {origin}; leave the flag out"
             )
         if origin is None and name == "dict_tokenizer" and explicit[name] not in TRAINED_TOKENIZERS:
             raise ConfigError(
@@ -274,12 +276,12 @@ def check_stored(explicit: Mapping[str, Any], stored: Mapping[str, Any], *, orig
     """Raises CheckpointError for a flag that differs from what the model at `origin` keeps."""
     for name, value in stored.items():
         if explicit.get(name, value) != value:
-            raise _contradiction(name, explicit[name], origin, value)
+            raise _build_contradiction_error(name, explicit[name], origin, value)
 
 
-def _contradiction(name: str, value: Any, origin: str, stored: Any) -> CheckpointError:
+def _build_contradiction_error(name: str, value: Any, origin: str, stored: Any) -> CheckpointError:
     if origin.startswith("--backbone"):
         what, remedy = "whose encoder has", "leave the flag out"
     else:
         what, remedy = "which was trained with", "leave the flag out, or train another model file"
-    return CheckpointError(f"{flag(name)} {value} contradicts {origin}, {what} {stored}: {remedy}")
+    return CheckpointError(f"{format_flag(name)} {value} contradicts {origin}, {what} {stored}: {remedy}")

@@ -19,7 +19,7 @@ import parlai.utils.logging as logging
 import torch
 import torch.distributed as dist
 from parlai.agents.ranker.console import explain_errors
-from parlai.agents.ranker.dialogue.fixed import task_candidates
+from parlai.agents.ranker.dialogue.fixed import collect_task_candidates
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
@@ -39,7 +39,7 @@ OF_THE_HOST = {"datapath", "dict_file", "gpu", "loglevel", "model_file", "parlai
 """Flags that may differ between hosts."""
 
 
-def _exchanging(function: Any, **others: Any) -> Any:
+def _patch_exchange(function: Any, **others: Any) -> Any:
     """A copy of a function of ParlAI's that exchanges objects in any process group, and calls `others` for theirs."""
     ours = {"all_gather_list": gather_objects, "sync_object": lambda value: gather_objects(value)[0], **others}
     return FunctionType(function.__code__, {**function.__globals__, **ours}, function.__name__, function.__defaults__)
@@ -48,12 +48,12 @@ def _exchanging(function: Any, **others: Any) -> Any:
 class GroupLoop(TrainLoop):
     """ParlAI's training loop, for any process group."""
 
-    train_steps = _exchanging(TrainLoop.train_steps)
-    _sync_metrics = _exchanging(TrainLoop._sync_metrics)
-    _get_time = _exchanging(TrainLoop._get_time)
+    train_steps = _patch_exchange(TrainLoop.train_steps)
+    _sync_metrics = _patch_exchange(TrainLoop._sync_metrics)
+    _get_time = _patch_exchange(TrainLoop._get_time)
 
 
-evaluate = _exchanging(eval_model.eval_model, _eval_single_world=_exchanging(eval_model._eval_single_world))
+evaluate = _patch_exchange(eval_model.eval_model, _eval_single_world=_patch_exchange(eval_model._eval_single_world))
 
 
 class GroupTraining(TrainModel):
@@ -103,7 +103,7 @@ def launch(arguments: Sequence[str]) -> Any:
             if script is GroupTraining and dict_file:
                 build_dict(Opt({**opt, "dict_file": dict_file}), skip_if_built=True)
             if "fixed" in (opt.get("candidates"), opt.get("eval_candidates")) and not opt.get("fixed_candidates_path"):
-                task_candidates(opt)
+                collect_task_candidates(opt)
         with process_group(opt, ranks) as ours:
             return script(ours).run()
 

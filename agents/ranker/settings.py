@@ -7,26 +7,26 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from cyclopts import Parameter
-from parlai.agents.ranker.options import explicit_flags
+from parlai.agents.ranker.options import select_explicit_flags
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from pydantic import BeforeValidator
 
 from polyencoder.errors import ConfigError
 from polyencoder.index.options import SearchOptions
-from polyencoder.settings.fields import Leaf, leaves
+from polyencoder.settings.fields import Leaf, get_leaves
 from polyencoder.settings.metadata import Needs
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 
 
-def flag(name: str) -> str:
+def format_flag(name: str) -> str:
     """The flag of an option: `n_layers` -> `--n-layers`."""
     return f"--{name.replace('_', '-')}"
 
 
-def option_names(cls: type) -> dict[str, str]:
+def get_option_names(cls: type) -> dict[str, str]:
     """ParlAI's options for the settings of a class, by setting."""
-    return {name: option.name for name, leaf in leaves(cls).items() if (option := leaf.parlai) and option.name}
+    return {name: option.name for name, leaf in get_leaves(cls).items() if (option := leaf.parlai) and option.name}
 
 
 def add_settings(
@@ -43,32 +43,32 @@ def add_settings(
     architecture: without settings of others. without: settings, or groups of them, to leave out. panel: the group of
     arguments; by default that of the setting. notes: additions to the help, by options.
     """
-    names, groups, others = option_names(cls), {}, {*without}
-    flags = {flag(name): flag(option) for name, option in names.items()}
-    for name, leaf in leaves(cls).items():
+    names, groups, others = get_option_names(cls), {}, {*without}
+    flags = {format_flag(name): format_flag(option) for name, option in names.items()}
+    for name, leaf in get_leaves(cls).items():
         option = leaf.parlai
-        if option is None or option.theirs or others & {name, *leaf.path} or _of_others(leaf, architecture):
+        if option is None or option.theirs or others & {name, *leaf.path} or _belongs_to_others(leaf, architecture):
             continue
         title = panel or leaf.panel
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         groups[title].add_argument(
-            flag(names[name]),
-            type=_type(leaf),
-            default=_default(leaf),
+            format_flag(names[name]),
+            type=_get_type(leaf),
+            default=_get_default(leaf),
             choices=None if float in leaf.kinds else leaf.choices or None,
-            help=_help(f"{leaf.help} {(notes or {}).get(option.name, '')}".strip(), flags),
+            help=_format_help(f"{leaf.help} {(notes or {}).get(option.name, '')}".strip(), flags),
         )
 
 
 def read_settings(opt: Opt, cls: type) -> dict[str, Any]:
     """The settings of a class from the agents' options, by name, without those that need another that is not given."""
-    by_name = leaves(cls)
+    by_name = get_leaves(cls)
     ours = {name: parlai.name for name, leaf in by_name.items() if (parlai := leaf.parlai) and not parlai.theirs}
     values = {name: opt[option] for name, option in ours.items() if option and opt.get(option) is not None}
 
     def is_read(name: str) -> bool:
-        needs = [need.other for need in by_name[name].metadata(Needs) if not need.values]
+        needs = [need.other for need in by_name[name].get_metadata(Needs) if not need.values]
         return all(values.get(other) for other in needs if other in by_name)
 
     return {name: value for name, value in values.items() if is_read(name)}
@@ -80,7 +80,7 @@ def check_read(opt: Opt, cls: type, *, defaults: Mapping[str, Any]) -> None:
     The agent's `defaults` and the setting's own default may be given. ParlAI's own flags are not checked: its qhadam
     also reads `--betas`.
     """
-    by_name, names, explicit = leaves(cls), option_names(cls), explicit_flags(opt)
+    by_name, names, explicit = get_leaves(cls), get_option_names(cls), select_explicit_flags(opt)
     for name, option in names.items():
         value = explicit.get(option)
         parlai = by_name[name].parlai
@@ -91,46 +91,46 @@ def check_read(opt: Opt, cls: type, *, defaults: Mapping[str, Any]) -> None:
             or str(value) in (str(defaults.get(option)), str(by_name[name].default))
         ):
             continue
-        for other, values, _ in by_name[name].metadata(Needs):
+        for other, values, _ in by_name[name].get_metadata(Needs):
             needed = names.get(other)
             if needed is None or (opt.get(needed) in values if values else opt.get(needed)):
                 continue
-            wanted = f"with {flag(needed)} {' or '.join(str(one) for one in values if one is not None)}".rstrip()
-            raise ConfigError(f"{flag(option)} {value} is read only {wanted}: give that too, or leave it out")
+            wanted = f"with {format_flag(needed)} {' or '.join(str(one) for one in values if one is not None)}".rstrip()
+            raise ConfigError(f"{format_flag(option)} {value} is read only {wanted}: give that too, or leave it out")
 
 
-def _of_others(leaf: Leaf, architecture: str | None) -> bool:
-    needs = [need for need in leaf.metadata(Needs) if need.other == "architecture"]
+def _belongs_to_others(leaf: Leaf, architecture: str | None) -> bool:
+    needs = [need for need in leaf.get_metadata(Needs) if need.other == "architecture"]
     return architecture is not None and any(architecture not in need.values for need in needs)
 
 
-def _type(leaf: Leaf) -> Callable[[str], Any] | str:
+def _get_type(leaf: Leaf) -> Callable[[str], Any] | str:
     """The type for argparse; str for a setting that parses texts itself, such as `10-100`."""
-    if leaf.metadata(BeforeValidator) or str in leaf.kinds:
+    if leaf.get_metadata(BeforeValidator) or str in leaf.kinds:
         return str
     if float in leaf.kinds and leaf.choices:
 
-        def number(text: str) -> float | str:
+        def parse_number(text: str) -> float | str:
             return text if text in leaf.choices else float(text)
 
-        number.__name__ = leaf.path[-1]  # argparse's error has it
-        return number
+        parse_number.__name__ = leaf.path[-1]  # argparse's error has it
+        return parse_number
     return next(("bool" if kind is bool else kind for kind in (bool, int, float) if kind in leaf.kinds), str)
 
 
-def _default(leaf: Leaf) -> Any:
+def _get_default(leaf: Leaf) -> Any:
     if isinstance(leaf.default, tuple):
-        return next(one.show_default for one in leaf.metadata(Parameter) if isinstance(one.show_default, str))
+        return next(one.show_default for one in leaf.get_metadata(Parameter) if isinstance(one.show_default, str))
     return leaf.default
 
 
-def _help(words: str, flags: Mapping[str, str]) -> str:
+def _format_help(words: str, flags: Mapping[str, str]) -> str:
     return re.sub("--[a-z-]*[a-z]", lambda match: flags.get(match[0], match[0]), words).replace("%", "%%")
 
 
 RANKER_FIELDS = {
     name: option
-    for name, option in option_names(TrainSettings).items()
+    for name, option in get_option_names(TrainSettings).items()
     if name in (*NEW_RANKER_FIELDS, "output_scaling") and name != "turn_separator"
 }
 """Fields of a RankerConfig, and their options."""
@@ -138,7 +138,7 @@ RANKER_FIELDS = {
 OTHER_NAMES = {
     **{
         name.rpartition(".")[2]: option
-        for name, option in {**option_names(TrainSettings), **option_names(SearchOptions)}.items()
+        for name, option in {**get_option_names(TrainSettings), **get_option_names(SearchOptions)}.items()
         if name != option
     },
     "add_label": "add_label_to_fixed_cands",

@@ -34,19 +34,19 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import machine
+from benchmarks.common import describe_machine
 from benchmarks.gpu import equality, framework, search, training
 from benchmarks.gpu.fixtures import Part, Unavailable
 from polyencoder.storage.files import write_text
 
 PARTS: dict[str, Part] = {
-    "attention": equality.attention,
-    "precision": equality.precision,
-    "caching": equality.caching,
+    "attention": equality.compare_attention,
+    "precision": equality.compare_precision,
+    "caching": equality.compare_caching,
     "resume": equality.resume,
-    "framework": framework.multiprocessing_train,
-    "training": training.training,
-    "answering": search.answering,
+    "framework": framework.run_multiprocessing_train,
+    "training": training.measure_training,
+    "answering": search.measure_answering,
 }
 LIMIT = 8 * 60  # seconds of a part
 
@@ -65,11 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = flags.only or [name for name in PARTS if report["parts"].get(name, {}).get("status") != "done"]
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        part = _run(name, flags) if flags.here else _in_its_own_process(name, flags)
+        part = _run(name, flags) if flags.here else _run_in_process(name, flags)
         report["parts"][name] = part
-        report["machine"] = _machine(flags.device)
+        report["machine"] = _describe_machine(flags.device)
         write_text(flags.out, json.dumps(report, indent=2) + "\n")
-        print(f"{name}: {part['status']}, {part['seconds']:.0f} s  {_short(part)}", file=sys.stderr, flush=True)
+        print(f"{name}: {part['status']}, {part['seconds']:.0f} s  {_shorten(part)}", file=sys.stderr, flush=True)
     return int(any(part["status"] in ("failed", "wrong") for part in report["parts"].values()))
 
 
@@ -85,7 +85,7 @@ def _run(name: str, flags: argparse.Namespace) -> dict[str, Any]:
     return {"status": "done" if right else "wrong", "seconds": time.perf_counter() - start, **result}
 
 
-def _in_its_own_process(name: str, flags: argparse.Namespace) -> dict[str, Any]:
+def _run_in_process(name: str, flags: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "part.json"
@@ -113,12 +113,12 @@ def _read(path: Path) -> dict[str, Any]:
     return report
 
 
-def _machine(device: str) -> dict[str, Any]:
+def _describe_machine(device: str) -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if device == "cuda" else None
-    return {**machine(), "gpu": gpu, "cuda": torch.version.cuda}
+    return {**describe_machine(), "gpu": gpu, "cuda": torch.version.cuda}
 
 
-def _short(part: dict[str, Any]) -> str:
+def _shorten(part: dict[str, Any]) -> str:
     if "why" in part:
         return str(part["why"])
     wrong = [check["check"] for check in part.get("checks", ()) if not check["ok"]]

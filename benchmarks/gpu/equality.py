@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
-from benchmarks.common import two_towers
-from benchmarks.gpu.fixtures import TINY, check, examples, ranker, relative
+from benchmarks.common import get_two_towers
+from benchmarks.gpu.fixtures import TINY, check, compute_relative_difference, make_examples, make_ranker
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.modeling.backbone import Backbone
@@ -53,27 +53,33 @@ class Losses(Callback):
 # ---- attention
 
 
-def attention(*, device: str, quick: bool) -> dict[str, Any]:
+def compare_attention(*, device: str, quick: bool) -> dict[str, Any]:
     """Outputs and gradients of a batch of unlike lengths, and of each of its sequences alone."""
-    data = examples(8 if quick else 64, turns=6)
-    made = ranker("bi", data, device=device, size=TINY if quick else SMALL)
-    backbone = two_towers(made).context_tower
-    tokens = made.text.contexts([example.turns for example in data]).to(made.device)
+    data = make_examples(8 if quick else 64, turns=6)
+    made = make_ranker("bi", data, device=device, size=TINY if quick else SMALL)
+    backbone = get_two_towers(made).context_tower
+    tokens = made.text.batch_contexts([example.turns for example in data]).to(made.device)
     checks = []
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         limits = (1e-4, 1e-3) if dtype == torch.float32 else (5e-2, 1e-1)
         for mode in ("training", "inference"):
             backbone.train(mode == "training")
             with torch.autocast(made.device.type, dtype, enabled=dtype != torch.float32):
-                together, gradients = _outputs(backbone, [tokens], train=mode == "training")
-                alone, expected = _outputs(backbone, _one_by_one(tokens), train=mode == "training")
-            checks.append(check(f"{name}, {mode}: outputs", relative(together, alone), limit=limits[0]))
+                together, gradients = _compute_outputs(backbone, [tokens], train=mode == "training")
+                alone, expected = _compute_outputs(backbone, _split_batch(tokens), train=mode == "training")
+            checks.append(
+                check(f"{name}, {mode}: outputs", compute_relative_difference(together, alone), limit=limits[0])
+            )
             if mode == "training":
-                checks.append(check(f"{name}, {mode}: gradients", relative(gradients, expected), limit=limits[1]))
+                checks.append(
+                    check(
+                        f"{name}, {mode}: gradients", compute_relative_difference(gradients, expected), limit=limits[1]
+                    )
+                )
     return {"checks": checks}
 
 
-def _outputs(backbone: Backbone, batches: Sequence[TokenBatch], *, train: bool) -> tuple[Tensor, Tensor]:
+def _compute_outputs(backbone: Backbone, batches: Sequence[TokenBatch], *, train: bool) -> tuple[Tensor, Tensor]:
     """The outputs at tokens, one row after the other, and the gradient of a sum of them over all parameters."""
     backbone.zero_grad()
     with torch.set_grad_enabled(train):
@@ -86,7 +92,7 @@ def _outputs(backbone: Backbone, batches: Sequence[TokenBatch], *, train: bool) 
     return outputs.detach(), torch.cat(gradients)
 
 
-def _one_by_one(tokens: TokenBatch) -> list[TokenBatch]:
+def _split_batch(tokens: TokenBatch) -> list[TokenBatch]:
     lengths = tokens.mask.sum(1).tolist()
     return [TokenBatch(tokens.ids[i : i + 1, :n], tokens.mask[i : i + 1, :n]) for i, n in enumerate(lengths)]
 
@@ -94,19 +100,19 @@ def _one_by_one(tokens: TokenBatch) -> list[TokenBatch]:
 # ---- precision
 
 
-def precision(*, device: str, quick: bool) -> dict[str, Any]:
+def compare_precision(*, device: str, quick: bool) -> dict[str, Any]:
     """Gradients in each precision and in float32 at the same weights, and losses of a run, which fall.
 
     The losses of two runs are not compared: they differ as much from one bfloat16 run to another whose first weights
     differ by a thousandth, since the loss stays on a plateau until the model compares words.
     """
     steps, batch = (8, 8) if quick else (100, 32)
-    data = examples(steps * 8 if quick else 1_600)
+    data = make_examples(steps * 8 if quick else 1_600)
     names: list[PrecisionName] = ["float32", "bfloat16", *(["float16"] if device == "cuda" else [])]  # type: ignore[list-item]
     rows: list[dict[str, Any]] = []
     gradients: dict[str, Tensor] = {}
     for name in names:
-        made = ranker("poly", data, device=device, size=TINY if quick else SMALL, reduction="mean", n_codes=16)
+        made = make_ranker("poly", data, device=device, size=TINY if quick else SMALL, reduction="mean", n_codes=16)
         config = TrainingConfig(
             epochs=None,
             max_updates=steps,
@@ -117,9 +123,9 @@ def precision(*, device: str, quick: bool) -> dict[str, Any]:
         )
         heard = Losses()
         trainer = Trainer(made, config, train=data, callbacks=[heard])
-        gradients[name] = _gradient(trainer, data[:batch])
+        gradients[name] = _compute_gradient(trainer, data[:batch])
         trainer.fit()
-        first, last, skipped = heard.values[0], _tail(heard.values), trainer.updates.left_out
+        first, last, skipped = heard.values[0], _average_tail(heard.values), trainer.updates.left_out
         rows.append({"precision": name, "first": first, "last": last, "skipped_updates": skipped})
     expected = gradients["float32"]
     checks = [
@@ -132,7 +138,7 @@ def precision(*, device: str, quick: bool) -> dict[str, Any]:
     return {"rows": rows, "checks": checks}
 
 
-def _gradient(trainer: Trainer, examples: Sequence[Example]) -> Tensor:
+def _compute_gradient(trainer: Trainer, examples: Sequence[Example]) -> Tensor:
     """The gradient of a batch's loss over all parameters."""
     made = trainer.ranker
     made.model.train()
@@ -145,7 +151,7 @@ def _gradient(trainer: Trainer, examples: Sequence[Example]) -> Tensor:
     return gradient
 
 
-def _tail(losses: Sequence[float]) -> float:
+def _average_tail(losses: Sequence[float]) -> float:
     part = losses[-max(1, len(losses) // 4) :]
     return sum(part) / len(part)
 
@@ -153,29 +159,29 @@ def _tail(losses: Sequence[float]) -> float:
 # ---- large batches in pieces
 
 
-def caching(*, device: str, quick: bool) -> dict[str, Any]:
+def compare_caching(*, device: str, quick: bool) -> dict[str, Any]:
     """One update of a large batch: at once, by gradient caching, and by a group of processes that gather negatives."""
     processes = torch.cuda.device_count() if device == "cuda" else 2
     batch = 8 if quick else 128
     whole, loss = _update(device, quick, batch=batch)
     checks = []
     cached, cached_loss = _update(device, quick, batch=batch, grad_cache=2)
-    checks.append(check("gradient caching: update", relative(cached, whole), limit=1e-3))
+    checks.append(check("gradient caching: update", compute_relative_difference(cached, whole), limit=1e-3))
     checks.append(check("gradient caching: loss", abs(cached_loss - loss), limit=1e-3))
     with tempfile.TemporaryDirectory() as folder:
         arguments = (processes, device, quick, batch, folder)
-        spawn(_member, arguments, nprocs=processes)
+        spawn(_run_member, arguments, nprocs=processes)
         parts = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(processes)]
     for rank, part in enumerate(parts):
         name = f"process {rank} of {processes}"
-        checks.append(check(f"{name}: update", relative(part["update"], whole), limit=1e-3))
+        checks.append(check(f"{name}: update", compute_relative_difference(part["update"], whole), limit=1e-3))
     mean = sum(part["loss"] for part in parts) / processes
     checks.append(check(f"{processes} processes: loss", abs(mean - loss), limit=1e-3))
     backend = "nccl" if device == "cuda" else "gloo"
     return {"rows": [{"batch": batch, "processes": processes, "backend": backend, "loss": loss}], "checks": checks}
 
 
-def _member(rank: int, processes: int, device: str, quick: bool, batch: int, folder: str) -> None:
+def _run_member(rank: int, processes: int, device: str, quick: bool, batch: int, folder: str) -> None:
     """One process of the group, with its share of the batch."""
     address = f"file://{folder}/group"
     if device == "cuda":
@@ -195,14 +201,14 @@ def _member(rank: int, processes: int, device: str, quick: bool, batch: int, fol
 
 def _update(device: str, quick: bool, *, batch: int, **settings: int) -> tuple[Tensor, float]:
     """How one update changes all weights, and its loss; of several processes this one's loss."""
-    data = examples(8 if quick else 128)
-    made = ranker("poly", data, device=device, size=TINY if quick else SMALL, n_codes=8, text_truncate=128)
-    losses, before = Losses(), _weights(made.model)
+    data = make_examples(8 if quick else 128)
+    made = make_ranker("poly", data, device=device, size=TINY if quick else SMALL, n_codes=8, text_truncate=128)
+    losses, before = Losses(), _join_weights(made.model)
     Trainer(made, replace(PLAIN, batch_size=batch, **settings), train=data, callbacks=[losses]).fit()  # type: ignore[arg-type]
-    return _weights(made.model) - before, losses.values[0]
+    return _join_weights(made.model) - before, losses.values[0]
 
 
-def _weights(model: nn.Module) -> Tensor:
+def _join_weights(model: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().flatten().cpu() for parameter in model.parameters()])
 
 
@@ -224,7 +230,7 @@ class KillAt(Callback):
 
 def resume(*, device: str, quick: bool) -> dict[str, Any]:
     """Compare a run that resumes from its checkpoint with an uninterrupted one, with dropout and autocast."""
-    data = examples(64 if quick else 512)
+    data = make_examples(64 if quick else 512)
     config = TrainingConfig(
         epochs=None,
         max_updates=10,
@@ -239,11 +245,11 @@ def resume(*, device: str, quick: bool) -> dict[str, Any]:
 
     def run(folder: Path, *more: Callback) -> tuple[Tensor, int]:
         size = TINY if quick else SMALL
-        made = ranker("bi", data, device=device, size=size, dropout=0.1)
+        made = make_ranker("bi", data, device=device, size=size, dropout=0.1)
         checkpoints = Checkpoints(folder / "checkpoint.pt", settings={}, every_seconds=0.0)
         trainer = Trainer(made, config, train=data, callbacks=[checkpoints, *more])
         trainer.fit()
-        return _weights(made.model), trainer.updates.count
+        return _join_weights(made.model), trainer.updates.count
 
     try:
         with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as other:
@@ -254,5 +260,5 @@ def resume(*, device: str, quick: bool) -> dict[str, Any]:
     finally:
         torch.use_deterministic_algorithms(deterministic)
     same = torch.equal(straight, resumed)
-    checks = [check("weights after a resumed run", relative(resumed, straight), limit=1e-5)]
+    checks = [check("weights after a resumed run", compute_relative_difference(resumed, straight), limit=1e-5)]
     return {"rows": [{"updates": updates, "bit_equal": same}], "checks": checks}

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from benchmarks.search.texts import made_candidates, made_contexts
+from benchmarks.search.texts import make_candidates, make_contexts
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.data.example import Example
 from polyencoder.modeling.build import build_model
-from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder, train_tokenizer
 
@@ -30,9 +30,9 @@ class Unavailable(Exception):
     """This machine lacks what a part needs; the message says what."""
 
 
-def examples(count: int, *, turns: int = 3) -> list[Example]:
+def make_examples(count: int, *, turns: int = 3) -> list[Example]:
     """Synthetic examples of `turns` turns, which can be learned: half of a response's words are the context's."""
-    contexts, replies = made_contexts(count), made_candidates(count)
+    contexts, replies = make_contexts(count), make_candidates(count)
     made = []
     for context, reply in zip(contexts, replies, strict=True):
         words, last = reply.split(), context[-1].split()
@@ -41,13 +41,13 @@ def examples(count: int, *, turns: int = 3) -> list[Example]:
     return made
 
 
-def ranker(
+def make_ranker(
     architecture: Architecture, data: Sequence[Example], *, device: str, size: dict[str, int], **config: Any
 ) -> Ranker:
     """A ranker with random weights, the same for the same seed, and a vocabulary trained on the examples."""
     texts = [text for example in data for text in (*example.turns, example.label)]
     tokenizer = train_tokenizer(texts, vocabulary_size=2_000)
-    backbone = scratch_config(
+    backbone = build_scratch_config(
         vocabulary_size=tokenizer.get_vocab_size(),
         dim=size["dim"],
         n_layers=size["n_layers"],
@@ -62,7 +62,7 @@ def ranker(
     return Ranker(model, TextEncoder(tokenizer, text), device=device)
 
 
-def relative(actual: Tensor, expected: Tensor) -> float:
+def compute_relative_difference(actual: Tensor, expected: Tensor) -> float:
     """The largest difference, as a share of the largest number that is expected."""
     actual, expected = actual.detach().float().cpu(), expected.detach().float().cpu()
     return float((actual - expected).abs().max() / expected.abs().max().clamp_min(1e-12))

@@ -21,7 +21,7 @@ FLAGS += (
 FLAGS += " --reduction-type mean --fp16 true"
 
 
-def multiprocessing_train(*, device: str, quick: bool) -> dict[str, Any]:
+def run_multiprocessing_train(*, device: str, quick: bool) -> dict[str, Any]:
     """`parlai multiprocessing_train --fp16 true`, which joins its processes by NCCL: the loss falls."""
     if device != "cuda":
         raise Unavailable("multiprocessing_train joins its processes by NCCL, which needs a GPU")

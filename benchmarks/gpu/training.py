@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import interleaved_ms, peer_module
-from benchmarks.gpu.fixtures import BERT_BASE, TINY, examples, ranker
-from benchmarks.search.encoding import sentence_transformer
+from benchmarks.common import import_peer, measure_interleaved_ms
+from benchmarks.gpu.fixtures import BERT_BASE, TINY, make_examples, make_ranker
+from benchmarks.search.encoding import load_sentence_transformer
 from polyencoder.config import Architecture
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
@@ -26,10 +26,10 @@ PEER = "sentence-transformers"
 RATE = 2e-5
 
 
-def training(*, device: str, quick: bool) -> dict[str, Any]:
+def measure_training(*, device: str, quick: bool) -> dict[str, Any]:
     """Steps in bfloat16 of a batch of 512: at once where the memory allows it, and by gradient caching of 64."""
     batch, size = (8, TINY) if quick else (512, BERT_BASE)
-    data = examples(batch, turns=8)
+    data = make_examples(batch, turns=8)
     config = TrainingConfig(
         epochs=None,
         max_updates=1_000,
@@ -43,19 +43,19 @@ def training(*, device: str, quick: bool) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for architecture in kinds:
         for cached in (0, 2 if quick else 64):
-            made = ranker(architecture, data, device=device, size=size, reduction="mean", share_encoders=True)
-            steps: dict[str, Callable[[], object]] = {"ours": _ours(made, config, data, cached)}
+            made = make_ranker(architecture, data, device=device, size=size, reduction="mean", share_encoders=True)
+            steps: dict[str, Callable[[], object]] = {"ours": _build_our_step(made, config, data, cached)}
             with tempfile.TemporaryDirectory() as folder:
                 if architecture == "bi" and not cached and importlib.util.find_spec("sentence_transformers"):
-                    steps[PEER] = _sentence_transformers(made, data, Path(folder), device=device)
-                rows += _timed(steps, made, data, architecture=architecture, cached=cached, quick=quick)
+                    steps[PEER] = _build_peer_step(made, data, Path(folder), device=device)
+                rows += _time_steps(steps, made, data, architecture=architecture, cached=cached, quick=quick)
             torch.cuda.empty_cache()
     speeds = {(row["architecture"], row["grad_cache"], row["peer"]): row.get("tokens_per_second") for row in rows}
     ours, peer = speeds.get(("bi", 0, "ours")), speeds.get(("bi", 0, PEER))
     return {"rows": rows, "summary": {"bi_vs_sentence_transformers": ours / peer if ours and peer else None}}
 
 
-def _timed(
+def _time_steps(
     steps: dict[str, Callable[[], object]],
     made: Ranker,
     data: Sequence[Example],
@@ -66,11 +66,11 @@ def _timed(
 ) -> list[dict[str, Any]]:
     about = {"architecture": architecture, "grad_cache": cached, "batch": len(data)}
     try:
-        times = interleaved_ms(steps, repeats=2 if quick else 5)
+        times = measure_interleaved_ms(steps, repeats=2 if quick else 5)
     except torch.cuda.OutOfMemoryError:
         return [{**about, "peer": name, "why": "not enough GPU memory"} for name in steps]
-    lengths = [len(made.text.context_ids(example.turns)) for example in data]
-    lengths += [len(ids) for ids in made.text.candidate_ids([example.label for example in data])]
+    lengths = [len(made.text.tokenize_context(example.turns)) for example in data]
+    lengths += [len(ids) for ids in made.text.tokenize_candidates([example.label for example in data])]
     return [
         {
             **about,
@@ -84,30 +84,33 @@ def _timed(
     ]
 
 
-def _ours(made: Ranker, config: TrainingConfig, data: Sequence[Example], cached: int) -> Callable[[], object]:
+def _build_our_step(made: Ranker, config: TrainingConfig, data: Sequence[Example], cached: int) -> Callable[[], object]:
     trainer, collate = Trainer(made, replace(config, grad_cache=cached)), Collator(made.text)
     return lambda: trainer.step(collate(list(data)))
 
 
-def _sentence_transformers(made: Ranker, data: Sequence[Example], folder: Path, *, device: str) -> Callable[[], object]:
+def _build_peer_step(made: Ranker, data: Sequence[Example], folder: Path, *, device: str) -> Callable[[], object]:
     """A step of MultipleNegativesRankingLoss on the same encoder, tokenizing included, in the same precision."""
-    losses, model = peer_module("sentence_transformers.sentence_transformer.losses"), sentence_transformer(made, folder)
+    losses, model = (
+        import_peer("sentence_transformers.sentence_transformer.losses"),
+        load_sentence_transformer(made, folder),
+    )
     model.max_seq_length = 360
     model = model.to(device).train()
     loss = losses.MultipleNegativesRankingLoss(model, scale=20.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
-    def features(texts: Sequence[str]) -> dict[str, Any]:
+    def tokenize(texts: Sequence[str]) -> dict[str, Any]:
         tokens = model.preprocess(list(texts))
         return {name: value.to(device) if hasattr(value, "to") else value for name, value in tokens.items()}
 
-    def step() -> None:
+    def run_step() -> None:
         optimizer.zero_grad()
         with torch.autocast(device, torch.bfloat16):
-            pair = [features(["\n".join(example.turns) for example in data]), features([one.label for one in data])]
+            pair = [tokenize(["\n".join(example.turns) for example in data]), tokenize([one.label for one in data])]
             value = loss(pair, torch.arange(len(data), device=device))
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
-    return step
+    return run_step

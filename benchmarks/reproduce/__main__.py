@@ -26,15 +26,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.reproduce import checks
-from benchmarks.reproduce.comparison import compared
-from benchmarks.reproduce.page import PAGE, PICTURES, measured, page
-from benchmarks.reproduce.pictures import answer_times, draw
+from benchmarks.reproduce.comparison import iter_compared
+from benchmarks.reproduce.page import PAGE, PICTURES, generate_page, read_measured
+from benchmarks.reproduce.pictures import collect_answer_times, draw
 from benchmarks.reproduce.plan import Planned, plan
 from benchmarks.reproduce.results import RESULTS
 from benchmarks.reproduce.runs import Places
-from benchmarks.reproduce.scales import Scale, read_scale, scale_names
+from benchmarks.reproduce.scales import Scale, list_scale_names, read_scale
 from benchmarks.reproduce.schedule import run_all
-from benchmarks.reproduce.tables import read_table, table_names
+from benchmarks.reproduce.tables import list_table_names, read_table
 from polyencoder.errors import PolyencoderError
 from polyencoder.storage.files import write_text
 
@@ -44,7 +44,7 @@ OWN = Path("runs/results")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    flags = _parser().parse_args(arguments)
+    flags = _build_parser().parse_args(arguments)
     try:
         return _run(flags)
     except PolyencoderError as error:
@@ -56,13 +56,13 @@ def _run(flags: argparse.Namespace) -> int:
     if flags.write_docs:
         return _write_docs(flags.out or RESULTS)
     scale = read_scale(flags.scale)
-    places = _places(scale, flags)
+    places = _build_places(scale, flags)
     scale = replace(scale, places={name: value for name, value in places.named.items() if name != "data"})
     planned: dict[str, Planned] = {}
     asked = []
-    for name in table_names() if flags.table == "all" else [flags.table]:
+    for name in list_table_names() if flags.table == "all" else [flags.table]:
         table = read_table(name)
-        rows = [table.row(row) for row in flags.row] if flags.row else table.rows
+        rows = [table.get_row(row) for row in flags.row] if flags.row else table.rows
         asked.append((table, rows))
         for item in plan(table, scale, rows, seeds=flags.seeds):
             if item.run.name not in planned or planned[item.run.name].seeds < item.seeds:
@@ -70,32 +70,32 @@ def _run(flags: argparse.Namespace) -> int:
     if not planned:
         raise PolyencoderError(f"{flags.table}: these rows have no runs at --scale {scale.name}; {PAGE} says why")
     if flags.display_commands:
-        return _display(list(planned.values()), places)
+        return _print_planned(list(planned.values()), places)
     if flags.dry_run:
         return _check(list(planned.values()), places)
     if flags.smoke:
         with tempfile.TemporaryDirectory() as folder:
             few = replace(places, runs=Path(folder), named={**places.named, "updates": str(flags.smoke)})
-            once = [Planned(one.run.smoke(), 1) for one in planned.values()]
+            once = [Planned(one.run.make_smoke_test(), 1) for one in planned.values()]
             return run_all(once, scale=scale.name, places=few, out=None, deadline=None)
     deadline = None if flags.max_seconds is None else time.monotonic() + flags.max_seconds
     out = flags.out or OWN
     code = run_all(list(planned.values()), scale=scale.name, places=places, out=out, deadline=deadline)
     for table, rows in asked:
-        for line in compared(table, scale, rows, out):
+        for line in iter_compared(table, scale, rows, out):
             print(line)
     return code
 
 
 def _write_docs(results: Path) -> int:
     """`--write-docs`: write docs/results.md and its pictures."""
-    scales = [read_scale(name) for name in scale_names()]
-    tables = {name: read_table(name) for name in table_names()}
-    here = {name: [measured(table, scale, results) for scale in scales] for name, table in tables.items()}
-    times = answer_times(tables["poly-5"], tables["peers"], here["peers"])
+    scales = [read_scale(name) for name in list_scale_names()]
+    tables = {name: read_table(name) for name in list_table_names()}
+    here = {name: [read_measured(table, scale, results) for scale in scales] for name, table in tables.items()}
+    times = collect_answer_times(tables["poly-5"], tables["peers"], here["peers"])
     for name, table in tables.items():
         draw(table, here[name], times, PICTURES)
-    write_text(PAGE, page(results))
+    write_text(PAGE, generate_page(results))
     return 0
 
 
@@ -103,8 +103,8 @@ def _check(planned: Sequence[Planned], places: Places) -> int:
     """`--dry-run`: print a line for each run; return 1 if a command's flags are invalid."""
     ready, refused = 0, 0
     for item in planned:
-        problems = checks.wrong(item.run, places)
-        lacking = checks.missing(item.run, places)
+        problems = checks.find_wrong(item.run, places)
+        lacking = checks.find_missing(item.run, places)
         hours = f", {item.run.hours:g} h each" if item.run.hours else ""
         state = "; ".join(problems) if problems else f"missing: {'; '.join(lacking)}" if lacking else "ready"
         print(f"{item.run.name} ({item.seeds} x{hours}): {state}")
@@ -116,16 +116,16 @@ def _check(planned: Sequence[Planned], places: Places) -> int:
     return int(refused > 0)
 
 
-def _display(planned: Sequence[Planned], places: Places) -> int:
+def _print_planned(planned: Sequence[Planned], places: Places) -> int:
     for item in planned:
         for seed in range(item.seeds):
             print(f"# {item.run.name}, seed {seed}" + (f": missing: {item.run.missing}" if item.run.missing else ""))
             for step in item.run.steps:
-                print(shlex.join(places.command(step, run=item.run.name, seed=seed)))
+                print(shlex.join(places.build_command(step, run=item.run.name, seed=seed)))
     return 0
 
 
-def _places(scale: Scale, flags: argparse.Namespace) -> Places:
+def _build_places(scale: Scale, flags: argparse.Namespace) -> Places:
     named = {**scale.places, "data": str(flags.datapath)}
     for setting in flags.set:
         name, equals, value = setting.partition("=")
@@ -136,22 +136,22 @@ def _places(scale: Scale, flags: argparse.Namespace) -> Places:
     return Places(named, runs=flags.runs)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.reproduce",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "table", metavar="TABLE", choices=[*table_names(), "all"], help=", ".join([*table_names(), "all"])
+        "table", metavar="TABLE", choices=[*list_table_names(), "all"], help=", ".join([*list_table_names(), "all"])
     )
     parser.add_argument("--row", action="append", help="name of a row; may be repeated (default: all rows)")
-    parser.add_argument("--scale", default="small", choices=scale_names(), help="default: small")
-    parser.add_argument("--seeds", type=_positive, help="number of seeds (default: the table's or the scale's)")
+    parser.add_argument("--scale", default="small", choices=list_scale_names(), help="default: small")
+    parser.add_argument("--seeds", type=_parse_positive, help="number of seeds (default: the table's or the scale's)")
     parser.add_argument("--dry-run", action="store_true", help="report invalid flags and missing files; run nothing")
     parser.add_argument("--display-commands", action="store_true", help="print the commands; run nothing")
     parser.add_argument("--write-docs", action="store_true", help="write docs/results.md and its pictures; run nothing")
-    parser.add_argument("--smoke", type=_positive, metavar="N", help="try each run with N updates; keep nothing")
+    parser.add_argument("--smoke", type=_parse_positive, metavar="N", help="try each run with N updates; keep nothing")
     parser.add_argument("--max-seconds", type=float, help="stop after this time; the same command resumes")
     parser.add_argument(
         "--out",
@@ -170,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
+def _parse_positive(text: str) -> int:
     if not text.isdigit() or not int(text):
         raise argparse.ArgumentTypeError(f"{text} is not an integer of at least 1")
     return int(text)

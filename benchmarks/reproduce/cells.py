@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.reproduce.runs import LAUNCHER, PROCESSES, ReproductionRun, Step
 from benchmarks.reproduce.scales import Flags, Scale, Task
 from benchmarks.reproduce.tables import Cell, Column, Row, Table
-from polyencoder.errors import ConfigError, did_you_mean
+from polyencoder.errors import ConfigError, suggest_similar
 
 _SMOKE = (
     *("--max-train-steps", "{updates}", "--num-epochs", "-1", "--validation-every-n-epochs", "-1"),
@@ -53,7 +53,7 @@ _VECTORS: dict[str, Flags] = {
 
 def get_cell(scale: Scale, table: Table, row: Row, column: Column) -> Cell:
     """A table's cell at a scale, which may replace its task."""
-    cell = table.cell(row, column)
+    cell = table.get_cell(row, column)
     return replace(cell, task=scale.tables.get(table.name, {}).get(cell.task, cell.task))
 
 
@@ -65,17 +65,19 @@ def get_run(scale: Scale, cell: Cell, *, where: str) -> ReproductionRun:
     """
     if cell.run:
         if cell.run not in scale.runs:
-            raise ConfigError(f"{where}: scale {scale.name} has no run {cell.run}{did_you_mean(cell.run, scale.runs)}")
+            raise ConfigError(
+                f"{where}: scale {scale.name} has no run {cell.run}{suggest_similar(cell.run, scale.runs)}"
+            )
         return scale.runs[cell.run]
-    task = _part(scale.tasks, "tasks", cell.task, where)
+    task = _get_part(scale.tasks, "tasks", cell.task, where)
     if not cell.model:
-        return _counting(cell.task, task)
-    start = _part(scale.starts, "starts", cell.start, where)
-    model = _model(cell.model, where=where)
+        return _build_counting_run(cell.task, task)
+    start = _get_part(scale.starts, "starts", cell.start, where)
+    model = _build_model(cell.model, where=where)
     parts = [scale.flags, scale.families.get(model.family, {}), model.flags]
     parts += [start.flags, start.families.get(model.family, {}), task.flags, task.families.get(model.family, {})]
-    usual = _merged(parts)
-    flags = _merged([usual, cell.flags])
+    usual = _merge(parts)
+    flags = _merge([usual, cell.flags])
     if flags != usual and not cell.variation:
         raise ConfigError(f"{where}: its flags differ from the usual ones; name them with `variation`")
     name = "-".join([cell.task, cell.start, cell.model, *([cell.variation] if flags != usual else [])])
@@ -84,7 +86,7 @@ def get_run(scale: Scale, cell: Cell, *, where: str) -> ReproductionRun:
         reasons.append(str(flags["missing"]))
     named = {k: v.replace("{task}", cell.task) if isinstance(v, str) else v for k, v in flags.items() if k != "missing"}
     processes = int(scale.places.get(PROCESSES, 1))
-    steps, asked = _steps(named, task=task, model=model, processes=processes, where=where)
+    steps, asked = _build_steps(named, task=task, model=model, processes=processes, where=where)
     return ReproductionRun(
         name=name,
         steps=steps,
@@ -96,13 +98,13 @@ def get_run(scale: Scale, cell: Cell, *, where: str) -> ReproductionRun:
     )
 
 
-def unavailable_reason(scale: Scale, cell: Cell) -> str:
+def explain_unavailable(scale: Scale, cell: Cell) -> str:
     """Why a cell cannot be measured at this scale; empty if it can."""
     task = scale.tasks.get(cell.task)
     return task.splits.get(cell.metric.partition("/")[0], "") if task else ""
 
 
-def _model(name: str, *, where: str) -> Model:
+def _build_model(name: str, *, where: str) -> Model:
     if name in MODELS:
         return MODELS[name]
     match = _POLY.fullmatch(name)
@@ -112,7 +114,7 @@ def _model(name: str, *, where: str) -> Model:
     return Model("polyencoder", "poly", {"poly-n-codes": int(match["codes"]), **vectors})
 
 
-def _counting(name: str, task: Task) -> ReproductionRun:
+def _build_counting_run(name: str, task: Task) -> ReproductionRun:
     """A run that counts the training and evaluation examples of a task."""
     read = {"pattern": r"episodes with a total of (?P<examples>\d+) examples"}
     steps = []
@@ -123,19 +125,21 @@ def _counting(name: str, task: Task) -> ReproductionRun:
     return ReproductionRun(f"{name}-counts", steps, files=task.files, missing=task.missing)
 
 
-def _merged(parts: Sequence[Flags]) -> dict[str, Any]:
+def _merge(parts: Sequence[Flags]) -> dict[str, Any]:
     """Merge flags, later ones overriding; null removes a flag."""
     merged = {name: value for part in parts for name, value in part.items()}
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def _part(parts: Mapping[str, Any], kind: str, name: str, where: str) -> Any:
+def _get_part(parts: Mapping[str, Any], kind: str, name: str, where: str) -> Any:
     if name not in parts:
-        raise ConfigError(f"{where}: the scale's {kind} have no {name or 'name'}{did_you_mean(name, parts)}")
+        raise ConfigError(f"{where}: the scale's {kind} have no {name or 'name'}{suggest_similar(name, parts)}")
     return parts[name]
 
 
-def _steps(flags: Flags, *, task: Task, model: Model, processes: int, where: str) -> tuple[list[Step], dict[str, int]]:
+def _build_steps(
+    flags: Flags, *, task: Task, model: Model, processes: int, where: str
+) -> tuple[list[Step], dict[str, int]]:
     """ParlAI's commands that train a ranker, in one process or several that share each batch, and evaluate it.
 
     And the updates and examples of the training.
@@ -143,7 +147,7 @@ def _steps(flags: Flags, *, task: Task, model: Model, processes: int, where: str
     batch = int(flags["batchsize"])
     if batch % processes:
         raise ConfigError(f"{where}: a batch of {batch} cannot be shared by {processes} processes")
-    flags = dict(_warmed_up(flags, batch)) | {"batchsize": batch // processes}
+    flags = dict(_add_warm_up(flags, batch)) | {"batchsize": batch // processes}
     if (examples := flags.pop("examples", None)) is not None:
         flags["max-train-steps"] = math.ceil(int(examples) / batch)
     if ("max-train-steps" in flags) == ("num-epochs" in flags):
@@ -154,24 +158,24 @@ def _steps(flags: Flags, *, task: Task, model: Model, processes: int, where: str
         asked = {"examples": math.ceil(float(flags["num-epochs"]) * task.examples)}
     common = ["-t", task.teacher, "--datapath", "{data}", "-m", model.agent, "-mf", "{folder}/model"]
     program = LAUNCHER if processes > 1 else ("parlai",)
-    words = (*program, "train_model", *common, *_words(flags), "--seed", "{seed}")
-    smoke = (*_SMOKE, *_words({name: value for name, value in _SOONER.items() if name in flags}))
+    words = (*program, "train_model", *common, *_iter_words(flags), "--seed", "{seed}")
+    smoke = (*_SMOKE, *_iter_words({name: value for name, value in _SOONER.items() if name in flags}))
     steps = [Step("train", words, {"training": "model"}, smoke)]
     for split, why in task.splits.items():
         if not why:
             report = f"{{folder}}/{split}.json"
             command = ["parlai", "eval_model", *common, "-dt", split, "--batchsize", str(flags["eval-batchsize"])]
-            command += ["--report-filename", report, *_words(task.evaluation)]
+            command += ["--report-filename", report, *_iter_words(task.evaluation)]
             steps.append(Step(split, tuple(command), {"report": report}, ("--num-examples", "8")))
     return steps, asked
 
 
-def _warmed_up(flags: Flags, batch: int) -> Iterator[tuple[str, Any]]:
+def _add_warm_up(flags: Flags, batch: int) -> Iterator[tuple[str, Any]]:
     for name, value in flags.items():
         yield ("warmup-updates", math.ceil(int(value) / batch)) if name == "warmup-examples" else (name, value)
 
 
-def _words(flags: Flags) -> Iterator[str]:
+def _iter_words(flags: Flags) -> Iterator[str]:
     for name, value in flags.items():
         yield f"--{name}" if len(name) > 1 else f"-{name}"
         yield str(value).lower() if isinstance(value, bool) else str(value)

@@ -20,7 +20,7 @@ MODULES = {"parlai.agents.ranker.launch": "parlai", "polyencoder.cli.main": "pol
 _PATH_LIKE = (".", "/", "~")
 
 
-def wrong(run: ReproductionRun, places: Places) -> list[str]:
+def find_wrong(run: ReproductionRun, places: Places) -> list[str]:
     """Errors in the flags of its commands: one line for each step that would fail.
 
     Runs that differ only in their folders are checked once.
@@ -28,7 +28,7 @@ def wrong(run: ReproductionRun, places: Places) -> list[str]:
     lines = []
     for step in run.steps:
         try:
-            problem = _refused(tuple(places.command(step, run="any", seed=0)))
+            problem = _find_refusal(tuple(places.build_command(step, run="any", seed=0)))
         except PolyencoderError as error:
             problem = str(error)
         if problem:
@@ -36,7 +36,7 @@ def wrong(run: ReproductionRun, places: Places) -> list[str]:
     return lines
 
 
-def missing(run: ReproductionRun, places: Places) -> list[str]:
+def find_missing(run: ReproductionRun, places: Places) -> list[str]:
     """Missing files and models, with the places searched; nothing is downloaded."""
     if run.missing:
         return [run.missing]
@@ -44,27 +44,27 @@ def missing(run: ReproductionRun, places: Places) -> list[str]:
     data = Path(places.named["data"])
     for entry in run.files:
         choices = [choice.strip() for choice in entry.split("|")]
-        if not any(_there(data, choice) for choice in choices):
+        if not any(_exists(data, choice) for choice in choices):
             lines.append(f"{data / choices[0]}" + (f" (or {', '.join(choices[1:])})" if choices[1:] else ""))
     for name in run.models:
         try:
-            value = places.placeholder(name)
+            value = places.get_placeholder(name)
         except PolyencoderError as error:
             lines.append(str(error))
             continue
         if value.startswith(_PATH_LIKE):
             if not Path(value).expanduser().exists():
                 lines.append(f"{{{name}}}: {value}")
-        elif not _cached(value):
+        elif not _is_cached(value):
             lines.append(f"{{{name}}}: {value}, to be downloaded")
     return lines
 
 
-def _there(data: Path, name: str) -> bool:
+def _exists(data: Path, name: str) -> bool:
     return any(any(data.glob(pattern)) for pattern in (name, f"{name}.gz"))
 
 
-def _cached(name: str) -> bool:
+def _is_cached(name: str) -> bool:
     """Whether a model of the hub is in the local cache; unknown for models of the zoo."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -72,7 +72,7 @@ def _cached(name: str) -> bool:
 
 
 @cache
-def _refused(command: tuple[str, ...]) -> str:
+def _find_refusal(command: tuple[str, ...]) -> str:
     """The error of the command's own parser, empty if it accepts the words; nothing is loaded or downloaded."""
     if command[0] == "torchrun":
         module, *rest = command[len(TORCHRUN) :]
@@ -81,15 +81,15 @@ def _refused(command: tuple[str, ...]) -> str:
         command = (MODULES[module], *rest)
     program, name, *words = command
     if program == "polyencoder":
-        return _refused_by_ours(name, list(words))
+        return _find_our_refusal(name, list(words))
     if program == "parlai":
-        return _refused_by_parlai(name, list(words))
+        return _find_parlai_refusal(name, list(words))
     if program == "python" and name == "-m":
         return "" if find_spec(words[0]) else f"module {words[0]} does not exist"
     return f"{program} is not a command of this project"
 
 
-def _refused_by_ours(name: str, words: list[str]) -> str:
+def _find_our_refusal(name: str, words: list[str]) -> str:
     try:
         parse([name, *words])
     except PolyencoderError as error:
@@ -97,7 +97,7 @@ def _refused_by_ours(name: str, words: list[str]) -> str:
     return ""
 
 
-def _refused_by_parlai(name: str, words: list[str]) -> str:
+def _find_parlai_refusal(name: str, words: list[str]) -> str:
     from parlai.core.script import SCRIPT_REGISTRY, setup_script_registry
 
     setup_script_registry()
@@ -107,7 +107,7 @@ def _refused_by_parlai(name: str, words: list[str]) -> str:
     words = [f"not-fetched/{word}" if word.startswith("zoo:") else word for word in words]
     output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), _as_command(name, words):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), _patching_argv(name, words):
             parser.add_extra_args(words)
             ArgumentParser.parse_args(parser, words)  # ParlAI's own parser would download missing models
     except SystemExit:
@@ -118,7 +118,7 @@ def _refused_by_parlai(name: str, words: list[str]) -> str:
 
 
 @contextlib.contextmanager
-def _as_command(name: str, words: Sequence[str]) -> Iterator[None]:
+def _patching_argv(name: str, words: Sequence[str]) -> Iterator[None]:
     """Set sys.argv, where ParlAI looks for some flags."""
     before, sys.argv = sys.argv, ["parlai", name, *words]
     try:

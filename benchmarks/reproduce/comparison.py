@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.reproduce.page import Head, grid, measured
+from benchmarks.reproduce.page import Head, format_grid, read_measured
 from benchmarks.reproduce.results import RESULTS
 from benchmarks.reproduce.scales import Scale
 from benchmarks.reproduce.tables import Row, Table
 
 
-def compared(table: Table, scale: Scale, rows: Sequence[Row], results: Path) -> Iterator[str]:
+def iter_compared(table: Table, scale: Scale, rows: Sequence[Row], results: Path) -> Iterator[str]:
     """Yield the lines of a Markdown table of these rows: the columns with a number in `results`; no lines without any.
 
     Raises:
         ConfigError, InputError: a result is invalid; the message names the file.
     """
-    here = measured(table, scale, results)
-    published = measured(table, scale, RESULTS)
+    here = read_measured(table, scale, results)
+    published = read_measured(table, scale, RESULTS)
     names, heads = [], list[Head]()
     for number, column in enumerate(table.columns):
         cells = [(row.name, column.title) for row in rows]
@@ -34,4 +34,6 @@ def compared(table: Table, scale: Scale, rows: Sequence[Row], results: Path) -> 
         heads.append((column, here))
     if heads:
         yield from ("", f"{table.name}: {table.title}", "")
-        yield from grid(table, [row for row in rows if any(row.name == name for name, _ in here.values)], heads, names)
+        yield from format_grid(
+            table, [row for row in rows if any(row.name == name for name, _ in here.values)], heads, names
+        )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyencoder.data.readers import records
+from polyencoder.data.readers import iter_records
 from polyencoder.storage.files import atomic_write
 
 FILES = (
@@ -36,26 +36,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     flags = parser.parse_args(arguments)
     draw = random.Random(0)
-    dialogues = sorted(set(_dialogues(flags.datapath)))
+    dialogues = sorted(set(_iter_dialogues(flags.datapath)))
     draw.shuffle(dialogues)
     held_out = max(1, round(HELD_OUT * len(dialogues)))
-    train = [pair for turns in dialogues[held_out:] for pair in _pairs(turns)]
+    train = [pair for turns in dialogues[held_out:] for pair in _iter_pairs(turns)]
     draw.shuffle(train)
-    valid = [pair for turns in dialogues[:held_out] for pair in _pairs(turns)]
+    valid = [pair for turns in dialogues[:held_out] for pair in _iter_pairs(turns)]
     for name, pairs in {"valid": valid, "test": valid, "some": train[:SOME], "train": train}.items():
         _write(flags.out / f"{name}.jsonl", pairs)
     print(json.dumps({"train": len(train), "valid": len(valid)}))
 
 
-def _dialogues(datapath: Path) -> Iterator[tuple[str, ...]]:
+def _iter_dialogues(datapath: Path) -> Iterator[tuple[str, ...]]:
     for file in FILES:
-        for _, record in records(datapath / file):
+        for _, record in iter_records(datapath / file):
             turns = tuple(" ".join(turn.split()) for turn in record["turns"])
             if len(turns := tuple(turn for turn in turns if turn)) > 1:
                 yield turns
 
 
-def _pairs(turns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _iter_pairs(turns: Sequence[str]) -> Iterator[dict[str, Any]]:
     for i in range(1, len(turns)):
         yield {"context": list(turns[max(0, i - TURNS) : i]), "response": turns[i]}
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import filelock
 
-from benchmarks.reproduce.reports import numbers, training_amount
-from benchmarks.reproduce.results import Result, TrainingAmount, machine_and_versions
+from benchmarks.reproduce.reports import read_numbers, read_training_amount
+from benchmarks.reproduce.results import Result, TrainingAmount, describe_environment
 from benchmarks.reproduce.runs import PROCESSES, TORCHRUN, Places, ReproductionRun, Step
 from polyencoder.errors import PolyencoderError
 from polyencoder.storage.files import write_text
@@ -74,14 +74,14 @@ def execute(run: ReproductionRun, *, scale: str, seed: int, places: Places, dead
         StepFailed: a command failed.
         PolyencoderError: its report cannot be read, or its folder belongs to a run with other commands.
     """
-    with _locked(places.folder(run.name, seed)):
-        return _result(run, scale=scale, seed=seed, places=places, deadline=deadline)
+    with _locked(places.get_folder(run.name, seed)):
+        return _build_result(run, scale=scale, seed=seed, places=places, deadline=deadline)
 
 
-def finished(run: ReproductionRun, seed: int, *, places: Places) -> bool:
+def is_finished(run: ReproductionRun, seed: int, *, places: Places) -> bool:
     """Whether all steps of a seed are done."""
     try:
-        progress = _progress(places.folder(run.name, seed), run)
+        progress = _read_progress(places.get_folder(run.name, seed), run)
     except PolyencoderError:  # of other commands; `execute` reports it
         return False
     return all(step.name in progress.done for step in run.steps)
@@ -98,23 +98,23 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _result(run: ReproductionRun, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
-    progress = _progress(places.folder(run.name, seed), run)
+def _build_result(run: ReproductionRun, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
+    progress = _read_progress(places.get_folder(run.name, seed), run)
     progress.pieces += 1
     progress.save()  # before a command writes anything, so that the folder's files belong to these commands
     amount = TrainingAmount()
     for step in run.steps:
         if step.name not in progress.done:
-            values = _one(step, run=run, seed=seed, places=places, deadline=deadline, progress=progress)
+            values = _run_step(step, run=run, seed=seed, places=places, deadline=deadline, progress=progress)
             progress.done[step.name] = values
             progress.save()
         if "training" in step.read:
-            amount = _training_amount(step, run=run, seed=seed, places=places)
+            amount = _read_training_amount(step, run=run, seed=seed, places=places)
             progress.done[step.name] |= {"hours": progress.seconds[step.name] / 3600}
         if "amount" in step.read:
             values = progress.done[step.name]
             amount = TrainingAmount(int(values["updates"]), int(values["examples"]), progress.seconds[step.name])
-    machine, versions = machine_and_versions()
+    machine, versions = describe_environment()
     return Result(
         scale=scale,
         run=run.name,
@@ -128,16 +128,16 @@ def _result(run: ReproductionRun, *, scale: str, seed: int, places: Places, dead
         pieces=progress.pieces,
         machine=machine,
         versions=versions,
-        places={name: _published(places.named[name]) for name in run.models},
+        places={name: _cut_path(places.named[name]) for name in run.models},
     )
 
 
-def _published(path: str) -> str:
+def _cut_path(path: str) -> str:
     """A place as results name it: of a path on this machine its last part."""
     return Path(path).name if os.path.isabs(os.path.expanduser(path)) else path
 
 
-def _progress(folder: Path, run: ReproductionRun) -> _SeedProgress:
+def _read_progress(folder: Path, run: ReproductionRun) -> _SeedProgress:
     path = folder / PROGRESS
     if not path.exists():
         return _SeedProgress(path, commands=run.commands)
@@ -149,14 +149,14 @@ def _progress(folder: Path, run: ReproductionRun) -> _SeedProgress:
     return progress
 
 
-def _one(
+def _run_step(
     step: Step, *, run: ReproductionRun, seed: int, places: Places, deadline: float | None, progress: _SeedProgress
 ) -> dict[str, float]:
     """Run one step and read its numbers."""
-    folder = places.folder(run.name, seed)
+    folder = places.get_folder(run.name, seed)
     where = f"{run.name}, seed {seed}, {step.name}"
     output, log = folder / f"{step.name}.out", folder / f"{step.name}.log"
-    command = _runnable(places.command(step, run=run.name, seed=seed))
+    command = _resolve_program(places.build_command(step, run=run.name, seed=seed))
     start = time.monotonic()
     try:
         code = _wait(command, output=output, log=log, deadline=deadline)
@@ -166,12 +166,12 @@ def _one(
     printed = output.read_text(encoding="utf-8", errors="replace")
     if code:
         complaints = log.read_text(encoding="utf-8", errors="replace")
-        raise StepFailed(f"{where}: {_failure(code, complaints, printed)} (all of it: {log}, {output})")
-    read = {name: _filled(value, places, run.name, seed) for name, value in step.read.items()}
-    return numbers(read, printed=printed, where=where)
+        raise StepFailed(f"{where}: {_explain_failure(code, complaints, printed)} (all of it: {log}, {output})")
+    read = {name: _fill(value, places, run.name, seed) for name, value in step.read.items()}
+    return read_numbers(read, printed=printed, where=where)
 
 
-def _failure(code: int, complaints: str, printed: str) -> str:
+def _explain_failure(code: int, complaints: str, printed: str) -> str:
     """Why a command failed: the signal that ended it, else its last error line."""
     if code < 0:
         memory = ", as a system out of memory does" if -code == signal.SIGKILL else ""
@@ -182,19 +182,19 @@ def _failure(code: int, complaints: str, printed: str) -> str:
     return (ours or lines)[-1]
 
 
-def _filled(value: Any, places: Places, run: str, seed: int) -> Any:
-    return places.filled(value, run=run, seed=seed) if isinstance(value, str) and "{folder" in value else value
+def _fill(value: Any, places: Places, run: str, seed: int) -> Any:
+    return places.fill(value, run=run, seed=seed) if isinstance(value, str) and "{folder" in value else value
 
 
-def _training_amount(step: Step, *, run: ReproductionRun, seed: int, places: Places) -> TrainingAmount:
+def _read_training_amount(step: Step, *, run: ReproductionRun, seed: int, places: Places) -> TrainingAmount:
     words = list(step.command)
     batch = int(words[words.index("--batchsize") + 1])
     if words[: len(TORCHRUN)] == list(TORCHRUN):
         batch *= int(places.named[PROCESSES])
-    return training_amount(places.folder(run.name, seed) / str(step.read["training"]), batch=batch)
+    return read_training_amount(places.get_folder(run.name, seed) / str(step.read["training"]), batch=batch)
 
 
-def _runnable(command: list[str]) -> list[str]:
+def _resolve_program(command: list[str]) -> list[str]:
     """The command with the programs of this Python environment, whatever the PATH says."""
     program, *rest = command
     if program == "python":

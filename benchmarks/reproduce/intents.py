@@ -91,8 +91,8 @@ class Head(nn.Module):
         sizes = [vectors.size(1), *[config.hidden_size] * config.hidden_layers]
         layers: list[nn.Module] = []
         for before, after in pairwise(sizes):
-            layers += [nn.Dropout(config.dropout), _linear(before, after), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, _linear(sizes[-1], num_labels))
+            layers += [nn.Dropout(config.dropout), _build_linear(before, after), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, _build_linear(sizes[-1], num_labels))
 
     def forward(self, vectors: Tensor) -> Tensor:
         """[texts, dim] -> logits [texts, labels]."""
@@ -100,7 +100,7 @@ class Head(nn.Module):
         return logits
 
 
-def _linear(inputs: int, outputs: int) -> nn.Linear:
+def _build_linear(inputs: int, outputs: int) -> nn.Linear:
     layer = nn.Linear(inputs, outputs)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -194,7 +194,7 @@ def run(flags: argparse.Namespace) -> dict[str, object]:
         numbers = list(range(len(train)))
         if flags.per_intent:
             numbers, _ = draw_per_label([label for _, label in train], lambda _: flags.per_intent, seed=seed)
-        held_out, used = draw_per_label([train[number][1] for number in numbers], _tenth, seed=seed)
+        held_out, used = draw_per_label([train[number][1] for number in numbers], _compute_tenth, seed=seed)
         parts = [torch.tensor([numbers[i] for i in part]) for part in (used, held_out)]
         return Vectors(data.vectors[parts[0]], labels[parts[0]]), Vectors(data.vectors[parts[1]], labels[parts[1]])
 
@@ -214,8 +214,8 @@ def run(flags: argparse.Namespace) -> dict[str, object]:
         "test_texts": len(test),
         "head": asdict(config),
         "settings": training._asdict() | {"learning_rate": RATES[config.optimizer]},
-        "valid": _mean([valid.accuracy for _, valid in results]),
-        "test": _mean([score(head, tested).accuracy for head, _ in results]),
+        "valid": _average([valid.accuracy for _, valid in results]),
+        "test": _average([score(head, tested).accuracy for head, _ in results]),
     }
 
 
@@ -226,12 +226,12 @@ def read_csv(path: Path) -> Iterator[tuple[str, str]]:
             yield " ".join(row["text"].split()), row["category"].strip()
 
 
-def _tenth(count: int) -> int:
+def _compute_tenth(count: int) -> int:
     """How many of a label's texts are held out; one at least, and one at least is kept."""
     return min(max(math.floor(0.1 * count + 0.5), 1), count - 1)
 
 
-def _mean(values: list[float]) -> dict[str, float]:
+def _average(values: list[float]) -> dict[str, float]:
     return {"accuracy": statistics.mean(values), "deviation": statistics.stdev(values) if len(values) > 1 else 0.0}
 
 

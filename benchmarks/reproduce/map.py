@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.data.pairs import examples_to_rank, read_all_pairs, read_responses
+from polyencoder.data.pairs import add_sampled_candidates, read_all_pairs, read_responses
 from polyencoder.evaluation.examples import tally_scores
 from polyencoder.evaluation.metrics import ranks
 from polyencoder.ranker import Ranker
@@ -42,7 +42,7 @@ class PairVectors(NamedTuple):
     def take(self, rows: Tensor) -> PairVectors:
         return PairVectors(self.contexts[rows], self.responses[rows], self.texts[rows])
 
-    def scores(self, matrix: Tensor) -> Tensor:
+    def score(self, matrix: Tensor) -> Tensor:
         """Scores of each context with each response, [pairs, pairs]; -inf for another pair's equal response."""
         same = self.texts.unsqueeze(0) == self.texts.unsqueeze(1)
         same.fill_diagonal_(False)
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     matrix, recall = fit_map(train, rest, max_epochs=flags.max_epochs)
     tested = list(read_all_pairs(flags.test))
     sampler = NegativeSampler(read_responses(tested), count=EVAL_CANDIDATES - 1, seed=SEED, source=flags.test)
-    examples = examples_to_rank(tested, sampler)
+    examples = add_sampled_candidates(tested, sampler)
     print(json.dumps({"held_out": recall, **evaluate_map(ranker, examples, matrix)}))
 
 
@@ -80,21 +80,21 @@ def encode_pairs(ranker: Ranker, pairs: Sequence[Example]) -> PairVectors:
 def fit_map(train: PairVectors, held_out: PairVectors, *, max_epochs: int = MAX_EPOCHS) -> tuple[Tensor, float]:
     """The best map [dim, dim] of the grid and its R@1 on the held-out pairs; the identity if no map is better."""
     identity = torch.eye(train.contexts.size(1))
-    best, best_recall = identity, recall_at_1(identity, held_out)
+    best, best_recall = identity, compute_recall_at_1(identity, held_out)
     for rate, regularizer in itertools.product(LEARNING_RATES, REGULARIZERS):
         weights, alpha = nn.Parameter(torch.zeros_like(identity)), nn.Parameter(torch.ones(()))
         optimizer = torch.optim.Adagrad([weights, alpha], lr=rate, initial_accumulator_value=0.1)
         generator = torch.Generator().manual_seed(SEED)
-        trial_recall, waited = recall_at_1(identity, held_out), 0
+        trial_recall, waited = compute_recall_at_1(identity, held_out), 0
         for _ in range(max_epochs):
             for rows in torch.randperm(len(train.texts), generator=generator).split(BATCH_SIZE):
-                scores = train.take(rows).scores(weights + alpha * identity)
+                scores = train.take(rows).score(weights + alpha * identity)
                 loss = softmax_loss(scores, torch.eye(len(rows)), smoothing=LABEL_SMOOTHING).mean()
                 optimizer.zero_grad()
                 (loss + regularizer / 2 * weights.square().sum()).backward()
                 optimizer.step()
             matrix = (weights + alpha * identity).detach()
-            recall = recall_at_1(matrix, held_out)
+            recall = compute_recall_at_1(matrix, held_out)
             waited = 0 if recall > trial_recall else waited + 1
             trial_recall = max(recall, trial_recall)
             if recall > best_recall:
@@ -105,11 +105,11 @@ def fit_map(train: PairVectors, held_out: PairVectors, *, max_epochs: int = MAX_
 
 
 @torch.no_grad()
-def recall_at_1(matrix: Tensor, pairs: PairVectors) -> float:
+def compute_recall_at_1(matrix: Tensor, pairs: PairVectors) -> float:
     """R@1 among the responses of 100 pairs; a rest of fewer, which are easier to rank, is left out."""
     size = min(EVAL_CANDIDATES, len(pairs.texts))
     groups = torch.arange(len(pairs.texts) // size * size).split(size)
-    firsts = [ranks(pairs.take(rows).scores(matrix), torch.arange(size)) == 1 for rows in groups]
+    firsts = [ranks(pairs.take(rows).score(matrix), torch.arange(size)) == 1 for rows in groups]
     return torch.cat(firsts).float().mean().item()
 
 

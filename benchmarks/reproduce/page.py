@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.reproduce.cells import get_cell, get_run, unavailable_reason
+from benchmarks.reproduce.cells import explain_unavailable, get_cell, get_run
 from benchmarks.reproduce.results import Result, read_results
 from benchmarks.reproduce.runs import ReproductionRun
-from benchmarks.reproduce.scales import Scale, read_scale, scale_names
-from benchmarks.reproduce.tables import UNITS, Cell, Column, Row, Table, read_table, table_names
+from benchmarks.reproduce.scales import Scale, list_scale_names, read_scale
+from benchmarks.reproduce.tables import UNITS, Cell, Column, Row, Table, list_table_names, read_table
 from benchmarks.reproduce.values import Value, compute_mean
 
 PAGE = Path(__file__).parents[2] / "docs/results.md"
@@ -63,18 +63,18 @@ Head = tuple[Column, Measured | None]
 """A column of the page: the paper's numbers (None), or a scale's."""
 
 
-def page(results: Path) -> str:
+def generate_page(results: Path) -> str:
     """Generate the whole page.
 
     Raises:
         ConfigError, InputError: a table or a stored result is invalid; the message names the file.
     """
-    scales = [read_scale(name) for name in scale_names()]
+    scales = [read_scale(name) for name in list_scale_names()]
     lines = [_HEAD.format(scales="\n".join(_ABOUT.format(scale=scale) for scale in scales))]
-    for name in table_names():
+    for name in list_table_names():
         table = read_table(name)
-        here = [measured(table, scale, results) for scale in scales]
-        lines += _section(table, here)
+        here = [read_measured(table, scale, results) for scale in scales]
+        lines += _format_section(table, here)
         if table.picture and (PICTURES / f"{name}.svg").exists():
             lines.append(f"\n![{table.picture.caption}]({PICTURES.name}/{name}.svg)")
     lines += ["", "## Left out", ""]
@@ -82,16 +82,16 @@ def page(results: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def measured(table: Table, scale: Scale, results: Path) -> Measured:
+def read_measured(table: Table, scale: Scale, results: Path) -> Measured:
     """Read the stored results of a table's cells at a scale."""
     results_of: dict[str, list[Result]] = {}
     values: dict[tuple[str, str], Value] = {}
     inputs: dict[str, list[str]] = {}
-    rows = [row for row in table.rows if row.at(scale.name)]
+    rows = [row for row in table.rows if row.is_at(scale.name)]
     for row in rows:
         for column in () if row.only else table.columns:  # also those where the paper has no number
             cell = get_cell(scale, table, row, column)
-            if unavailable_reason(scale, cell):
+            if explain_unavailable(scale, cell):
                 continue
             run = get_run(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
             stored = results_of.setdefault(run.name, read_results(results, scale.name, run))
@@ -101,12 +101,12 @@ def measured(table: Table, scale: Scale, results: Path) -> Measured:
             if numbers:
                 values[row.name, column.title] = replace(compute_mean(numbers, digits=column.digits), inferred=inferred)
                 if cell.model and not cell.run:
-                    titles = inputs.setdefault(_inputs(scale, cell, run), [])
+                    titles = inputs.setdefault(_describe_inputs(scale, cell, run), [])
                     titles += [] if row.title in titles else [row.title]
     return Measured(scale, values, {name: kept for name, kept in results_of.items() if kept}, inputs)
 
 
-def _inputs(scale: Scale, cell: Cell, run: ReproductionRun) -> str:
+def _describe_inputs(scale: Scale, cell: Cell, run: ReproductionRun) -> str:
     """The encoder that a run starts from, and what it reads."""
     flags = dict(pairwise(run.steps[0].command))
     text, label = flags["--text-truncate"], flags["--label-truncate"]
@@ -115,45 +115,45 @@ def _inputs(scale: Scale, cell: Cell, run: ReproductionRun) -> str:
     return f"{scale.starts[cell.start].title}, {text} + {label} tokens{between}"
 
 
-def grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str]) -> Iterator[str]:
+def format_grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str]) -> Iterator[str]:
     """Yield the lines of a Markdown table of these rows and columns; `names` are the headings."""
-    yield _line(["", *names])
-    yield _line(["---"] * (len(names) + 1))
+    yield _format_line(["", *names])
+    yield _format_line(["---"] * (len(names) + 1))
     group = None
     for row in rows:
         if row.group and row.group != group and len({one.group for one in rows}) > 1:
-            yield _line([f"**{row.group}**", *[""] * len(names)])
+            yield _format_line([f"**{row.group}**", *[""] * len(names)])
         group = row.group
-        yield _line([row.title, *(_shown(table, row, column, one) for column, one in heads)])
+        yield _format_line([row.title, *(_format_cell(table, row, column, one) for column, one in heads)])
 
 
-def _section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
+def _format_section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
     with_numbers = [one for one in all_measured if one.values]
     yield f"\n## {table.name}: {table.title}\n"
     yield f"{table.source}.\n"
     heads: list[Head] = []
     for column in table.columns:
-        if any(value for row in table.rows for value in _paper(table, row, column)):
+        if any(value for row in table.rows for value in _list_paper_values(table, row, column)):
             heads.append((column, None))
         heads += [(column, one) for one in with_numbers if any(title == column.title for _, title in one.values)]
     names = [f"{column.title}, {f'here, {one.scale.name}' if one else 'paper'}" for column, one in heads]
     if not heads:  # no number at all yet
         heads, names = [(column, None) for column in table.columns], [column.title for column in table.columns]
-    yield from grid(table, table.rows, heads, names)
-    notes = [*table.notes, *_left_out_rows(table)]
+    yield from format_grid(table, table.rows, heads, names)
+    notes = [*table.notes, *_format_left_out(table)]
     for numbers in with_numbers:
         scale = numbers.scale  # which may have other tasks in the place of the table's
         parts = [scale.tasks[name].note for name in scale.tables.get(table.name, {}).values()]
         for inputs, titles in numbers.inputs.items():
             parts.append(inputs + (f" ({'; '.join(titles)})" if len(numbers.inputs) > 1 else ""))
-        notes.append(f"{scale.name}: {'. '.join([*parts, _how(numbers)])}.")
+        notes.append(f"{scale.name}: {'. '.join([*parts, _describe_measurement(numbers)])}.")
     if notes:
         yield ""
     for note in notes:
         yield f"- {note}"
 
 
-def _left_out_rows(table: Table) -> Iterator[str]:
+def _format_left_out(table: Table) -> Iterator[str]:
     """The rows that cannot be measured, by their reasons."""
     titles: dict[str, list[str]] = {}
     for row in table.rows:
@@ -163,14 +163,14 @@ def _left_out_rows(table: Table) -> Iterator[str]:
         yield f"{', '.join(names)}: {reason}."
 
 
-def _paper(table: Table, row: Row, column: Column) -> list[Value]:
+def _list_paper_values(table: Table, row: Row, column: Column) -> list[Value]:
     value = row.paper[table.columns.index(column)]
     return [value] if value else []
 
 
-def _shown(table: Table, row: Row, column: Column, here: Measured | None) -> str:
+def _format_cell(table: Table, row: Row, column: Column, here: Measured | None) -> str:
     """A cell, as Markdown."""
-    paper = next(iter(_paper(table, row, column)), None)
+    paper = next(iter(_list_paper_values(table, row, column)), None)
     if here is None:
         return str(paper) if paper else ""
     value = here.values.get((row.name, column.title))
@@ -180,31 +180,31 @@ def _shown(table: Table, row: Row, column: Column, here: Measured | None) -> str
     if column.unit not in COUNTED:
         shown += f" ({value.count})"
     if here.scale.name == "paper" and paper:
-        shown += ", the same" if value.near(paper, tolerance=table.tolerance) else ", **not the same**"
+        shown += ", the same" if value.is_near(paper, tolerance=table.tolerance) else ", **not the same**"
     return shown
 
 
-def _how(numbers: Measured) -> str:
+def _describe_measurement(numbers: Measured) -> str:
     """Where, when and in how many hours the numbers of a table were measured."""
     results = [result for kept in numbers.results.values() for result in kept]
     dates = sorted({result.date for result in results})
-    machines = sorted({_short(f"{result.machine.get('gpu') or result.machine.get('cpu')}") for result in results})
+    machines = sorted({_shorten(f"{result.machine.get('gpu') or result.machine.get('cpu')}") for result in results})
     threads = sorted({int(result.machine.get("threads", 0)) for result in results})
     hours = [sum(result.seconds.values()) / 3600 for result in results]
     where = f"{' and '.join(machines)}, {' or '.join(map(str, threads))} thread{'s' * (threads != [1])}"
-    return f"{where}, {_span(dates)}; {_runs(len(results), statistics.median(hours))}"
+    return f"{where}, {_format_span(dates)}; {_format_runs(len(results), statistics.median(hours))}"
 
 
-def _short(machine: str) -> str:
+def _shorten(machine: str) -> str:
     return machine.replace("(R)", "").removesuffix(" Processor")
 
 
-def _span(sorted_: Sequence[str]) -> str:
+def _format_span(sorted_: Sequence[str]) -> str:
     """`first to last`, or the value if both are equal."""
     return sorted_[0] if sorted_[0] == sorted_[-1] else f"{sorted_[0]} to {sorted_[-1]}"
 
 
-def _runs(count: int, hours: float) -> str:
+def _format_runs(count: int, hours: float) -> str:
     if hours >= 1:
         duration = f"{hours:.1f} hours"
     else:
@@ -212,5 +212,5 @@ def _runs(count: int, hours: float) -> str:
     return f"1 run, {duration}" if count == 1 else f"{count} runs, median {duration}"
 
 
-def _line(cells: Sequence[str]) -> str:
+def _format_line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"

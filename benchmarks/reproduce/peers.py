@@ -29,8 +29,8 @@ import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from benchmarks.agents import CONVAI2, open_teacher
-from benchmarks.common import peer_module
-from benchmarks.ranking_peer import TOKENS, PyLate, multi_vector_encoder
+from benchmarks.common import import_peer
+from benchmarks.ranking_peer import TOKENS, PyLate, load_multi_vector_encoder
 from polyencoder.evaluation.metrics import Tally, of_example, ranks
 
 SCALE = 20.0  # of cosines, its default
@@ -65,7 +65,7 @@ def _run(flags: argparse.Namespace) -> dict[str, float]:
     """Train, or resume, and evaluate."""
     peer = import_module("sentence_transformers")
     torch.manual_seed(flags.seed)
-    examples = list(islice(_examples(flags.datapath, "train", seed=flags.seed), flags.examples))
+    examples = list(islice(_read_examples(flags.datapath, "train", seed=flags.seed), flags.examples))
     updates = math.ceil(len(examples) / flags.batch_size)
     model, train, score = MAKERS[flags.kind](peer, flags, examples)
     args: dict[str, Any] = {
@@ -83,10 +83,10 @@ def _run(flags: argparse.Namespace) -> dict[str, float]:
         "report_to": [],
         "disable_tqdm": True,
     }
-    train(args).train(resume_from_checkpoint=last_checkpoint(flags.out))
+    train(args).train(resume_from_checkpoint=find_last_checkpoint(flags.out))
     tally = Tally()
     model.eval()
-    evaluated = list(islice(_examples(flags.datapath, "valid", seed=0), flags.evaluated))
+    evaluated = list(islice(_read_examples(flags.datapath, "valid", seed=0), flags.evaluated))
     for (_, label, candidates), predicted in zip(evaluated, score(evaluated), strict=True):
         scores, right = predicted.float().cpu()[None], torch.tensor([candidates.index(label)])
         loss = float(torch.nn.functional.cross_entropy(scores, right))
@@ -94,7 +94,7 @@ def _run(flags: argparse.Namespace) -> dict[str, float]:
     return {"updates": updates, "examples": updates * flags.batch_size, **tally.report()}
 
 
-def last_checkpoint(folder: Path) -> str | None:
+def find_last_checkpoint(folder: Path) -> str | None:
     """The newest complete checkpoint; a kill while saving leaves an incomplete one.
 
     transformers' trainer writes `trainer_state.json` last.
@@ -111,7 +111,7 @@ Parts = tuple[Any, Callable[[dict[str, Any]], Any], Score]
 """A model, a function from arguments to its trainer, and one that scores."""
 
 
-def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
+def _build_bi(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
     losses, datasets = import_module("sentence_transformers.sentence_transformer.losses"), import_module("datasets")
     model = peer.SentenceTransformer(flags.backbone)
     model.max_seq_length = TOKENS
@@ -139,11 +139,11 @@ def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Pa
     return model, train, score
 
 
-def _late(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
+def _build_late(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
     """A ColBERT. It has a new projection of tokens to 128 dimensions, unless `--no-projection`."""
     package, datasets = import_module("sentence_transformers.multi_vector_encoder"), import_module("datasets")
     losses = import_module("sentence_transformers.multi_vector_encoder.losses")
-    model = multi_vector_encoder(flags.backbone, projected=not flags.no_projection, config=NO_DROPOUT)
+    model = load_multi_vector_encoder(flags.backbone, projected=not flags.no_projection, config=NO_DROPOUT)
     pairs = datasets.Dataset.from_list([{"query": text, "positive": label} for text, label, _ in examples])
 
     def train(args: dict[str, Any]) -> Any:
@@ -154,12 +154,12 @@ def _late(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> 
             loss=losses.CachedMultiVectorMultipleNegativesRankingLoss(model, mini_batch_size=CACHED),
         )
 
-    return model, train, _by_tokens(model, bf16=flags.bf16)
+    return model, train, _build_token_score(model, bf16=flags.bf16)
 
 
-def _pylate(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
+def _build_pylate(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
     """PyLate's ColBERT. It has a new projection of tokens to 128 dimensions."""
-    losses, utils = peer_module("pylate.losses"), peer_module("pylate.utils")
+    losses, utils = import_peer("pylate.losses"), import_peer("pylate.utils")
     encoder = PyLate(flags.backbone, config=NO_DROPOUT)
     pairs = import_module("datasets").Dataset.from_list(
         [{"query": text, "positive": label} for text, label, _ in examples]
@@ -174,10 +174,10 @@ def _pylate(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -
             data_collator=utils.ColBERTCollator(encoder.model.tokenize),
         )
 
-    return encoder.model, train, _by_tokens(encoder, bf16=flags.bf16)
+    return encoder.model, train, _build_token_score(encoder, bf16=flags.bf16)
 
 
-def _by_tokens(encoder: Any, *, bf16: bool) -> Score:
+def _build_token_score(encoder: Any, *, bf16: bool) -> Score:
     """Scores candidates by token vectors; each text is encoded once."""
     low = torch.autocast("cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16, enabled=bf16)
 
@@ -195,7 +195,7 @@ def _by_tokens(encoder: Any, *, bf16: bool) -> Score:
     return score
 
 
-def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
+def _build_cross(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
     cross, datasets = import_module("sentence_transformers.cross_encoder"), import_module("datasets")
     losses = import_module("sentence_transformers.cross_encoder.losses")
     model = cross.CrossEncoder(flags.backbone, num_labels=1, max_length=TOKENS, config_kwargs=NO_DROPOUT)
@@ -214,7 +214,7 @@ def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) ->
         examples_of_updates = {  # one example a pass, so that its pairs are about equally long
             "per_device_train_batch_size": flags.num_negatives + 1,
             "gradient_accumulation_steps": flags.batch_size,
-            "batch_sampler": _in_order,
+            "batch_sampler": _build_ordered_sampler,
         }
         return cross.CrossEncoderTrainer(
             model=model,
@@ -225,21 +225,21 @@ def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) ->
 
     def score(evaluated: Sequence[Example]) -> Sequence[torch.Tensor]:
         pairs = [(text, candidate) for text, _, candidates in evaluated for candidate in candidates]
-        scores = torch.as_tensor(model.predict(pairs, device=_processes(), show_progress_bar=True))
+        scores = torch.as_tensor(model.predict(pairs, device=_list_processes(), show_progress_bar=True))
         return scores.split([len(candidates) for _, _, candidates in evaluated])
 
     return model, train, score
 
 
 MAKERS: Mapping[str, Callable[[Any, argparse.Namespace, Sequence[Example]], Parts]] = {
-    "bi": _bi,
-    "late": _late,
-    "pylate": _pylate,
-    "cross": _cross,
+    "bi": _build_bi,
+    "late": _build_late,
+    "pylate": _build_pylate,
+    "cross": _build_cross,
 }
 
 
-def _processes() -> list[str] | None:
+def _list_processes() -> list[str] | None:
     """Devices for a pool of one process per thread, which is faster than threads; None for no pool."""
     threads = torch.get_num_threads()
     if torch.cuda.is_available() or threads == 1:
@@ -248,12 +248,12 @@ def _processes() -> list[str] | None:
     return ["cpu"] * threads
 
 
-def _in_order(dataset: Any, batch_size: int, drop_last: bool, **_: Any) -> BatchSampler:
+def _build_ordered_sampler(dataset: Any, batch_size: int, drop_last: bool, **_: Any) -> BatchSampler:
     """A sampler that keeps the order of rows, which are already shuffled by whole examples."""
     return BatchSampler(SequentialSampler(dataset), batch_size, drop_last)
 
 
-def _examples(datapath: str, datatype: str, *, seed: int) -> Iterator[Example]:
+def _read_examples(datapath: str, datatype: str, *, seed: int) -> Iterator[Example]:
     teacher = open_teacher(CONVAI2, datatype=datatype, mutators="flatten", datapath=datapath, teacher_seed=seed)
     for _ in range(teacher.num_examples()):
         message = teacher.act()

@@ -36,23 +36,23 @@ def draw(table: Table, all_measured: Sequence[Measured], times: Mapping[str, Tim
             number that the group's title begins with), `latency` (x: candidates) or `accuracy` (x: milliseconds to
             answer).
         all_measured: the measured numbers at each scale.
-        times: from `answer_times`.
+        times: from `collect_answer_times`.
         folder: where `TABLE.svg` is written.
     """
     if table.picture is None:
         return None
-    series = _series(table, _PAPER, _paper(table), times[_PAPER])
+    series = _collect_series(table, _PAPER, _collect_paper_values(table), times[_PAPER])
     for at_scale in all_measured:
-        series |= _series(table, f"here, {at_scale.scale.name}", at_scale.values, times[at_scale.scale.name])
+        series |= _collect_series(table, f"here, {at_scale.scale.name}", at_scale.values, times[at_scale.scale.name])
     shown = {name: points for name, points in series.items() if len(points) > 1}
     if not shown:
         return None
     path = folder / f"{table.name}.svg"
-    write_text(path, _svg(table, shown))
+    write_text(path, _render_svg(table, shown))
     return path
 
 
-def answer_times(paper: Table, peers: Table, all_measured: Sequence[Measured]) -> dict[str, Times]:
+def collect_answer_times(paper: Table, peers: Table, all_measured: Sequence[Measured]) -> dict[str, Times]:
     """Milliseconds to choose among 100,000 candidates on a CPU, by source and ranker.
 
     Args:
@@ -69,7 +69,7 @@ def answer_times(paper: Table, peers: Table, all_measured: Sequence[Measured]) -
     return times
 
 
-def _paper(table: Table) -> dict[tuple[str, str], Value]:
+def _collect_paper_values(table: Table) -> dict[tuple[str, str], Value]:
     return {
         (row.name, column.title): value
         for row in table.rows
@@ -78,33 +78,38 @@ def _paper(table: Table) -> dict[tuple[str, str], Value]:
     }
 
 
-def _series(table: Table, name: str, values: Mapping[tuple[str, str], Value], times: Times) -> dict[str, list[Point]]:
+def _collect_series(
+    table: Table, name: str, values: Mapping[tuple[str, str], Value], times: Times
+) -> dict[str, list[Point]]:
     """The series of a source: one; in `accuracy`, of ours, one for each group, since row titles recur."""
     assert table.picture is not None
     if table.picture.kind != "accuracy" or name == _PAPER:
-        return {name: _points(table, table.rows, values, times)}
+        return {name: _collect_points(table, table.rows, values, times)}
     groups: dict[str, list[Row]] = {}
     for row in table.rows:
         groups.setdefault(row.group, []).append(row)
     return {
-        f"{name}: {group[:1].lower()}{group[1:]}": _points(table, rows, values, times) for group, rows in groups.items()
+        f"{name}: {group[:1].lower()}{group[1:]}": _collect_points(table, rows, values, times)
+        for group, rows in groups.items()
     }
 
 
-def _points(table: Table, rows: Sequence[Row], values: Mapping[tuple[str, str], Value], times: Times) -> list[Point]:
+def _collect_points(
+    table: Table, rows: Sequence[Row], values: Mapping[tuple[str, str], Value], times: Times
+) -> list[Point]:
     """The points of a picture; all kinds but `latency` use the first column only."""
     assert table.picture is not None
     points: list[Point] = []
     for row in rows:
         for column in table.columns:
             value = values.get((row.name, column.title))
-            position = _place(table, row, column, times)
+            position = _locate(table, row, column, times)
             if value is not None and position is not None and not value.inferred:
                 points.append((row.title, position, value))
     return points
 
 
-def _place(table: Table, row: Row, column: Column, times: Times) -> float | None:
+def _locate(table: Table, row: Row, column: Column, times: Times) -> float | None:
     kind = table.picture.kind if table.picture else ""
     if kind == "latency":
         for count in (column.title.removesuffix(", CPU"), column.title.removeprefix("ms, ")):
@@ -120,7 +125,7 @@ def _place(table: Table, row: Row, column: Column, times: Times) -> float | None
     return times.get(str(row.cell.get("model", "")))
 
 
-def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
+def _render_svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
     """Render the picture without date and random ids, so that only numbers change it."""
     assert table.picture is not None
     matplotlib: Any = require("matplotlib", extra="plot")

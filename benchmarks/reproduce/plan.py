@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from benchmarks.reproduce.cells import get_cell, get_run, unavailable_reason
+from benchmarks.reproduce.cells import explain_unavailable, get_cell, get_run
 from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.scales import Scale
-from benchmarks.reproduce.tables import Row, Table, read_table, table_names
+from benchmarks.reproduce.tables import Row, Table, list_table_names, read_table
 from polyencoder.errors import ConfigError
 
 
@@ -28,9 +28,9 @@ def plan_runs(table: Table, scale: Scale, row: Row) -> list[Planned]:
     paper in a row with some, and for cells that cannot be measured.
     """
     runs: dict[str, Planned] = {}
-    for column in table.measured(row) if row.at(scale.name) else ():
+    for column in table.list_measured(row) if row.is_at(scale.name) else ():
         cell = get_cell(scale, table, row, column)
-        if unavailable_reason(scale, cell):
+        if explain_unavailable(scale, cell):
             continue
         run = get_run(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
         seeds = {**table.seeds, **cell.seeds}.get(scale.name, run.seeds) if run.trains else run.seeds
@@ -55,7 +55,7 @@ def plan(table: Table, scale: Scale, rows: Iterable[Row], *, seeds: int | None) 
 
     def add(run: ReproductionRun, wanted: int, asked_by: Sequence[str]) -> None:
         needs = {} if run.missing else run.needs  # a run that cannot be executed has no dependencies
-        runs = all_runs(scale) if needs else {}
+        runs = collect_runs(scale) if needs else {}
         if run.name in asked_by:
             raise ConfigError(f"{' needs '.join([*asked_by, run.name])}: the dependencies form a circle")
         for need, each in needs.items():
@@ -73,19 +73,19 @@ def plan(table: Table, scale: Scale, rows: Iterable[Row], *, seeds: int | None) 
 
 
 @cache
-def _tables() -> tuple[Table, ...]:
-    return tuple(read_table(name) for name in table_names())
+def _read_tables() -> tuple[Table, ...]:
+    return tuple(read_table(name) for name in list_table_names())
 
 
 @cache
-def all_runs(scale: Scale) -> Mapping[str, ReproductionRun]:
+def collect_runs(scale: Scale) -> Mapping[str, ReproductionRun]:
     """The runs of all tables at a scale, and those written out in its file.
 
     Raises:
         ConfigError: two different runs have the same name.
     """
     runs = dict(scale.runs)
-    for table in _tables():
+    for table in _read_tables():
         for row in table.rows:
             for item in plan_runs(table, scale, row):
                 if runs.setdefault(item.run.name, item.run) != item.run:

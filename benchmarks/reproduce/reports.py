@@ -13,7 +13,7 @@ from benchmarks.reproduce.results import TrainingAmount
 from polyencoder.errors import InputError
 
 
-def numbers(read: Mapping[str, Any], *, printed: str, where: str) -> dict[str, float]:
+def read_numbers(read: Mapping[str, Any], *, printed: str, where: str) -> dict[str, float]:
     """Read the numbers that a step's `read` asks for, by name.
 
     - `{report: FILE}`: from the report that ParlAI's `--report-filename` writes;
@@ -25,28 +25,28 @@ def numbers(read: Mapping[str, Any], *, printed: str, where: str) -> dict[str, f
         InputError: the report or the output does not have them.
     """
     if "report" in read:
-        report = _json(Path(read["report"]).read_text(encoding="utf-8"), where)["report"]
-        return dict(_flat(report))
+        report = _parse_json(Path(read["report"]).read_text(encoding="utf-8"), where)["report"]
+        return dict(_flatten(report))
     if "pattern" in read:
         matches = list(re.finditer(read["pattern"], printed))
         if not matches:
             raise InputError(f"{where}: its output has nothing like {read['pattern']}")
         return {name: float(text) for name, text in matches[-1].groupdict().items()}
     if "rows" in read:
-        rows = _json(_object(printed), where)["rows"]
+        rows = _parse_json(_find_object(printed), where)["rows"]
         keys = read["rows"]
         return {
             "/".join([*(str(row[key]) for key in keys), name]): number
             for row in rows
             if all(key in row for key in keys)
-            for name, number in _flat({k: v for k, v in row.items() if k not in keys})
+            for name, number in _flatten({k: v for k, v in row.items() if k not in keys})
         }
     if "json" in read:
-        return dict(_flat(_json(_object(printed), where)))
+        return dict(_flatten(_parse_json(_find_object(printed), where)))
     return {}
 
 
-def training_amount(model: Path, *, batch: int) -> TrainingAmount:
+def read_training_amount(model: Path, *, batch: int) -> TrainingAmount:
     """How much ParlAI's training loop trained the model, from its `.trainstats`.
 
     Raises:
@@ -61,12 +61,12 @@ def training_amount(model: Path, *, batch: int) -> TrainingAmount:
         raise InputError(f"{path}: does not say how many updates were made ({error})") from None
 
 
-def _object(printed: str) -> str:
+def _find_object(printed: str) -> str:
     start = printed.find("{") if printed.lstrip().startswith("{") else printed.rfind("\n{") + 1
     return printed[start:] if start >= 0 else ""
 
 
-def _json(text: str, where: str) -> dict[str, Any]:
+def _parse_json(text: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -76,9 +76,9 @@ def _json(text: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
+def _flatten(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
+            yield from _flatten(value, f"{before}{name}.")
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
             yield f"{before}{name}", float(value)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import machine
+from benchmarks.common import describe_machine
 from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.yaml_schema import parse_fields
 from polyencoder.errors import ConfigError, InputError
@@ -60,7 +60,7 @@ class Result:
     """The encoders that it started from, as named by the scale or `--set`; of an absolute path its last part."""
 
 
-def result_path(folder: Path, scale: str, run: str, seed: int) -> Path:
+def get_result_path(folder: Path, scale: str, run: str, seed: int) -> Path:
     """The path of a result below `folder`."""
     return folder / scale / run / f"seed-{seed}.json"
 
@@ -68,7 +68,7 @@ def result_path(folder: Path, scale: str, run: str, seed: int) -> Path:
 def write_result(folder: Path, result: Result, run: ReproductionRun) -> Path:
     """Write a result; ConfigError if it was trained on less than the run asks for."""
     _check_enough(result, run, where=f"{run.name}, seed {result.seed}")
-    path = result_path(folder, result.scale, result.run, result.seed)
+    path = get_result_path(folder, result.scale, result.run, result.seed)
     write_text(path, json.dumps(dataclasses.asdict(result), indent=2) + "\n")
     return path
 
@@ -81,7 +81,7 @@ def read_results(folder: Path, scale: str, run: ReproductionRun) -> list[Result]
         ConfigError: one was trained on less than the run asks for.
     """
     results = []
-    for path in sorted(result_path(folder, scale, run.name, 0).parent.glob("seed-*.json"), key=_seed_of):
+    for path in sorted(get_result_path(folder, scale, run.name, 0).parent.glob("seed-*.json"), key=_parse_seed):
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -100,15 +100,17 @@ def read_results(folder: Path, scale: str, run: ReproductionRun) -> list[Result]
     return results
 
 
-def machine_and_versions() -> tuple[dict[str, Any], dict[str, str]]:
+def describe_environment() -> tuple[dict[str, Any], dict[str, str]]:
     """The machine and the package versions, which numbers also depend on."""
     packages = {package: number for package in _PACKAGES if (number := get_version(package))}
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
-    hardware = {name: value for name, value in {**machine(), **gpu}.items() if name in _MACHINE and value is not None}
+    hardware = {
+        name: value for name, value in {**describe_machine(), **gpu}.items() if name in _MACHINE and value is not None
+    }
     return hardware, {"python": platform.python_version(), **packages}
 
 
-def _seed_of(path: Path) -> int:
+def _parse_seed(path: Path) -> int:
     number = path.stem.removeprefix("seed-")
     return int(number) if number.isdigit() else -1
 

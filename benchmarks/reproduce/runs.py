@@ -32,7 +32,7 @@ class Step:
     command: tuple[str, ...]
     """Its words, with placeholders such as {data}; rerun after a kill, it resumes."""
     read: Mapping[str, Any]
-    """The argument of `reports.numbers`."""
+    """The argument of `reports.read_numbers`."""
     smoke: tuple[str, ...] = ()
     """Words appended for a smoke test of {updates} updates."""
 
@@ -79,7 +79,7 @@ class ReproductionRun:
         """Whether it trains a model, so that results depend on the seed."""
         return bool(self.updates or self.examples)
 
-    def smoke(self) -> ReproductionRun:
+    def make_smoke_test(self) -> ReproductionRun:
         """A smoke test of the run: a few updates and examples; not a result."""
         steps = [replace(step, command=(*step.command, *step.smoke), smoke=()) for step in self.steps]
         return replace(self, steps=steps, updates=0, examples=0)
@@ -94,32 +94,32 @@ class Places:
     runs: Path
     """The folder of models and checkpoints, with a subfolder for each run and seed."""
 
-    def folder(self, run: str, seed: int) -> Path:
+    def get_folder(self, run: str, seed: int) -> Path:
         """The folder of one seed of a run."""
         return self.runs / run / f"seed-{seed}"
 
-    def filled(self, word: str, *, run: str, seed: int) -> str:
+    def fill(self, word: str, *, run: str, seed: int) -> str:
         """A command's word with all placeholders filled in.
 
         Raises:
             ConfigError: a placeholder is unknown, or a package is not installed.
         """
 
-        def value(match: re.Match[str]) -> str:
+        def get_value(match: re.Match[str]) -> str:
             name, of = match["name"], match["of"]
             if name == "model" and of:
-                return str(self.folder(of, seed) / "model")
+                return str(self.get_folder(of, seed) / "model")
             if name == "folder":  # of another run: data that does not depend on the seed
-                return str(self.folder(of, 0) if of else self.folder(run, seed))
+                return str(self.get_folder(of, 0) if of else self.get_folder(run, seed))
             if name == "seed":
                 return str(seed)
             if name not in self.named:
                 raise ConfigError(f"{word}: unknown placeholder {{{name}}}; set it with --set {name}=...")
-            return self.placeholder(name)
+            return self.get_placeholder(name)
 
-        return _PLACE.sub(value, word)
+        return _PLACE.sub(get_value, word)
 
-    def placeholder(self, name: str) -> str:
+    def get_placeholder(self, name: str) -> str:
         """The value of a placeholder; a folder for `package:NAME/FOLDER`."""
         value = self.named[name]
         if not value.startswith(PACKAGE):
@@ -132,6 +132,6 @@ class Places:
             )
         return str(Path(spec.submodule_search_locations[0]) / folder)
 
-    def command(self, step: Step, *, run: str, seed: int) -> list[str]:
+    def build_command(self, step: Step, *, run: str, seed: int) -> list[str]:
         """A step's words, with all placeholders filled in."""
-        return [self.filled(word, run=run, seed=seed) for word in step.command]
+        return [self.fill(word, run=run, seed=seed) for word in step.command]

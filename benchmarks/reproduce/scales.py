@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.reproduce.runs import ReproductionRun, Step
 from benchmarks.reproduce.yaml_schema import parse_fields
-from polyencoder.errors import ConfigError, did_you_mean
+from polyencoder.errors import ConfigError, suggest_similar
 from polyencoder.settings.base import read_yaml
 
 SCALES = Path(__file__).parent / "scales"
@@ -73,17 +73,17 @@ class Scale:
     """By table, replacements of tasks: fewer examples where a table has many rows."""
 
 
-def scale_names() -> list[str]:
+def list_scale_names() -> list[str]:
     """The names of all scales."""
     return sorted(path.stem for path in SCALES.glob("*.yaml"))
 
 
 def read_scale(name: str) -> Scale:
     """Read a scale; ConfigError or InputError if it does not exist or its file is invalid."""
-    if name not in scale_names():
-        raise ConfigError(f"there is no scale {name}{did_you_mean(name, scale_names())}", argument="scale")
+    if name not in list_scale_names():
+        raise ConfigError(f"there is no scale {name}{suggest_similar(name, list_scale_names())}", argument="scale")
     path = SCALES / f"{name}.yaml"
-    scale = parse_fields(Scale, _document(path), where=path.name, name=name)
+    scale = parse_fields(Scale, _read_document(path), where=path.name, name=name)
     kinds: dict[str, type] = {"tasks": Task, "starts": InitialWeights}
     parts: dict[str, Any] = {
         part: {
@@ -91,23 +91,23 @@ def read_scale(name: str) -> Scale:
         }
         for part, kind in kinds.items()
     }
-    runs = {key: _plain_run(key, of, where=f"{path.name}, runs, {key}") for key, of in scale.runs.items()}
+    runs = {key: _build_plain_run(key, of, where=f"{path.name}, runs, {key}") for key, of in scale.runs.items()}
     return replace(scale, runs=runs, **parts)
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _read_document(path: Path) -> dict[str, Any]:
     """The values of a scale's file, merged over the scale that it is `based_on`."""
     values = read_yaml(path)
     base = values.pop("based_on", None)
-    return values if base is None else _over(_document(SCALES / f"{base}.yaml"), values)
+    return values if base is None else _merge_over(_read_document(SCALES / f"{base}.yaml"), values)
 
 
-def _over(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_over(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Merge nested mappings; other values, including lists, are replaced."""
     merged = dict(base)
     for name, value in values.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-        merged[name] = _over(merged[name], value) if both else value
+        merged[name] = _merge_over(merged[name], value) if both else value
     return merged
 
 
@@ -119,7 +119,7 @@ class _PlainStep:
     smoke: str = ""
 
 
-def _plain_run(name: str, values: object, *, where: str) -> ReproductionRun:
+def _build_plain_run(name: str, values: object, *, where: str) -> ReproductionRun:
     """A run whose commands are written out in the scale's file."""
     run = parse_fields(ReproductionRun, values, where=where, name=name)
     steps = []

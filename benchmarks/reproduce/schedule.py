@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.reproduce import checks
-from benchmarks.reproduce.execution import OutOfTime, RunsElsewhere, execute, finished
+from benchmarks.reproduce.execution import OutOfTime, RunsElsewhere, execute, is_finished
 from benchmarks.reproduce.plan import Planned
-from benchmarks.reproduce.results import Result, result_path, write_result
+from benchmarks.reproduce.results import Result, get_result_path, write_result
 from benchmarks.reproduce.runs import Places, ReproductionRun
 from polyencoder.errors import PolyencoderError
 
@@ -39,17 +39,18 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
     left = [(one.run, seed) for seed in seeds for one in planned if seed < one.seeds]
     state = _State(left, scale=scale, places=places, out=out)
     for run, seed in left:
-        if state.over(run, seed):
+        if state.is_over(run, seed):
             print(
-                f"{run.name}, seed {seed}: its result is in {state.result(run, seed)}; to rerun it, give another --out"
+                f"{run.name}, seed {seed}: its result is in {state.get_result(run, seed)}; "
+                "to rerun it, give another --out"
             )
     failed = False
     while left:
         elsewhere: list[tuple[ReproductionRun, int]] = []
         for run, seed in left:
-            if state.over(run, seed):
+            if state.is_over(run, seed):
                 continue
-            missing = checks.missing(run, places)
+            missing = checks.find_missing(run, places)
             if lacks := [*missing, *(f"{need}, see there" for need in run.needs if need in lacking)]:
                 if run.name not in lacking:
                     print(f"{run.name}, seed {seed}: missing: {'; '.join(lacks)}", flush=True)
@@ -57,7 +58,7 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
                 failed |= bool(missing) and not run.missing
                 continue
             try:
-                _all_here(run, seed, elsewhere)
+                _check_all_here(run, seed, elsewhere)
                 result = execute(run, scale=scale, seed=seed, places=places, deadline=deadline)
                 where = f" -> {state.keep(result, run)}" if out else ""
             except RunsElsewhere:
@@ -70,7 +71,7 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
                 failed = True
                 lacking.add(run.name)
             else:
-                print(f"{run.name}, seed {seed}: {_short(result.metrics)}{where}", flush=True)
+                print(f"{run.name}, seed {seed}: {_format_metrics(result.metrics)}{where}", flush=True)
         if elsewhere == left:
             names = ", ".join(f"{run.name}, seed {seed}" for run, seed in left)
             print(f"another process is running, or waits for: {names}", flush=True)
@@ -95,24 +96,24 @@ class _State:
         self._scale, self._places, self._out = scale, places, out
         self._needed: set[tuple[str, int]] = set()  # by unfinished runs
         for run, seed in reversed(left):
-            if not (run.missing or self.over(run, seed)):
+            if not (run.missing or self.is_over(run, seed)):
                 self._needed |= _needs(run, seed)
 
-    def over(self, run: ReproductionRun, seed: int) -> bool:
+    def is_over(self, run: ReproductionRun, seed: int) -> bool:
         """Whether a seed's result exists and, if another run needs them, its models too."""
-        path = self.result(run, seed)
+        path = self.get_result(run, seed)
         if path is None or not path.exists():
             return False
-        return (run.name, seed) not in self._needed or finished(run, seed, places=self._places)
+        return (run.name, seed) not in self._needed or is_finished(run, seed, places=self._places)
 
-    def result(self, run: ReproductionRun, seed: int) -> Path | None:
+    def get_result(self, run: ReproductionRun, seed: int) -> Path | None:
         """The path of a seed's result, which may not exist yet."""
-        return self._out and result_path(self._out, self._scale, run.name, seed)
+        return self._out and get_result_path(self._out, self._scale, run.name, seed)
 
     def keep(self, result: Result, run: ReproductionRun) -> Path:
         """Write a result unless it exists; return its path."""
         assert self._out is not None
-        path = result_path(self._out, self._scale, run.name, result.seed)
+        path = get_result_path(self._out, self._scale, run.name, result.seed)
         return path if path.exists() else write_result(self._out, result, run)
 
 
@@ -120,12 +121,12 @@ def _needs(run: ReproductionRun, seed: int) -> set[tuple[str, int]]:
     return {(need, seed if each else 0) for need, each in run.needs.items()}
 
 
-def _all_here(run: ReproductionRun, seed: int, elsewhere: Sequence[tuple[ReproductionRun, int]]) -> None:
+def _check_all_here(run: ReproductionRun, seed: int, elsewhere: Sequence[tuple[ReproductionRun, int]]) -> None:
     """Raise RunsElsewhere if another process is executing a dependency."""
     if any((other.name, of) in _needs(run, seed) for other, of in elsewhere):
         raise RunsElsewhere
 
 
-def _short(metrics: Mapping[str, float]) -> str:
+def _format_metrics(metrics: Mapping[str, float]) -> str:
     shown = {name: value for name, value in metrics.items() if name.rpartition("/")[2].startswith(("R", "mrr"))}
     return "  ".join(f"{name} {value:.4g}" for name, value in (shown or metrics).items())

@@ -26,17 +26,17 @@ ROWS = 31_476 + 1_000  # of the embedding table
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--extra-contexts", type=int, default=0, help="10: the multi-context model")
-    print(json.dumps(sizes(parser.parse_args(arguments).extra_contexts)))
+    print(json.dumps(measure_sizes(parser.parse_args(arguments).extra_contexts)))
 
 
-def sizes(extra_contexts: int) -> dict[str, float]:
+def measure_sizes(extra_contexts: int) -> dict[str, float]:
     """Sizes of the paper's single-context model, or of one with `extra_contexts` earlier turns."""
     layout = convert_text(extra_contexts=extra_contexts)
     config = ConvertConfig(vocab_size=ROWS, multi_context=extra_contexts > 0)
     model = build_model(convert_ranker(config, layout)).eval()
     counts = {"embeddings": 0, "blocks": 0, "rest": 0}
     for name, parameter in model.named_parameters():
-        counts[_part(name)] += parameter.numel()
+        counts[_get_part(name)] += parameter.numel()
     words = count_words(["any words will do , nothing is read ."] * 2)
     tokenizer = learn_subwords(words, SubwordSettings(min_count=2))
     model.quantize()
@@ -48,7 +48,7 @@ def sizes(extra_contexts: int) -> dict[str, float]:
     return {**millions, "float32_mb": float32, "quantized_mb": quantized / 1e6}
 
 
-def _part(name: str) -> str:
+def _get_part(name: str) -> str:
     return "blocks" if "blocks." in name else "embeddings" if "embeddings.words" in name else "rest"
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reproduce.values import Value, read_value
-from benchmarks.reproduce.yaml_schema import non_empty_list, parse_fields
-from polyencoder.errors import ConfigError, did_you_mean
+from benchmarks.reproduce.yaml_schema import check_non_empty_list, parse_fields
+from polyencoder.errors import ConfigError, suggest_similar
 from polyencoder.settings.base import read_yaml
 
 TABLES = Path(__file__).parent / "tables"
@@ -68,7 +68,7 @@ class Row:
     scales: tuple[str, ...] = ()
     """The scales that have it; empty: all."""
 
-    def at(self, scale: str) -> bool:
+    def is_at(self, scale: str) -> bool:
         """Whether a scale has this row."""
         return not self.scales or scale in self.scales
 
@@ -99,7 +99,7 @@ class Table:
     """Number of seeds by scale, if not the scale's."""
     picture: Picture | None
 
-    def cell(self, row: Row, column: Column) -> Cell:
+    def get_cell(self, row: Row, column: Column) -> Cell:
         """The cell of a row and a column."""
         where = f"{self.name}, row {row.name}, {column.title}"
         both = {"flags", "metric", "inferred", "run"}
@@ -111,7 +111,7 @@ class Table:
             merged[name] = str(merged[name]).format_map({k: v for k, v in merged.items() if k not in both})
         return parse_fields(Cell, {k: v for k, v in merged.items() if k in Cell.__dataclass_fields__}, where=where)
 
-    def measured(self, row: Row) -> list[Column]:
+    def list_measured(self, row: Row) -> list[Column]:
         """The columns in which a row is run: those with a number of the paper, or all if the row has none."""
         if row.only:
             return []
@@ -119,23 +119,23 @@ class Table:
             return list(self.columns)
         return [column for column, value in zip(self.columns, row.paper, strict=True) if value]
 
-    def row(self, name: str) -> Row:
+    def get_row(self, name: str) -> Row:
         """The row of that name; ConfigError if it does not exist."""
         for row in self.rows:
             if row.name == name:
                 return row
         names = [row.name for row in self.rows]
-        raise ConfigError(f"{self.name} has no row {name}{did_you_mean(name, names)}", argument="row")
+        raise ConfigError(f"{self.name} has no row {name}{suggest_similar(name, names)}", argument="row")
 
 
-def table_names() -> list[str]:
+def list_table_names() -> list[str]:
     """The names of all tables: the poly-encoder paper's, ConveRT's, then this project's own."""
 
-    def sort_key(name: str) -> tuple[bool, str, int]:
+    def get_sort_key(name: str) -> tuple[bool, str, int]:
         kind, _, number = name.rpartition("-")
         return (not number.isdigit(), "" if kind == "poly" else kind, int(number) if number.isdigit() else 0)
 
-    return sorted((path.stem for path in TABLES.glob("*.yaml")), key=sort_key)
+    return sorted((path.stem for path in TABLES.glob("*.yaml")), key=get_sort_key)
 
 
 def read_table(name: str) -> Table:
@@ -144,11 +144,11 @@ def read_table(name: str) -> Table:
     Raises:
         ConfigError, InputError: it does not exist, or its file is invalid; the message says where.
     """
-    names = table_names()
+    names = list_table_names()
     if name not in names:
-        raise ConfigError(f"there is no table {name}{did_you_mean(name, names)}", argument="table")
+        raise ConfigError(f"there is no table {name}{suggest_similar(name, names)}", argument="table")
     path = TABLES / f"{name}.yaml"
-    return _table(name, parse_fields(_Document, read_yaml(path), where=path.name), where=path.name)
+    return _build_table(name, parse_fields(_Document, read_yaml(path), where=path.name), where=path.name)
 
 
 @dataclass(frozen=True)
@@ -166,29 +166,29 @@ class _Document:
     picture: dict[str, Any] | None = None
 
 
-def _table(name: str, document: _Document, *, where: str) -> Table:
+def _build_table(name: str, document: _Document, *, where: str) -> Table:
     columns = []
-    for number, values in enumerate(non_empty_list(document.columns, where=f"{where}, columns"), start=1):
-        title, cell = _titled(values, where=f"{where}, column {number}")
+    for number, values in enumerate(check_non_empty_list(document.columns, where=f"{where}, columns"), start=1):
+        title, cell = _split_title(values, where=f"{where}, column {number}")
         options = {"unit": cell.pop("unit", document.unit), "digits": cell.pop("digits", document.digits)}
         column = parse_fields(Column, {"title": title, "cell": cell, **options}, where=f"{where}, column {number}")
         if column.unit not in UNITS:
             raise ConfigError(
-                f"{where}, column {number}: unit {column.unit} is unknown{did_you_mean(column.unit, UNITS)}"
+                f"{where}, column {number}: unit {column.unit} is unknown{suggest_similar(column.unit, UNITS)}"
             )
         columns.append(column)
     rows: list[Row] = []
-    for number, group in enumerate(non_empty_list(document.groups, where=f"{where}, groups"), start=1):
+    for number, group in enumerate(check_non_empty_list(document.groups, where=f"{where}, groups"), start=1):
         at = f"{where}, group {number}"
-        title, cell = _titled(group, where=at)
-        for values in non_empty_list(cell.pop("rows", None), where=f"{at}, rows"):
-            rows.append(_row(values, group=title, cell=cell, columns=len(columns), where=at))
+        title, cell = _split_title(group, where=at)
+        for values in check_non_empty_list(cell.pop("rows", None), where=f"{at}, rows"):
+            rows.append(_build_row(values, group=title, cell=cell, columns=len(columns), where=at))
     names = [row.name for row in rows]
     for twice in {one for one in names if names.count(one) > 1}:
         raise ConfigError(f"{where}: two rows are called {twice}")
     picture = parse_fields(Picture, document.picture, where=f"{where}, picture") if document.picture else None
     if picture and picture.kind not in PICTURES:
-        raise ConfigError(f"{where}, picture: kind {picture.kind} is unknown{did_you_mean(picture.kind, PICTURES)}")
+        raise ConfigError(f"{where}, picture: kind {picture.kind} is unknown{suggest_similar(picture.kind, PICTURES)}")
     return Table(
         name=name,
         title=document.title,
@@ -202,8 +202,8 @@ def _table(name: str, document: _Document, *, where: str) -> Table:
     )
 
 
-def _row(values: object, *, group: str, cell: Mapping[str, Any], columns: int, where: str) -> Row:
-    title, fields = _titled(values, where=where)
+def _build_row(values: object, *, group: str, cell: Mapping[str, Any], columns: int, where: str) -> Row:
+    title, fields = _split_title(values, where=where)
     name = str(fields.pop("name", ""))
     where = f"{where}, row {name or title}"
     if not name:
@@ -223,7 +223,7 @@ def _row(values: object, *, group: str, cell: Mapping[str, Any], columns: int, w
     return Row(name=name, title=title, group=group, cell={**cell, **fields}, paper=paper, only=only, scales=scales)
 
 
-def _titled(values: object, *, where: str) -> tuple[str, dict[str, Any]]:
+def _split_title(values: object, *, where: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(values, dict) or not isinstance(values.get("title", ""), str):
         raise ConfigError(f"{where}: must be a mapping with a title")
     return values.get("title", ""), {name: value for name, value in values.items() if name != "title"}

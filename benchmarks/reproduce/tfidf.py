@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from benchmarks.agents import quiet_parlai
+from benchmarks.agents import import_quietly
 from polyencoder.data.example import Example
 from polyencoder.evaluation.tfidf import evaluate_tfidf
 
@@ -32,16 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flags = parser.parse_args(arguments)
     explicit_flags = {"datapath": flags.datapath, "selection_file": flags.selection_file}
     options = {name: value for name, value in explicit_flags.items() if value is not None}
-    training = _messages(flags.task, datatype="train:ordered:stream", **options)
+    training = _iter_messages(flags.task, datatype="train:ordered:stream", **options)
     labels = islice((label for message in training for label in message.get("labels") or ()), MAX_LABELS)
-    evaluated = islice(_messages(flags.task, datatype=flags.datatype, **options), flags.num_examples)
-    examples = [_example(message, whole=flags.whole_context) for message in evaluated]
+    evaluated = islice(_iter_messages(flags.task, datatype=flags.datatype, **options), flags.num_examples)
+    examples = [_build_example(message, whole=flags.whole_context) for message in evaluated]
     print(json.dumps({"examples": len(examples), **evaluate_tfidf(labels, examples)}))
 
 
-def _messages(task: str, **options: Any) -> Iterator[dict[str, Any]]:
+def _iter_messages(task: str, **options: Any) -> Iterator[dict[str, Any]]:
     """Yields the messages of an epoch, each with the turns of its conversation so far."""
-    quiet_parlai()
+    import_quietly()
     from parlai.core.params import ParlaiParser
     from parlai.core.teachers import create_task_agent_from_taskname
 
@@ -55,7 +55,7 @@ def _messages(task: str, **options: Any) -> Iterator[dict[str, Any]]:
         teacher.shutdown()
 
 
-def _example(message: dict[str, Any], *, whole: bool) -> Example:
+def _build_example(message: dict[str, Any], *, whole: bool) -> Example:
     text, (label, *_) = message["text"], message.get("labels") or message["eval_labels"]
     lines = [line for line in text.split("\n") if line.strip()]
     return Example([text if whole or not lines else lines[-1]], label, list(message["label_candidates"]))

@@ -33,7 +33,7 @@ class Value:
             shown += f" ± {self.deviation:.{self.digits}f}"
         return f"≈ {shown}" if self.inferred else shown
 
-    def near(self, other: Value, *, tolerance: float) -> bool:
+    def is_near(self, other: Value, *, tolerance: float) -> bool:
         """Whether both are equal within the tolerance plus half a unit of the other's last digit."""
         return abs(self.mean - other.mean) <= tolerance + 0.5 * 10**-other.digits
 

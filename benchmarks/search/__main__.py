@@ -32,11 +32,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.common import BACKBONE, argument_parser, minilm_folder, print_report, use_threads
+from benchmarks.common import BACKBONE, build_parser, find_minilm_folder, print_report, use_threads
 from benchmarks.search import answering, encoding, engines, indexed, memory, peers, scanning
 from benchmarks.search.systems import FORMULA
-from benchmarks.search.texts import MADE, made_candidates, made_contexts, read_candidates, read_contexts
-from benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
+from benchmarks.search.texts import MADE, make_candidates, make_contexts, read_candidates, read_contexts
+from benchmarks.search.vectors import DRAWN, GROWN, draw, draw_contexts, grow, store
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.vectors import Vectors
@@ -49,7 +49,7 @@ MILLION = 1_000_000  # rows, by which the summary names its numbers
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argument_parser(__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--datapath", type=Path, default=Path("../shared/data"), help="ParlAI's data folder")
     parser.add_argument("--model", help="a trained bi- or poly-encoder, as of Ranker.from_pretrained")
     parser.add_argument("--backbone", help=f"an encoder, where there is no model (default: the package {BACKBONE})")
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--contexts", type=int, default=100, help="that are answered, and over which recall is counted")
     parser.add_argument("--scanned", type=int, default=20, help="of these, how many all that is slow gets")
     parser.add_argument(
-        "--kinds", nargs="+", default=["hnsw", "ivf-flat"], type=_kind, help="of FAISS index, as for --faiss"
+        "--kinds", nargs="+", default=["hnsw", "ivf-flat"], type=_parse_kind, help="of FAISS index, as for --faiss"
     )
     parser.add_argument("--engines", nargs="+", default=["folder", "milvus"], choices=engines.ENGINES, help="engines")
     parser.add_argument("--postgres", help="engines: the address of a server with pgvector, postgres://...")
@@ -86,15 +86,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.quick:
         flags.rows, flags.real, flags.contexts = (max(1, n // 10) for n in (flags.rows, flags.real, flags.contexts))
     torch.manual_seed(0)
-    ranker = cache(lambda: _ranker(flags))
+    ranker = cache(lambda: _load_ranker(flags))
     measured = {
-        "encoding": _encoding,
-        "answering": _answering,
-        "peers": _peers,
+        "encoding": _measure_encoding,
+        "answering": _measure_answering,
+        "peers": _measure_peers,
         "scan": _scan,
-        "indexed": _indexed,
-        "memory": _memory,
-        "engines": _engines,
+        "indexed": _measure_indexed,
+        "memory": _measure_memory,
+        "engines": _measure_engines,
     }
     rows: list[dict[str, Any]] = []
     for case in flags.cases:
@@ -104,30 +104,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()} | {
         "grown": GROWN if flags.vectors or _has_encoder(flags) else DRAWN,
         "texts": MADE if flags.made_texts else None,
-        "note": note(flags.rows),
+        "note": format_note(flags.rows),
     }
-    report = {"benchmark": "search", "settings": settings, "rows": rows, "summary": summary(rows)}
+    report = {"benchmark": "search", "settings": settings, "rows": rows, "summary": summarize(rows)}
     print_report(report, as_json=flags.json)
 
 
-def note(rows: int) -> str | None:
+def format_note(rows: int) -> str | None:
     """A note if the summary's names (`..._1m`) do not match the number of rows; else None."""
     return None if rows == MILLION else f"the summary's ann_1m, index_1m and bi_1m are of {rows:,} rows"
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """The numbers that matter, None for cases that were not run."""
     of = {case: [row for row in rows if row["case"] == case] for case in CASES}
     table = [row for row in of["answering"] if not row["system"].startswith("cross-encoder")]
-    best = indexed.fastest(of["indexed"]) or {}
+    best = indexed.select_fastest(of["indexed"]) or {}
     certified = next((row["share"] for row in of["indexed"] if row["kind"] == "certified"), None)
     encoders = [row["ours_vs_this"] for row in of["encoding"][1:]]
     beside = [row for row in of["peers"] if "median_ms" in row]
-    theirs = answering.times_faster(beside, "median_ms", ours=peers.BI, than=peers.THEIR_BI)
+    theirs = answering.compute_speedup(beside, "median_ms", ours=peers.BI, than=peers.THEIR_BI)
     return {
-        "poly64_100k_vs_parlai": answering.times_faster(table, "median_ms"),
-        "poly64_100k_scoring_vs_parlai": answering.times_faster(table, "after_encoding_ms"),
-        "poly64_100k_scoring_vs_formula": answering.times_faster(table, "after_encoding_ms", than=FORMULA),
+        "poly64_100k_vs_parlai": answering.compute_speedup(table, "median_ms"),
+        "poly64_100k_scoring_vs_parlai": answering.compute_speedup(table, "after_encoding_ms"),
+        "poly64_100k_scoring_vs_formula": answering.compute_speedup(table, "after_encoding_ms", than=FORMULA),
         "ann_1m_recall10": best.get("recall10"),
         "ann_1m_speedup": best.get("vs_scan"),
         "certified_share": certified,
@@ -137,26 +137,26 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     }
 
 
-def _encoding(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+def _measure_encoding(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
     texts = read_candidates(flags.datapath, 200 if flags.quick else 2_000)
     return encoding.measure(ranker(), texts, repeats=3 if flags.quick else 5)
 
 
-def _answering(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+def _measure_answering(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
     made = flags.made_texts
     return answering.measure(
         None if made else flags.datapath,
-        made_candidates(1_000) if made else read_candidates(flags.datapath, 1_000),
-        made_contexts(flags.contexts) if made else read_contexts(flags.datapath, flags.contexts),
+        make_candidates(1_000) if made else read_candidates(flags.datapath, 1_000),
+        make_contexts(flags.contexts) if made else read_contexts(flags.datapath, flags.contexts),
         folder,
         cross=(1, 20) if flags.quick else (1, 1_000),
         device=flags.device,
     )
 
 
-def _peers(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+def _measure_peers(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
     return peers.measure(
-        flags.backbone or str(minilm_folder()),
+        flags.backbone or str(find_minilm_folder()),
         read_candidates(flags.datapath, flags.real),
         read_contexts(flags.datapath, flags.contexts),
         folder,
@@ -168,36 +168,36 @@ def _peers(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[s
 
 
 def _scan(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    vectors = _vectors(flags, ranker, folder / "float32")
+    vectors = _make_vectors(flags, ranker, folder / "float32")
 
-    def contexts_of(codes: int) -> ContextEncoding:
+    def select_contexts(codes: int) -> ContextEncoding:
         return draw_contexts(vectors, min(flags.contexts, 20), codes=codes)
 
-    return scanning.measure(vectors, contexts_of, codes=flags.codes, repeats=3 if flags.quick else 7)
+    return scanning.measure(vectors, select_contexts, codes=flags.codes, repeats=3 if flags.quick else 7)
 
 
-def _indexed(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    vectors = _vectors(flags, ranker, folder / "float32")
-    contexts = _contexts(flags, ranker, vectors, flags.contexts)
+def _measure_indexed(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+    vectors = _make_vectors(flags, ranker, folder / "float32")
+    contexts = _make_contexts(flags, ranker, vectors, flags.contexts)
     return indexed.measure(vectors, contexts, folder / "int8", kinds=flags.kinds, scanned=flags.scanned, repeats=3)
 
 
-def _engines(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    vectors = _vectors(flags, ranker, folder / "float32")
-    contexts = _contexts(flags, ranker, vectors, flags.contexts)
+def _measure_engines(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+    vectors = _make_vectors(flags, ranker, folder / "float32")
+    contexts = _make_contexts(flags, ranker, vectors, flags.contexts)
     return engines.measure(vectors, contexts, folder, engines=flags.engines, postgres=flags.postgres, repeats=3)
 
 
-def _vectors(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> Vectors:
-    real = _array(flags.vectors)
+def _make_vectors(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> Vectors:
+    real = _load_array(flags.vectors)
     if real is None and _has_encoder(flags):
         real = torch.from_numpy(ranker().encode_candidates(read_candidates(flags.datapath, flags.real)))
-    return store(folder, drawn(flags.rows, dim=flags.dim) if real is None else grown(real, flags.rows))
+    return store(folder, draw(flags.rows, dim=flags.dim) if real is None else grow(real, flags.rows))
 
 
-def _contexts(flags: argparse.Namespace, ranker: Lazy, vectors: Vectors, count: int) -> ContextEncoding:
+def _make_contexts(flags: argparse.Namespace, ranker: Lazy, vectors: Vectors, count: int) -> ContextEncoding:
     """`count` contexts, or all if there are fewer."""
-    encoded = _array(flags.contexts_from)
+    encoded = _load_array(flags.contexts_from)
     if encoded is not None:
         return ContextEncoding(encoded[:count])
     if _has_encoder(flags):
@@ -209,7 +209,7 @@ def _has_encoder(flags: argparse.Namespace) -> bool:
     return bool(flags.model or flags.backbone)
 
 
-def _kind(text: str) -> str:
+def _parse_kind(text: str) -> str:
     """A kind of FAISS index with its parameters, as it was given."""
     try:
         kind, _ = parse_faiss(text)
@@ -220,16 +220,16 @@ def _kind(text: str) -> str:
     return text
 
 
-def _memory(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+def _measure_memory(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
     texts, contexts = read_candidates(flags.datapath), read_contexts(flags.datapath, 10)
     return memory.measure(ranker(), texts, contexts, folder, rows=flags.rows, threads=torch.get_num_threads())
 
 
-def _ranker(flags: argparse.Namespace) -> Ranker:
+def _load_ranker(flags: argparse.Namespace) -> Ranker:
     if flags.model:
         return Ranker.from_pretrained(flags.model, device="cpu")
     return Ranker.from_backbone(
-        flags.backbone or minilm_folder(), "poly", device="cpu", reduction="mean", n_codes=flags.codes
+        flags.backbone or find_minilm_folder(), "poly", device="cpu", reduction="mean", n_codes=flags.codes
     )
 
 
@@ -239,7 +239,7 @@ def _encode(ranker: Ranker, contexts: Sequence[list[str]]) -> ContextEncoding:
     return ContextEncoding(torch.from_numpy(np.concatenate([one.vectors for one in encoded])))
 
 
-def _array(path: Path | None) -> Tensor | None:
+def _load_array(path: Path | None) -> Tensor | None:
     return None if path is None else torch.from_numpy(np.load(path)).float()
 
 

@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.search import systems
 from benchmarks.search.systems import FORMULA, OURS, PARLAI, Answer
-from polyencoder.index.meta import separable
+from polyencoder.index.meta import get_separable_model
 
 SIZE = {"layers": 12, "dim": 768, "heads": 12}
 """BERT-base."""
@@ -46,32 +46,36 @@ def measure(
     """A row for each system and number of candidates; `cross` is how many contexts and candidates the last one has."""
     theirs = None
     if datapath is None:
-        ranker = systems.made_model([*texts, *(turn for turns in contexts for turn in turns)], size_of, device=device)
+        ranker = systems.make_model([*texts, *(turn for turns in contexts for turn in turns)], size_of, device=device)
     else:
-        theirs, ranker = systems.same_model(datapath, texts, folder, size_of, device=device)
-    vectors = torch.randn(max(counts), separable(ranker).dim).to(ranker.device)
+        theirs, ranker = systems.build_same_model(datapath, texts, folder, size_of, device=device)
+    vectors = torch.randn(max(counts), get_separable_model(ranker).dim).to(ranker.device)
     rows = []
     for n in counts:
         candidates = [texts[i % len(texts)] for i in range(n)]
-        answers = systems.ours(ranker, vectors[:n], candidates) | systems.formulas(ranker, vectors[:n], candidates)
+        answers = systems.build_ours(ranker, vectors[:n], candidates) | systems.build_formulas(
+            ranker, vectors[:n], candidates
+        )
         if theirs is not None:
-            answers[PARLAI] = systems.agent(theirs, vectors[:n], candidates)
-        rows += _compared(answers, contexts, candidates=n)
+            answers[PARLAI] = systems.build_agent(theirs, vectors[:n], candidates)
+        rows += _compare(answers, contexts, candidates=n)
     n_contexts, n = cross[0], min(cross[1], len(texts))
-    crossed = {"cross-encoder": systems.cross(ranker, texts[:n], bf16=False)}
+    crossed = {"cross-encoder": systems.build_cross(ranker, texts[:n], bf16=False)}
     if ranker.device.type == "cuda":
-        crossed[f"cross-encoder{LOW}"] = systems.cross(ranker, texts[:n], bf16=True)
-    return rows + _compared(crossed, contexts[:n_contexts], candidates=n)
+        crossed[f"cross-encoder{LOW}"] = systems.build_cross(ranker, texts[:n], bf16=True)
+    return rows + _compare(crossed, contexts[:n_contexts], candidates=n)
 
 
-def times_faster(rows: Sequence[dict[str, Any]], column: str, *, ours: str = OURS, than: str = PARLAI) -> float | None:
+def compute_speedup(
+    rows: Sequence[dict[str, Any]], column: str, *, ours: str = OURS, than: str = PARLAI
+) -> float | None:
     """How many times faster than a peer one of ours is at the most candidates; `column` is the time."""
     largest = max((row["candidates"] for row in rows), default=0)
     times = {row["system"]: row[column] for row in rows if row["candidates"] == largest}
     return times[than] / times[ours] if {ours, than} <= times.keys() else None
 
 
-def timed(
+def measure_answers(
     answers: Mapping[str, Answer], contexts: Sequence[list[str]], *, candidates: int, warm_up: int = WARM_UP
 ) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
     """A row for each system, which take turns with each context, and their replies; `warm_up` contexts come before.
@@ -87,10 +91,10 @@ def timed(
     for turns in contexts:
         for name, answer in answers.items():
             computed = time.process_time()
-            start = systems.now()
+            start = systems.get_time()
             reply, encoding = answer(turns)
             computing[name].append(time.process_time() - computed)
-            seconds[name].append((systems.now() - start, encoding))
+            seconds[name].append((systems.get_time() - start, encoding))
             replies[name].append(reply)
     rows = [
         {
@@ -114,9 +118,9 @@ def share_equal(replies: Sequence[str], others: Sequence[str] | None) -> float |
     return sum(one == other for one, other in zip(replies, others, strict=True)) / len(replies)
 
 
-def _compared(answers: Mapping[str, Answer], contexts: Sequence[list[str]], *, candidates: int) -> list[dict[str, Any]]:
+def _compare(answers: Mapping[str, Answer], contexts: Sequence[list[str]], *, candidates: int) -> list[dict[str, Any]]:
     """The rows of a number of candidates, with how often ours replies as ParlAI's does."""
-    rows, replies = timed(answers, contexts, candidates=candidates)
+    rows, replies = measure_answers(answers, contexts, candidates=candidates)
     peer = replies.get(PARLAI, replies.get(FORMULA))
     same = {name: share_equal(replies[name], peer) for name in (OURS, f"{OURS}{LOW}") if name in replies}
     return [{"case": "answering", **row, "replies_as_parlai": same.get(row["system"])} for row in rows]

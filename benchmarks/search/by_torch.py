@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from polyencoder.scoring import ContextEncoding, best
+from polyencoder.scoring import ContextEncoding, select_best
 
 ROWS = 1 << 15  # scored at once
 _FIRST = 2048  # before the others are scored by their largest product alone
@@ -38,7 +38,7 @@ def search(context: ContextEncoding, vectors: Tensor, *, k: int) -> Best:
             promising = logits.amax(1) > scores[0, -1]
             logits, numbers = logits[promising], numbers[promising]
         attended = logits.squeeze(1) if logits.size(1) == 1 else (logits.softmax(1) * logits).sum(1)
-        scores, columns = best(torch.cat([scores, attended[None]], 1), k)
+        scores, columns = select_best(torch.cat([scores, attended[None]], 1), k)
         rows = torch.cat([rows.to(numbers.device), numbers[None]], 1).gather(1, columns)
     return Best(scores, rows)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from benchmarks.common import interleaved_ms, peer_module, two_towers
+from benchmarks.common import get_two_towers, import_peer, measure_interleaved_ms
 from polyencoder.encoding.encode import encode_candidates
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
@@ -30,9 +30,9 @@ POOLING = {"first": "cls", "mean": "mean", "max": "max"}  # our reductions that 
 
 def measure(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> list[dict[str, Any]]:
     """A row for ours and one for each way of sentence-transformers', with candidates per second."""
-    model = two_towers(ranker)
+    model = get_two_towers(ranker)
     with tempfile.TemporaryDirectory() as folder:
-        theirs = sentence_transformer(ranker, Path(folder))
+        theirs = load_sentence_transformer(ranker, Path(folder))
 
     def encode(batch_size: int) -> Tensor:
         vectors: Tensor = theirs.encode(
@@ -40,14 +40,14 @@ def measure(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> list[dict[
         )
         return vectors
 
-    def ours() -> Tensor:
+    def encode_ours() -> Tensor:
         text = TextEncoder(ranker.text.tokenizer, ranker.text.config)  # which remembers no tokens yet
         return encode_candidates(model, text, texts)
 
-    torch.testing.assert_close(_directions(encode(BATCH_SIZES[0])), _directions(ours()), rtol=0, atol=1e-4)
-    peers: dict[str, Callable[[], Tensor]] = {"polyencoder": ours}
+    torch.testing.assert_close(_normalize(encode(BATCH_SIZES[0])), _normalize(encode_ours()), rtol=0, atol=1e-4)
+    peers: dict[str, Callable[[], Tensor]] = {"polyencoder": encode_ours}
     peers |= {f"sentence-transformers, batches of {size}": partial(encode, size) for size in BATCH_SIZES}
-    times = interleaved_ms(peers, repeats=repeats)
+    times = measure_interleaved_ms(peers, repeats=repeats)
     return [
         {
             "case": "encoding",
@@ -60,13 +60,13 @@ def measure(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> list[dict[
     ]
 
 
-def sentence_transformer(ranker: Ranker, folder: Path) -> Any:
+def load_sentence_transformer(ranker: Ranker, folder: Path) -> Any:
     """The ranker's candidate tower, tokenizer and reduction as sentence-transformers loads them."""
-    package = peer_module("sentence_transformers")
-    modules = peer_module("sentence_transformers.sentence_transformer.modules")
+    package = import_peer("sentence_transformers")
+    modules = import_peer("sentence_transformers.sentence_transformer.modules")
     logging.set_verbosity_error()  # that a pooling layer is not there, which no reduction reads
     logging.disable_progress_bar()
-    model, text = two_towers(ranker), ranker.text.config
+    model, text = get_two_towers(ranker), ranker.text.config
     model.candidate_tower.model.save_pretrained(folder)
     tokenizer = Tokenizer.from_str(ranker.text.tokenizer.to_str())
     tokenizer.post_processor = TemplateProcessing(
@@ -84,5 +84,5 @@ def sentence_transformer(ranker: Ranker, folder: Path) -> Any:
     return package.SentenceTransformer(modules=[transformer, pooling], device="cpu").eval()
 
 
-def _directions(vectors: Tensor) -> Tensor:
+def _normalize(vectors: Tensor) -> Tensor:
     return nn.functional.normalize(vectors.float(), dim=1)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import Work, interleaved_ms, peak_extra_mb
+from benchmarks.common import Work, measure_interleaved_ms, measure_peak_extra_mb
 from benchmarks.search.indexed import TOP_K, search_each
 from polyencoder.index import Candidate, Fingerprints, Hit, Index, open_index
 from polyencoder.index.open import make_index
@@ -52,27 +52,29 @@ def measure(
         postgres: the address of a server, for the engine of that name.
         repeats: of each timing.
     """
-    arrays = Contexts.of(contexts)
+    arrays = Contexts.from_encoding(contexts)
     single = [arrays.select([i]) for i in range(len(arrays))]
     truth = [[str(row) for row in search(one, vectors, k=TOP_K).rows[0].tolist()] for one in single]
     scan = partial(search_each, partial(search, rows=vectors, k=TOP_K), single[:TIMED])
     rows: list[dict[str, Any]] = []
     for engine in engines:
-        for kind, where, options in _indexes(engine, folder, postgres):
+        for kind, where, options in _iter_indexes(engine, folder, postgres):
             start = time.perf_counter()
-            build = partial(_built, vectors, where, options)
-            build_peak = peak_extra_mb(build, warm_up=False)
+            build = partial(_build, vectors, where, options)
+            build_peak = measure_peak_extra_mb(build, warm_up=False)
             seconds = time.perf_counter() - start
             index = open_index(where, _BY_VECTORS)
             for way in _WAYS:
                 all_hits: list[list[Hit]] = []
-                peak = peak_extra_mb(partial(_collect_hits, all_hits, single, index=index, way=way), warm_up=False)
+                peak = measure_peak_extra_mb(
+                    partial(_collect_hits, all_hits, single, index=index, way=way), warm_up=False
+                )
                 ids = [[hit.id for hit in hits] for hits in all_hits]
                 peers: Mapping[str, Work] = {
                     "scan": scan,
                     "index": partial(search_each, partial(index.search, top_k=TOP_K, exactness=way), single[:TIMED]),
                 }
-                times = interleaved_ms(peers, repeats=repeats)
+                times = measure_interleaved_ms(peers, repeats=repeats)
                 rows.append(
                     {
                         "case": "engines",
@@ -96,7 +98,7 @@ def measure(
     return rows
 
 
-def _indexes(engine: str, folder: Path, postgres: str | None) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _iter_indexes(engine: str, folder: Path, postgres: str | None) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The kind, the address and the settings of each index of an engine."""
     if engine == "folder":
         yield "flat", str(folder / "flat"), {}
@@ -108,15 +110,15 @@ def _indexes(engine: str, folder: Path, postgres: str | None) -> Iterator[tuple[
             yield kind, f"{postgres}#benchmark_{kind}_{os.getpid()}", {"postgres": kind}
 
 
-def _candidates(vectors: Vectors) -> Iterator[Candidate]:
+def _iter_candidates(vectors: Vectors) -> Iterator[Candidate]:
     step = 4096
     for first in range(0, len(vectors), step):
         shard = vectors.take(np.arange(first, min(first + step, len(vectors))))
         yield from (Candidate(str(first + i), f"candidate {first + i}", vector=row) for i, row in enumerate(shard))
 
 
-def _built(vectors: Vectors, where: str, options: dict[str, Any]) -> None:
-    make_index(_candidates(vectors), where, _BY_VECTORS, **options).close()
+def _build(vectors: Vectors, where: str, options: dict[str, Any]) -> None:
+    make_index(_iter_candidates(vectors), where, _BY_VECTORS, **options).close()
 
 
 def _collect_hits(results: list[list[Hit]], contexts: Sequence[Contexts], *, index: Index, way: Any) -> None:

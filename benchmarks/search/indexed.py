@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.common import interleaved_ms
+from benchmarks.common import measure_interleaved_ms
 from benchmarks.search import by_torch
-from benchmarks.search.vectors import size_mb, store
+from benchmarks.search.vectors import compute_size_mb, store
 from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.faiss.kinds import parse_faiss
-from polyencoder.index.faiss.library import faiss_library
+from polyencoder.index.faiss.library import import_faiss
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding
@@ -56,11 +56,11 @@ def measure(
     """
     starts = range(0, len(vectors), CHUNK)
     shards = (vectors.take(np.arange(first, min(first + CHUNK, len(vectors)))) for first in starts)
-    small, arrays = store(folder, shards, dtype="int8"), Contexts.of(contexts)
+    small, arrays = store(folder, shards, dtype="int8"), Contexts.from_encoding(contexts)
     truth = search(arrays, vectors, k=TOP_K).rows
     few = arrays.select(slice(scanned))
     about = {"case": "indexed", "rows": len(vectors), "codes": contexts.n_codes}
-    rows = [about | row for row in _exact_rows(few, truth[:scanned], vectors, small, repeats=repeats)]
+    rows = [about | row for row in _measure_exact(few, truth[:scanned], vectors, small, repeats=repeats)]
     for asked in kinds:
         kind, parameters = parse_faiss(asked)
         start = time.perf_counter()
@@ -68,13 +68,13 @@ def measure(
         built = {"build_s": time.perf_counter() - start}
         built["size_mb"] = (vectors.folder / made.file).stat().st_size / 2**20
         searcher = FaissSearch(made, vectors)
-        with faiss_threads(torch.get_num_threads()):
-            rows_of_faiss = list(_faiss_rows(searcher, arrays, truth, repeats=repeats))
+        with setting_faiss_threads(torch.get_num_threads()):
+            rows_of_faiss = list(_measure_faiss(searcher, arrays, truth, repeats=repeats))
         rows += [about | row | built for row in rows_of_faiss]
-    return [*rows, about | _certified(few, vectors)]
+    return [*rows, about | _measure_certified(few, vectors)]
 
 
-def fastest(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def select_fastest(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """The row of the fastest index with sufficient recall, else of the one with the highest; None without rows."""
     indexed = [row for row in rows if row.get("kind") in TRIED]
     enough = [row for row in indexed if row["recall10"] >= RECALL_WANTED]
@@ -83,34 +83,38 @@ def fastest(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return max(indexed, key=lambda row: row["recall10"], default=None)
 
 
-def _exact_rows(
+def _measure_exact(
     contexts: Contexts, truth: Array, vectors: Vectors, small: Vectors, *, repeats: int
 ) -> Iterator[dict[str, Any]]:
     """Rows of the methods that read every vector."""
     in_memory = torch.from_numpy(vectors.take(np.arange(len(vectors))))
 
-    def with_torch(context: Contexts) -> Array:
+    def search_with_torch(context: Contexts) -> Array:
         return by_torch.search_all(ContextEncoding(torch.from_numpy(context.vectors)), in_memory, k=TOP_K).rows.numpy()
 
     ways: dict[str, Callable[[Contexts], Array]] = {
-        "torch": with_torch,
+        "torch": search_with_torch,
         "scan": lambda context: search(context, vectors, k=TOP_K).rows,
         "scan_int8": lambda context: search(context, small, k=TOP_K).rows,
     }
     ones = [contexts.select([i]) for i in range(min(2, len(contexts)))]
-    times = interleaved_ms({name: partial(search_each, way, ones) for name, way in ways.items()}, repeats=repeats)
+    times = measure_interleaved_ms(
+        {name: partial(search_each, way, ones) for name, way in ways.items()}, repeats=repeats
+    )
     if contexts.n_codes > 1:  # for one code these are the score itself
-        ways["maxsim-max"] = lambda context: _largest_logit(context, vectors)
-        ways["maxsim-sum"] = lambda context: _logit_sum(context, vectors)
+        ways["maxsim-max"] = lambda context: _search_by_largest_logit(context, vectors)
+        ways["maxsim-sum"] = lambda context: _search_by_logit_sum(context, vectors)
     for name, way in ways.items():
         best_rows = truth if name == "scan" else way(contexts)
-        row = {"kind": name, "contexts": contexts.batch_size, **_agreement(best_rows, truth)}
+        row = {"kind": name, "contexts": contexts.batch_size, **_measure_agreement(best_rows, truth)}
         if name in times:
             row |= {"ms": times[name] / len(ones), "vs_scan": times["scan"] / times[name]}
-        yield row | {"size_mb": size_mb(small if name == "scan_int8" else vectors)}
+        yield row | {"size_mb": compute_size_mb(small if name == "scan_int8" else vectors)}
 
 
-def _faiss_rows(searcher: FaissSearch, contexts: Contexts, truth: Array, *, repeats: int) -> Iterator[dict[str, Any]]:
+def _measure_faiss(
+    searcher: FaissSearch, contexts: Contexts, truth: Array, *, repeats: int
+) -> Iterator[dict[str, Any]]:
     """Rows of one FAISS index."""
     ones = [contexts.select([i]) for i in range(min(TIMED, len(contexts)))]
 
@@ -124,20 +128,20 @@ def _faiss_rows(searcher: FaissSearch, contexts: Contexts, truth: Array, *, repe
 
         # The scan takes its turns too, so that the ratio is of times on the same, perhaps busy, machine.
         peers: dict[str, Callable[[], object]] = {"index": partial(search_each, find, ones), "scan": scan_one}
-        times = interleaved_ms(peers, repeats=repeats)
+        times = measure_interleaved_ms(peers, repeats=repeats)
         ms = times["index"] / len(ones)
         yield {
             "kind": searcher.meta.kind,
             "contexts": contexts.batch_size,
             "list_length": length,
             "effort": effort,
-            **_agreement(find(contexts), truth),
+            **_measure_agreement(find(contexts), truth),
             "ms": ms,
             "vs_scan": times["scan"] / ms,
         }
 
 
-def _certified(contexts: Contexts, vectors: Vectors) -> dict[str, Any]:
+def _measure_certified(contexts: Contexts, vectors: Vectors) -> dict[str, Any]:
     searcher = FaissSearch(build_faiss(vectors, kind="ivf-flat", nlist=1), vectors)
     exactness = searcher.search(contexts, top_k=TOP_K, exactness="certified", list_length=LONGEST_LIST).exactness
     return {
@@ -155,9 +159,9 @@ def search_each(way: Callable[[Contexts], object], contexts: Sequence[Contexts])
 
 
 @contextmanager
-def faiss_threads(count: int) -> Iterator[None]:
+def setting_faiss_threads(count: int) -> Iterator[None]:
     """Set FAISS's number of threads, and restore it afterwards."""
-    faiss = faiss_library()
+    faiss = import_faiss()
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(count)
     try:
@@ -172,23 +176,23 @@ def compute_recall(retrieved: Array, truth: Array) -> Array:
     return shares
 
 
-def _agreement(retrieved: Array, truth: Array) -> dict[str, float]:
+def _measure_agreement(retrieved: Array, truth: Array) -> dict[str, float]:
     return {
         "recall10": float(compute_recall(retrieved, truth).mean()),
         "top1": float((retrieved[:, 0] == truth[:, 0]).mean()),
     }
 
 
-def _largest_logit(contexts: Contexts, vectors: Vectors) -> Array:
+def _search_by_largest_logit(contexts: Contexts, vectors: Vectors) -> Array:
     """The ten rows [batch, 10] whose largest inner product with any code is highest."""
     largest = [
-        np.stack([(block.vectors() @ codes.T).max(axis=1) for codes in contexts.vectors])
-        for block in vectors.chunks(CHUNK)
+        np.stack([(block.read_vectors() @ codes.T).max(axis=1) for codes in contexts.vectors])
+        for block in vectors.iter_blocks(CHUNK)
     ]
     order: Array = np.argsort(-np.concatenate(largest, axis=1), axis=1, kind="stable")[:, :TOP_K]
     return order
 
 
-def _logit_sum(contexts: Contexts, vectors: Vectors) -> Array:
+def _search_by_logit_sum(contexts: Contexts, vectors: Vectors) -> Array:
     """The ten rows [batch, 10] with the highest sum of inner products, which is that with the sum of the codes."""
     return search(Contexts(contexts.vectors.sum(axis=1, keepdims=True)), vectors, k=TOP_K).rows

@@ -30,11 +30,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, peer_module, use_threads
-from benchmarks.search.answering import share_equal, timed
+from benchmarks.common import build_parser, import_peer, measure_alone, read_mapped_mb, read_peak_mb, use_threads
+from benchmarks.search.answering import measure_answers, share_equal
 from benchmarks.search.systems import CODES, OURS, Answer
-from benchmarks.search.texts import numbered
-from benchmarks.search.vectors import grown
+from benchmarks.search.texts import iter_numbered
+from benchmarks.search.vectors import grow
 from polyencoder.config import Architecture
 from polyencoder.index import Candidate, Fingerprints, open_index
 from polyencoder.index.open import make_index
@@ -77,18 +77,18 @@ def measure(
         for kinds in (SEARCHING, CROSSING)
     )
     few, largest = folder / str(counts[0]), folder / str(counts[-1])
-    ranker = _ours(backbone, "bi")
+    ranker = _build_ours(backbone, "bi")
     real = torch.from_numpy(ranker.encode_candidates(texts))
     rows: list[dict[str, Any]] = []
     for n in counts:
-        _write(folder / str(n), list(numbered(texts, n)), real, ranker)
+        _write(folder / str(n), list(iter_numbered(texts, n)), real, ranker)
         answers = {name: make(backbone, folder / str(n)) for name, make in searching.items()}
-        timed_rows, replies = timed(answers, contexts, candidates=n)
+        timed_rows, replies = measure_answers(answers, contexts, candidates=n)
         same = {BI: share_equal(replies[BI], replies[THEIR_BI])} if {BI, THEIR_BI} <= replies.keys() else {}
         rows += [{**row, "replies_as_peer": same.get(row["system"])} for row in timed_rows]
         del answers  # and with them the vectors that are in memory
     crossed_by = {name: make(backbone, few) for name, make in crossing.items()}
-    timed_rows, _ = timed(crossed_by, contexts[:crossed], candidates=counts[0], warm_up=min(crossed, 1))
+    timed_rows, _ = measure_answers(crossed_by, contexts[:crossed], candidates=counts[0], warm_up=min(crossed, 1))
     rows += timed_rows
     rows += [
         {"system": row["system"], "candidates": n, "inferred_ms": row["median_ms"] * n / counts[0]}
@@ -102,14 +102,14 @@ def measure(
         rows.append(
             {"system": name, "candidates": int(at.name)}
             | {"vectors_mb": 0.0 if name in CROSSING else (at / VECTORS).stat().st_size / 2**20}
-            | measured_alone(__name__, *flags, what=f"memory of {name}")
+            | measure_alone(__name__, *flags, what=f"memory of {name}")
         )
     return [{"case": "peers", **row} for row in rows]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the memory of one system in this process; started by `measure`."""
-    parser = argument_parser(__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--system", choices=SYSTEMS, required=True)
     parser.add_argument("--backbone", required=True)
     parser.add_argument("--candidates", type=Path, required=True, help="the folder that has them; contexts are beside")
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     answer = SYSTEMS[flags.system](flags.backbone, flags.candidates)
     for turns in json.loads((flags.candidates.parent / CONTEXTS).read_text(encoding="utf-8")):
         answer(turns)
-    print(json.dumps({"peak_mb": peak_mb(), "mapped_mb": mapped_mb()}))
+    print(json.dumps({"peak_mb": read_peak_mb(), "mapped_mb": read_mapped_mb()}))
 
 
 def _write(folder: Path, texts: Sequence[str], real: Tensor, ranker: Ranker) -> None:
@@ -128,9 +128,9 @@ def _write(folder: Path, texts: Sequence[str], real: Tensor, ranker: Ranker) -> 
     size = (len(texts), real.size(1))
     theirs = np.lib.format.open_memmap(folder / VECTORS, mode="w+", dtype=np.float32, shape=size)
 
-    def candidates() -> Iterator[Candidate]:
+    def iter_candidates() -> Iterator[Candidate]:
         row = 0
-        for shard in grown(real, len(texts)):
+        for shard in grow(real, len(texts)):
             end = row + len(shard)
             theirs[row:end] = normalize(shard).numpy()
             yield from (
@@ -138,11 +138,11 @@ def _write(folder: Path, texts: Sequence[str], real: Tensor, ranker: Ranker) -> 
             )
             row = end
 
-    make_index(candidates(), folder / INDEX, Fingerprints.of(ranker)).close()
+    make_index(iter_candidates(), folder / INDEX, Fingerprints.of(ranker)).close()
     theirs.flush()
 
 
-def _ours(backbone: str, architecture: Architecture) -> Ranker:
+def _build_ours(backbone: str, architecture: Architecture) -> Ranker:
     """Cosines of mean vectors, as sentence-transformers has them."""
     kind: dict[str, Any] = {"reduction": "mean", "normalize": True} if architecture != "cross" else {}
     if architecture == "poly":
@@ -153,9 +153,9 @@ def _ours(backbone: str, architecture: Architecture) -> Ranker:
     return Ranker.from_backbone(backbone, architecture, device="cpu", text=text, **kind)
 
 
-def _searcher(backbone: str, folder: Path, *, architecture: Architecture) -> Answer:
-    ranker = _ours(backbone, architecture)
-    maker = _ours(backbone, "bi")  # of the vectors, which are the same: contexts alone have turn separators
+def _build_searcher(backbone: str, folder: Path, *, architecture: Architecture) -> Answer:
+    ranker = _build_ours(backbone, architecture)
+    maker = _build_ours(backbone, "bi")  # of the vectors, which are the same: contexts alone have turn separators
     searcher = Searcher(ranker, open_index(folder / INDEX, maker), top_k=TOP_K)
 
     def answer(turns: list[str]) -> tuple[str, float]:
@@ -166,11 +166,11 @@ def _searcher(backbone: str, folder: Path, *, architecture: Architecture) -> Ans
     return answer
 
 
-def _sentence_transformer(backbone: str, folder: Path) -> Answer:
-    package = peer_module("sentence_transformers")
+def _build_sentence_transformer(backbone: str, folder: Path) -> Answer:
+    package = import_peer("sentence_transformers")
     model = package.SentenceTransformer(backbone, device="cpu")
     model.max_seq_length = TOKENS
-    vectors, texts = torch.from_numpy(np.load(folder / VECTORS)), _texts(folder)
+    vectors, texts = torch.from_numpy(np.load(folder / VECTORS)), _read_texts(folder)
 
     def answer(turns: list[str]) -> tuple[str, float]:
         start = time.perf_counter()
@@ -184,8 +184,8 @@ def _sentence_transformer(backbone: str, folder: Path) -> Answer:
     return answer
 
 
-def _cross(backbone: str, folder: Path) -> Answer:
-    ranker, texts = _ours(backbone, "cross"), _texts(folder)
+def _build_cross(backbone: str, folder: Path) -> Answer:
+    ranker, texts = _build_ours(backbone, "cross"), _read_texts(folder)
 
     def answer(turns: list[str]) -> tuple[str, float]:
         return ranker.rank(turns, texts, top_k=TOP_K)[0].text, 0.0
@@ -193,9 +193,9 @@ def _cross(backbone: str, folder: Path) -> Answer:
     return answer
 
 
-def _cross_encoder(backbone: str, folder: Path) -> Answer:
-    model = peer_module("sentence_transformers").CrossEncoder(backbone, num_labels=1, max_length=TOKENS, device="cpu")
-    texts = _texts(folder)
+def _build_cross_encoder(backbone: str, folder: Path) -> Answer:
+    model = import_peer("sentence_transformers").CrossEncoder(backbone, num_labels=1, max_length=TOKENS, device="cpu")
+    texts = _read_texts(folder)
 
     def answer(turns: list[str]) -> tuple[str, float]:
         hits = model.rank("\n".join(turns), texts, top_k=TOP_K, show_progress_bar=False)
@@ -204,7 +204,7 @@ def _cross_encoder(backbone: str, folder: Path) -> Answer:
     return answer
 
 
-def _texts(folder: Path) -> list[str]:
+def _read_texts(folder: Path) -> list[str]:
     texts: list[str] = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
     return texts
 
@@ -212,12 +212,12 @@ def _texts(folder: Path) -> list[str]:
 Make = Callable[[str, Path], Answer]
 """Builds a system from a backbone and a folder with candidates."""
 SEARCHING: Mapping[str, Make] = {
-    BI: partial(_searcher, architecture="bi"),
-    OURS: partial(_searcher, architecture="poly"),
-    LATE: partial(_searcher, architecture="late"),
-    THEIR_BI: _sentence_transformer,
+    BI: partial(_build_searcher, architecture="bi"),
+    OURS: partial(_build_searcher, architecture="poly"),
+    LATE: partial(_build_searcher, architecture="late"),
+    THEIR_BI: _build_sentence_transformer,
 }
-CROSSING: Mapping[str, Make] = {CROSS: _cross, THEIR_CROSS: _cross_encoder}
+CROSSING: Mapping[str, Make] = {CROSS: _build_cross, THEIR_CROSS: _build_cross_encoder}
 SYSTEMS: Mapping[str, Make] = {**SEARCHING, **CROSSING}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.common import Work, interleaved_ms, peer_module
+from benchmarks.common import Work, import_peer, measure_interleaved_ms
 from benchmarks.search import by_torch
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding
@@ -42,30 +42,31 @@ def measure(
         contexts = contexts_of(count)
         each = [contexts.select(i) for i in range(contexts.batch_size)]
         ways: dict[str, Find] = {
-            "torch": partial(_torch, torch.from_numpy(in_memory)),
-            "scan": lambda context: search(Contexts.of(context), vectors, k=TOP_K).rows,
-            "scan_float32": lambda context: search(Contexts.of(context), ArrayRows(in_memory), k=TOP_K).rows,
-            **(dict(_peers(in_memory)) if count == 1 else {}),
+            "torch": partial(_search_with_torch, torch.from_numpy(in_memory)),
+            "scan": lambda context: search(Contexts.from_encoding(context), vectors, k=TOP_K).rows,
+            "scan_float32": lambda context: search(Contexts.from_encoding(context), ArrayRows(in_memory), k=TOP_K).rows,
+            **(dict(_iter_peers(in_memory)) if count == 1 else {}),
         }
         truth = [ways["torch"](context) for context in each]
-        peers: dict[str, Work] = {name: partial(_all, way, each[:TIMED]) for name, way in ways.items()}
-        times = interleaved_ms(peers, repeats=repeats, clock=time.process_time)
+        peers: dict[str, Work] = {name: partial(_search_all, way, each[:TIMED]) for name, way in ways.items()}
+        times = measure_interleaved_ms(peers, repeats=repeats, clock=time.process_time)
         for name, way in ways.items():
-            differ = sum(_differ(way(one), best, one, in_memory) for one, best in zip(each, truth, strict=True))
+            pairs = zip(each, truth, strict=True)
+            differ = sum(_has_differences(way(one), best, one, in_memory) for one, best in pairs)
             ms = times[name] / len(each[:TIMED])
             about = {"case": "scan", "rows": len(vectors), "codes": count, "kind": name, "contexts": len(each)}
             rows.append({**about, "processor_ms": ms, "vs_torch": times["torch"] / times[name], "differ": differ})
     return rows
 
 
-def _torch(vectors: torch.Tensor, context: ContextEncoding) -> Array:
+def _search_with_torch(vectors: torch.Tensor, context: ContextEncoding) -> Array:
     return by_torch.search(context, vectors, k=TOP_K).rows.numpy()
 
 
-def _peers(vectors: Array) -> Iterator[tuple[str, Find]]:
+def _iter_peers(vectors: Array) -> Iterator[tuple[str, Find]]:
     """Other libraries' searches by inner product."""
     if find_spec("faiss"):
-        faiss = peer_module("faiss")
+        faiss = import_peer("faiss")
         flat, small = (
             faiss.IndexFlatIP(vectors.shape[1]),
             faiss.IndexScalarQuantizer(vectors.shape[1], faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT),
@@ -78,22 +79,22 @@ def _peers(vectors: Array) -> Iterator[tuple[str, Find]]:
         yield "faiss IndexFlatIP", lambda context: flat.search(context.vectors[0].numpy(), TOP_K)[1]
         yield "faiss IndexRefineFlat(SQ8)", lambda context: refined.search(context.vectors[0].numpy(), TOP_K)[1]
     if find_spec("usearch"):
-        usearch = peer_module("usearch.index")
+        usearch = import_peer("usearch.index")
 
-        def exact(context: ContextEncoding) -> Array:
+        def search_exactly(context: ContextEncoding) -> Array:
             matches = usearch.search(vectors, context.vectors[0, 0].numpy(), TOP_K, usearch.MetricKind.IP, exact=True)
             keys: Array = np.asarray(matches.keys).reshape(1, -1)
             return keys
 
-        yield "usearch exact", exact
+        yield "usearch exact", search_exactly
 
 
-def _all(way: Find, contexts: list[ContextEncoding]) -> None:
+def _search_all(way: Find, contexts: list[ContextEncoding]) -> None:
     for context in contexts:
         way(context)
 
 
-def _differ(rows: Array, best: Array, context: ContextEncoding, vectors: Array) -> bool:
+def _has_differences(rows: Array, best: Array, context: ContextEncoding, vectors: Array) -> bool:
     """Whether the rows [1, k] are others than the best, and their scores, too."""
     if np.array_equal(rows, best):
         return False

@@ -1,7 +1,7 @@
 """Systems of the benchmark `answering`: our rankers, ParlAI's agent, and its formula in plain torch.
 
-All have the same transformer and the same vectors of candidates. `ours` and `formula` make their own clock wait for the
-device; ParlAI's agent is the whole agent, from the text of a message to its reply.
+All have the same transformer and the same vectors of candidates. `build_ours` and `build_formulas` make their own
+clock wait for the device; ParlAI's agent is the whole agent, from the text of a message to its reply.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.agents import make_agent, options, size
-from benchmarks.common import synchronize, two_towers
+from benchmarks.agents import build_options, build_size_flags, make_agent
+from benchmarks.common import get_two_towers, synchronize
 from polyencoder.config import RankerConfig, TextConfig
-from polyencoder.encoding.encode import encoded_contexts
+from polyencoder.encoding.encode import encode_token_ids
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.build import build_model
-from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.ranker import Ranker
-from polyencoder.scoring import ContextEncoding, best, score
+from polyencoder.scoring import ContextEncoding, score, select_best
 from polyencoder.text import TextEncoder, train_tokenizer
 
 CODES = 64
@@ -36,13 +36,13 @@ Answer = Callable[[list[str]], tuple[str, float]]
 """From a context's turns to the reply and the seconds that its encoding took."""
 
 
-def same_model(
+def build_same_model(
     datapath: Path, texts: Sequence[str], folder: Path, size_of: Mapping[str, int], *, device: str
 ) -> tuple[Any, Ranker]:
     """ParlAI's agent, with a few candidates, and our ranker of the file that it saves."""
     file = folder / "candidates.txt"
     file.write_text("\n".join(texts[:2]), encoding="utf-8")
-    opt = options(
+    opt = build_options(
         folder=folder / "parlai",
         training=False,
         model="transformer/polyencoder",
@@ -52,17 +52,17 @@ def same_model(
         fixed_candidates_path=str(file),
         encode_candidate_vecs=True,
         no_cuda=device == "cpu",
-        **size(**size_of, codes=CODES),
+        **build_size_flags(**size_of, codes=CODES),
     )
     agent = make_agent(opt)
     agent.save(str(folder / "model"))
     return agent, Ranker.from_pretrained(folder / "model", device=device)
 
 
-def made_model(texts: Sequence[str], size_of: Mapping[str, int], *, device: str) -> Ranker:
+def make_model(texts: Sequence[str], size_of: Mapping[str, int], *, device: str) -> Ranker:
     """A poly-encoder of this size with random weights, and a vocabulary trained on these texts."""
     tokenizer = train_tokenizer(texts)
-    backbone = scratch_config(
+    backbone = build_scratch_config(
         vocabulary_size=tokenizer.get_vocab_size(),
         dim=size_of["dim"],
         n_layers=size_of["layers"],
@@ -75,7 +75,7 @@ def made_model(texts: Sequence[str], size_of: Mapping[str, int], *, device: str)
     return Ranker(build_model(config), TextEncoder(tokenizer, text), device=device)
 
 
-def ours(ranker: Ranker, vectors: Tensor, candidates: Sequence[str]) -> dict[str, Answer]:
+def build_ours(ranker: Ranker, vectors: Tensor, candidates: Sequence[str]) -> dict[str, Answer]:
     """Bi- and poly-encoders around one tower, with learned codes and with the first m outputs, in fp32 and bf16."""
     kinds: dict[str, dict[str, Any]] = {
         "bi-encoder": {"architecture": "bi"},
@@ -84,23 +84,27 @@ def ours(ranker: Ranker, vectors: Tensor, candidates: Sequence[str]) -> dict[str
         "poly-360": {"n_codes": 360},
         **{f"first-{m}": {"n_codes": m, "context_vectors": "n_first"} for m in (16, CODES, 360)},
     }
-    whole = {name: _answers(_around(ranker, **changes), vectors, candidates) for name, changes in kinds.items()}
-    rounded, low = _rounded(ranker), vectors.bfloat16()
+    whole = {
+        name: _build_answer(_build_around(ranker, **changes), vectors, candidates) for name, changes in kinds.items()
+    }
+    rounded, low = _copy_rounded(ranker), vectors.bfloat16()
     return whole | {
-        f"{name}, bf16": _answers(_around(rounded, **kinds[name]), low, candidates)
+        f"{name}, bf16": _build_answer(_build_around(rounded, **kinds[name]), low, candidates)
         for name in ("bi-encoder", OURS, f"first-{CODES}", "poly-360")
     }
 
 
-def formulas(ranker: Ranker, vectors: Tensor, candidates: Sequence[str]) -> dict[str, Answer]:
+def build_formulas(ranker: Ranker, vectors: Tensor, candidates: Sequence[str]) -> dict[str, Answer]:
     """ParlAI's way of scoring around our tower, in fp32 and bf16."""
     return {
-        FORMULA: _answers(ranker, vectors, candidates, order=by_formula),
-        f"{FORMULA}, bf16": _answers(_rounded(ranker), vectors.bfloat16(), candidates, order=by_formula),
+        FORMULA: _build_answer(ranker, vectors, candidates, order=score_by_formula),
+        f"{FORMULA}, bf16": _build_answer(
+            _copy_rounded(ranker), vectors.bfloat16(), candidates, order=score_by_formula
+        ),
     }
 
 
-def agent(theirs: Any, vectors: Tensor, candidates: Sequence[str]) -> Answer:
+def build_agent(theirs: Any, vectors: Tensor, candidates: Sequence[str]) -> Answer:
     """ParlAI's agent with these candidates as if it had encoded them."""
     theirs.fixed_candidates = candidates
     theirs.num_fixed_candidates = len(candidates)
@@ -109,14 +113,14 @@ def agent(theirs: Any, vectors: Tensor, candidates: Sequence[str]) -> Answer:
     encode = type(theirs).get_ctxt_rep
     seconds = 0.0
 
-    def timed(batch: Any) -> Any:
+    def measure(batch: Any) -> Any:
         nonlocal seconds
-        start = now()
+        start = get_time()
         encoded = encode(theirs, batch)
-        seconds = now() - start
+        seconds = get_time() - start
         return encoded
 
-    theirs.get_ctxt_rep = timed
+    theirs.get_ctxt_rep = measure
 
     def answer(turns: list[str]) -> tuple[str, float]:
         theirs.reset()
@@ -126,9 +130,9 @@ def agent(theirs: Any, vectors: Tensor, candidates: Sequence[str]) -> Answer:
     return answer
 
 
-def cross(ranker: Ranker, candidates: Sequence[str], *, bf16: bool) -> Answer:
+def build_cross(ranker: Ranker, candidates: Sequence[str], *, bf16: bool) -> Answer:
     """A cross-encoder with our tower, which reads the context with each candidate."""
-    model = two_towers(_rounded(ranker) if bf16 else ranker)
+    model = get_two_towers(_copy_rounded(ranker) if bf16 else ranker)
     text = replace(model.config.text, text_truncate=360, label_truncate=72)
     config = replace(model.config, architecture="cross", text=text)
     built = build_model(config, model.context_tower)
@@ -140,7 +144,7 @@ def cross(ranker: Ranker, candidates: Sequence[str], *, bf16: bool) -> Answer:
     return answer
 
 
-def by_formula(context: ContextEncoding, vectors: Tensor) -> Tensor:
+def score_by_formula(context: ContextEncoding, vectors: Tensor) -> Tensor:
     """ParlAI's way: a vector of the context for each candidate, [1, n, dim], their product, and a sort of all scores.
 
     Step by step as its `PolyBasicAttention` and `eval_step` have it, without the lists of Python that these make. Gives
@@ -155,46 +159,46 @@ def by_formula(context: ContextEncoding, vectors: Tensor) -> Tensor:
     return scores.sort(1, descending=True).indices
 
 
-def now() -> float:
+def get_time() -> float:
     """Wall-clock seconds, after the GPU has finished its pending work."""
     synchronize()
     return time.perf_counter()
 
 
-def _around(ranker: Ranker, **changes: Any) -> Ranker:
+def _build_around(ranker: Ranker, **changes: Any) -> Ranker:
     """Another kind of ranker with the same tower, in its dtype; without changes the ranker itself."""
     if not changes:
         return ranker
-    model = two_towers(ranker)
+    model = get_two_towers(ranker)
     tower: Backbone = model.context_tower
     built = build_model(replace(model.config, share_encoders=True, **changes), tower)
     return Ranker(built.to(next(tower.parameters()).dtype), ranker.text, device=ranker.device)
 
 
-def _rounded(ranker: Ranker) -> Ranker:
-    copied = Ranker(copy.deepcopy(two_towers(ranker)), ranker.text, device=ranker.device)
+def _copy_rounded(ranker: Ranker) -> Ranker:
+    copied = Ranker(copy.deepcopy(get_two_towers(ranker)), ranker.text, device=ranker.device)
     copied.model.bfloat16()
     return copied
 
 
-def _by_logits(context: ContextEncoding, vectors: Tensor) -> Tensor:
+def _score_by_logits(context: ContextEncoding, vectors: Tensor) -> Tensor:
     """Our way: scores from logits alone."""
-    return best(score(context, vectors), 1)[1]
+    return select_best(score(context, vectors), 1)[1]
 
 
-def _answers(
+def _build_answer(
     ranker: Ranker,
     vectors: Tensor,
     candidates: Sequence[str],
     *,
-    order: Callable[[ContextEncoding, Tensor], Tensor] = _by_logits,
+    order: Callable[[ContextEncoding, Tensor], Tensor] = _score_by_logits,
 ) -> Answer:
 
     @torch.inference_mode()
     def answer(turns: list[str]) -> tuple[str, float]:
-        start = now()
-        context = encoded_contexts(ranker.model, ranker.text, [ranker.text.context_ids(turns)])
-        encoded = now() - start
+        start = get_time()
+        context = encode_token_ids(ranker.model, ranker.text, [ranker.text.tokenize_context(turns)])
+        encoded = get_time() - start
         return candidates[int(order(context, vectors)[0, 0])], encoded
 
     return answer

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, islice, pairwise
 from pathlib import Path
 
-from polyencoder.data.readers import lines, records
+from polyencoder.data.readers import iter_lines, iter_records
 
 MADE = "words of one to three made syllables, as many as ConvAI2's validation examples have on average"
 
@@ -18,24 +18,24 @@ _DAILYDIALOG = "dailydialog/dialogues.jsonl*"
 
 def read_contexts(datapath: Path, count: int) -> list[list[str]]:
     """The turns, persona lines first, of `count` of ConvAI2's validation examples, always the same."""
-    contexts = [turns for turns, *_ in _convai2(_file_of(datapath, _CONVAI2.format(split="valid")))]
+    contexts = [turns for turns, *_ in _read_convai2(_find_file(datapath, _CONVAI2.format(split="valid")))]
     return random.Random(0).sample(contexts, min(count, len(contexts)))
 
 
 def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
     """The distinct labels of ConvAI2's and Ubuntu's training sets and of DailyDialog, shuffled; at most `count`."""
-    replies = [label for _, label, *_ in _convai2(_file_of(datapath, _CONVAI2.format(split="train")))]
-    for _, row in records(_file_of(datapath, _UBUNTU)):
+    replies = [label for _, label, *_ in _read_convai2(_find_file(datapath, _CONVAI2.format(split="train")))]
+    for _, row in iter_records(_find_file(datapath, _UBUNTU)):
         if float(row["Label"]) == 1:
             replies.append(" ".join(row["Utterance"].replace("__eou__", " ").replace("__eot__", " ").split()))
-    for _, dialogue in records(_file_of(datapath, _DAILYDIALOG)):
+    for _, dialogue in iter_records(_find_file(datapath, _DAILYDIALOG)):
         replies += [reply for _, reply in pairwise(dialogue["turns"])]
     different = [text for text in dict.fromkeys(replies) if text.strip()]
     random.Random(0).shuffle(different)
     return different[:count]
 
 
-def numbered(texts: Sequence[str], rows: int) -> Iterator[str]:
+def iter_numbered(texts: Sequence[str], rows: int) -> Iterator[str]:
     """`count` distinct texts: the given ones, then the same with a number appended."""
     seen: set[str] = set()
     for text in (f"{text} {again}" if again else text for again in count() for text in texts):
@@ -46,32 +46,32 @@ def numbered(texts: Sequence[str], rows: int) -> Iterator[str]:
             yield text
 
 
-def made_contexts(count: int) -> list[list[str]]:
+def make_contexts(count: int) -> list[list[str]]:
     """`count` synthetic contexts, always the same: twelve turns of eleven words on average."""
     rng = random.Random(0)
-    return [[_sentence(rng) for _ in range(round(rng.triangular(4, 28, 5)))] for _ in range(count)]
+    return [[_make_sentence(rng) for _ in range(round(rng.triangular(4, 28, 5)))] for _ in range(count)]
 
 
-def made_candidates(count: int) -> list[str]:
+def make_candidates(count: int) -> list[str]:
     """`count` synthetic candidates, always the same."""
     rng = random.Random(1)
-    return [_sentence(rng) for _ in range(count)]
+    return [_make_sentence(rng) for _ in range(count)]
 
 
-def _sentence(rng: random.Random) -> str:
+def _make_sentence(rng: random.Random) -> str:
     """About eleven words, of some three thousand, short ones more often."""
     syllables = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
     words = ("".join(rng.choices(syllables[:12] if n == 3 else syllables, k=n)) for n in rng.choices((1, 2, 3), k=22))
     return " ".join(islice(words, rng.randint(4, 18)))
 
 
-def _convai2(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
+def _read_convai2(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
     """(turns so far, label, candidates) of each example of a file in ParlAI's text format.
 
     Persona lines are turns, the first ones; as `-t selection:convai2` without ParlAI.
     """
     turns: list[str] = []
-    for _, line in lines(path):
+    for _, line in iter_lines(path):
         number, _, rest = line.rstrip(" ").partition(" ")
         if number == "1":
             turns = []
@@ -82,7 +82,7 @@ def _convai2(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
             turns.append(fields[0])
 
 
-def _file_of(datapath: Path, pattern: str) -> Path:
+def _find_file(datapath: Path, pattern: str) -> Path:
     paths = [path for path in datapath.glob(pattern) if path.is_file()]
     if not paths:
         raise SystemExit(f"{datapath}: has no {pattern}; --datapath is ParlAI's data folder (docs/tasks.md)")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polyencoder.index.vectors import VectorDtype, Vectors, quantize, write_vectors
 from polyencoder.scoring import ContextEncoding
-from polyencoder.search.contexts import Array, as_array
+from polyencoder.search.contexts import Array, to_array
 
 SHARD = 1 << 16
 LENGTH = 20**0.5  # of all drawn vectors: logits up to 20, as of models that are trained with cosines times 20
@@ -27,17 +27,17 @@ def store(folder: Path, shards: Iterator[Tensor | Array], *, dtype: VectorDtype 
     folder.mkdir()
     row, dim, names = 0, 0, []
     for shard in shards:
-        names.append(write_vectors(folder, row, *quantize(as_array(shard), dtype)).name)
+        names.append(write_vectors(folder, row, *quantize(to_array(shard), dtype)).name)
         row, dim = row + len(shard), int(shard.shape[1])
     return Vectors.open(folder, names, dim=dim, dtype=dtype)
 
 
-def size_mb(vectors: Vectors) -> float:
+def compute_size_mb(vectors: Vectors) -> float:
     """The size of the files in MB (2**20 bytes)."""
     return sum(path.stat().st_size for path in vectors.folder.glob("vectors-*")) / 2**20
 
 
-def grown(real: Tensor, rows: int) -> Iterator[Tensor]:
+def grow(real: Tensor, rows: int) -> Iterator[Tensor]:
     """The real vectors [n, dim], then copies of random ones of them, as `GROWN` says, in shards."""
     for first in range(0, rows, SHARD):
         n = min(SHARD, rows - first)
@@ -48,12 +48,12 @@ def grown(real: Tensor, rows: int) -> Iterator[Tensor]:
         yield torch.cat([exact, noisy * length / noisy.norm(dim=1, keepdim=True)])
 
 
-def drawn(rows: int, dim: int) -> Iterator[Tensor]:
+def draw(rows: int, dim: int) -> Iterator[Tensor]:
     """Vectors as `DRAWN` says, in shards."""
-    topics = _noise(max(1, rows // 100), dim)
+    topics = _draw_noise(max(1, rows // 100), dim)
     for first in range(0, rows, SHARD):
         n = min(SHARD, rows - first)
-        yield _of_length(topics[torch.randint(len(topics), (n,))] + 0.8 * _noise(n, dim))
+        yield _normalize(topics[torch.randint(len(topics), (n,))] + 0.8 * _draw_noise(n, dim))
 
 
 def draw_contexts(vectors: Vectors, contexts: int, codes: int) -> ContextEncoding:
@@ -64,14 +64,14 @@ def draw_contexts(vectors: Vectors, contexts: int, codes: int) -> ContextEncodin
 
     answer = sample(contexts).unsqueeze(1)
     other = sample(contexts * codes).unflatten(0, (contexts, codes))
-    return ContextEncoding(_of_length(0.7 * answer + 0.5 * other + 0.4 * _noise(contexts, codes, vectors.dim)))
+    return ContextEncoding(_normalize(0.7 * answer + 0.5 * other + 0.4 * _draw_noise(contexts, codes, vectors.dim)))
 
 
-def _of_length(vectors: Tensor) -> Tensor:
+def _normalize(vectors: Tensor) -> Tensor:
     return LENGTH * torch.nn.functional.normalize(vectors, dim=-1)
 
 
-def _noise(*size: int) -> Tensor:
+def _draw_noise(*size: int) -> Tensor:
     """Normal, of mean length 1, with few large directions, as real vectors have."""
     deviation = (1 + torch.arange(size[-1]) / 16).rsqrt()
     return torch.randn(*size) * deviation / deviation.norm()

@@ -34,8 +34,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import BACKBONE, argument_parser, machine, minilm_folder, print_report, use_threads
-from benchmarks.search.texts import MADE, made_candidates, read_candidates
+from benchmarks.common import BACKBONE, build_parser, describe_machine, find_minilm_folder, print_report, use_threads
+from benchmarks.search.texts import MADE, make_candidates, read_candidates
 from benchmarks.serving.points import DOCUMENTS, IN_PROCESS, MANY, OURS, PATHS, PEER, Plan, measure
 from polyencoder.errors import PolyencoderError
 from polyencoder.packages import require
@@ -46,7 +46,7 @@ CODES = 64
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argument_parser(__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--datapath", type=Path, help="ParlAI's data folder (default: made texts)")
     parser.add_argument("--backbone", help=f"folder of the pre-trained encoder (default: the package {BACKBONE})")
     parser.add_argument("--architecture", default="poly", choices=["bi", "poly", "late"], help="of ours")
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, help="where model and index are kept (default: nowhere)")
     parser.add_argument("--out", type=Path, help="a JSON file of the report, to which each point is added")
     parser.add_argument(
-        "--only", nargs="+", type=_point, metavar="CASE:CLIENTS", help="points to measure, those in --out again"
+        "--only", nargs="+", type=_parse_point, metavar="CASE:CLIENTS", help="points to measure, those in --out again"
     )
     flags = parser.parse_args(arguments)
     if min(*flags.clients, flags.requests, flags.rounds, flags.candidates) < 1 or not flags.seconds > 0:
@@ -70,10 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         flags.requests, flags.rounds, flags.candidates = min(flags.requests, 64), 1, min(flags.candidates, 1_000)
     use_threads(flags.threads)
     flags.threads = torch.get_num_threads()
-    texts = made_candidates(flags.candidates) if flags.datapath is None else read_candidates(flags.datapath)
+    texts = make_candidates(flags.candidates) if flags.datapath is None else read_candidates(flags.datapath)
     report: dict[str, Any] = {
         "benchmark": "serving",
-        "machine": machine(),
+        "machine": describe_machine(),
         "settings": {
             "texts": MADE if flags.datapath is None else "responses of ConvAI2, Ubuntu and DailyDialog",
             "words": round(sum(len(text.split()) for text in texts[:1_000]) / len(texts[:1_000]), 1),
@@ -83,29 +83,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "rows": [],
     }
     if flags.out is not None and flags.out.exists():
-        report["rows"] = _rows_of(flags.out, report)
+        report["rows"] = _read_rows(flags.out, report)
     measured = {(row["case"], row["clients"]) for row in report["rows"]}
     points = flags.only or [(case, n) for case in flags.cases for n in flags.clients if (case, n) not in measured]
-    for rows in _measured(flags, points, texts):
+    for rows in _measure(flags, points, texts):
         of = {(row["case"], row["clients"]) for row in rows}
         report["rows"] = [row for row in report["rows"] if (row["case"], row["clients"]) not in of] + rows
-        report["summary"] = summary(report["rows"])
+        report["summary"] = summarize(report["rows"])
         if flags.out is not None:
             write_text(flags.out, json.dumps(report, indent=2) + "\n")
         for row in rows:
             print(json.dumps(row), file=sys.stderr, flush=True)  # all of them take long
-    report["summary"] = summary(report["rows"])
+    report["summary"] = summarize(report["rows"])
     print_report(report, as_json=flags.json)
 
 
-def _point(value: str) -> tuple[str, int]:
+def _parse_point(value: str) -> tuple[str, int]:
     case, _, clients = value.partition(":")
     if case not in PATHS or not clients.isdigit() or int(clients) < 1:
         raise argparse.ArgumentTypeError(f"{value!r} is not one of {', '.join(PATHS)}, a colon and a number of clients")
     return case, int(clients)
 
 
-def _rows_of(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
+def _read_rows(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
     """Read the points measured before; SystemExit if their settings or machine differ."""
     before = json.loads(path.read_text(encoding="utf-8"))
     for what in ("benchmark", "settings"):
@@ -119,7 +119,7 @@ def _rows_of(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _measured(
+def _measure(
     flags: argparse.Namespace, points: Sequence[tuple[str, int]], texts: list[str]
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of each point."""
@@ -137,17 +137,17 @@ def _measured(
         yield from measure(plan, folder / "model", folder / "index", texts)
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """The numbers that matter, of `rerank` but for `lost`; None for what was not measured."""
     of = {(row["system"], row["clients"]): row for row in rows if row["case"] == "rerank"}
 
-    def ratio(column: str, left: tuple[str, int], right: tuple[str, int]) -> float | None:
+    def compute_ratio(column: str, left: tuple[str, int], right: tuple[str, int]) -> float | None:
         values = [of[key].get(column) if key in of else None for key in (left, right)]
         return values[0] / values[1] if all(values) else None  # type: ignore[operator]
 
     return {
-        "throughput_64_vs_peer": ratio("per_second", (OURS, MANY), (PEER, MANY)),
-        "p99_1_vs_in_process": ratio("p99_ms", (OURS, 1), (IN_PROCESS, 1)),
+        "throughput_64_vs_peer": compute_ratio("per_second", (OURS, MANY), (PEER, MANY)),
+        "p99_1_vs_in_process": compute_ratio("p99_ms", (OURS, 1), (IN_PROCESS, 1)),
         "lost": sum(row["lost"] for row in rows if row["system"].startswith(OURS)),
     }
 
@@ -157,7 +157,7 @@ def _prepare(flags: argparse.Namespace, folder: Path, texts: list[str]) -> None:
     if not (folder / "model").exists():
         torch.manual_seed(0)
         codes: dict[str, Any] = {"n_codes": CODES} if flags.architecture == "poly" else {}
-        backbone = flags.backbone or minilm_folder()
+        backbone = flags.backbone or find_minilm_folder()
         made = Ranker.from_backbone(backbone, flags.architecture, device="cpu", reduction="mean", **codes)
         made.save_pretrained(folder / "model")
     ranker = Ranker.from_pretrained(folder / "model", device="cpu")

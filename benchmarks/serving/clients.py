@@ -59,12 +59,12 @@ async def _ask(load: Load) -> Outcome:
     outcome = Outcome()
     bodies = iter(load.bodies)
     start = time.perf_counter()
-    await asyncio.gather(*(_client(load, bodies, start + load.seconds, outcome) for _ in range(load.clients)))
+    await asyncio.gather(*(_run_client(load, bodies, start + load.seconds, outcome) for _ in range(load.clients)))
     outcome.wall = time.perf_counter() - start
     return outcome
 
 
-async def _client(load: Load, bodies: Iterator[bytes], until: float, outcome: Outcome) -> None:
+async def _run_client(load: Load, bodies: Iterator[bytes], until: float, outcome: Outcome) -> None:
     connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
     try:
         while time.perf_counter() < until and (body := next(bodies, None)) is not None:
@@ -72,7 +72,9 @@ async def _client(load: Load, bodies: Iterator[bytes], until: float, outcome: Ou
             try:
                 if connection is None:
                     connection = await asyncio.open_connection("127.0.0.1", load.port)
-                status = await asyncio.wait_for(_answer(*connection, head(load.path, len(body)) + body), _PATIENCE)
+                status = await asyncio.wait_for(
+                    _answer(*connection, build_head(load.path, len(body)) + body), _PATIENCE
+                )
             except (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError) as error:
                 outcome.lost[type(error).__name__] += 1
                 _close(connection)
@@ -86,7 +88,7 @@ async def _client(load: Load, bodies: Iterator[bytes], until: float, outcome: Ou
         _close(connection)
 
 
-def head(path: str, length: int) -> bytes:
+def build_head(path: str, length: int) -> bytes:
     """The headers of a request whose JSON body has `length` bytes."""
     lines = (f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {length}")
     return "".join(f"{line}\r\n" for line in (*lines, "")).encode()

@@ -22,12 +22,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from benchmarks.common import use_threads
-from benchmarks.search.encoding import sentence_transformer
+from benchmarks.search.encoding import load_sentence_transformer
 from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.open import open_index
 from polyencoder.ranker import Ranker
 from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.messages import answer_fields
+from polyencoder.serving.messages import build_answer_fields
 from polyencoder.serving.rerank import RerankRequest, RerankResponse, Result
 from polyencoder.serving.run import bind
 from polyencoder.serving.search import SearchRequest, SearchResponse, SearchResult
@@ -41,7 +41,7 @@ def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI
     vectors = torch.nn.functional.normalize(vectors, dim=1)
     model = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
 
-    async def on_model(call: Callable[[], T]) -> T:
+    async def call_on_model(call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(model, call)
 
     def encode(texts: list[str]) -> torch.Tensor:
@@ -54,26 +54,28 @@ def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI
     async def rerank(request: RerankRequest) -> RerankResponse:
         documents = [one if isinstance(one, str) else one.text for one in request.documents]
 
-        def scored() -> tuple[list[int], list[float]]:
-            ranked = (encode(documents) @ encode([" ".join(request.turns(system="leave-out"))])[0]).sort(
+        def score_all() -> tuple[list[int], list[float]]:
+            ranked = (encode(documents) @ encode([" ".join(request.collect_turns(system="leave-out"))])[0]).sort(
                 descending=True
             )
             return ranked.indices.tolist(), ranked.values.tolist()
 
-        results = [Result(index=idx, relevance_score=score) for idx, score in zip(*await on_model(scored), strict=True)]
-        return RerankResponse(**answer_fields("rerank", model="peer", tokens=0), results=results, meta={})
+        results = [
+            Result(index=idx, relevance_score=score) for idx, score in zip(*await call_on_model(score_all), strict=True)
+        ]
+        return RerankResponse(**build_answer_fields("rerank", model="peer", tokens=0), results=results, meta={})
 
     @app.post("/v1/search", response_model_exclude_none=True)
     async def search(request: SearchRequest) -> SearchResponse:
-        def nearest() -> tuple[list[int], list[float]]:
-            best = (vectors @ encode([" ".join(request.turns(system="leave-out"))])[0]).topk(request.top_k)
+        def search_nearest() -> tuple[list[int], list[float]]:
+            best = (vectors @ encode([" ".join(request.collect_turns(system="leave-out"))])[0]).topk(request.top_k)
             return best.indices.tolist(), best.values.tolist()
 
         results = [
             SearchResult(id=str(idx), text=texts[idx], score=score, found="exact")
-            for idx, score in zip(*await on_model(nearest), strict=True)
+            for idx, score in zip(*await call_on_model(search_nearest), strict=True)
         ]
-        return SearchResponse(**answer_fields("search", model="peer", tokens=0), results=results, milliseconds={})
+        return SearchResponse(**build_answer_fields("search", model="peer", tokens=0), results=results, milliseconds={})
 
     return app
 
@@ -90,9 +92,9 @@ def main() -> None:
     if not isinstance(index, FolderIndex):
         raise SystemExit(f"{flags.index}: the peer reads the folder of an index")
     texts = index.texts()
-    vectors = torch.cat([torch.tensor(block.vectors()) for block in index.vectors.chunks(1 << 14)])
+    vectors = torch.cat([torch.tensor(block.read_vectors()) for block in index.vectors.iter_blocks(1 << 14)])
     with tempfile.TemporaryDirectory() as folder:
-        encoder = sentence_transformer(ranker, Path(folder))
+        encoder = load_sentence_transformer(ranker, Path(folder))
     encoder.encode(["a text that is not the first", "another"], show_progress_bar=False)
     app = create_app(encoder, texts, vectors)
     with bind(ServerConfig(model=flags.model, port=0)) as listener:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import machine, run_in_process
+from benchmarks.common import describe_machine, run_in_process
 from benchmarks.serving.clients import Load, Outcome, ask
 from benchmarks.serving.servers import started
 from polyencoder.index.open import open_index
@@ -52,44 +52,46 @@ def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> Itera
     """For each point a row of each system. SystemExit if a server does not start."""
     files = ("--model", str(model), "--index", str(index), "--threads", str(plan.threads))
     serve = ("-m", "polyencoder.cli.main", "serve", "--port", "0", "--timeout", str(_WAITING), *files)
-    new = unseen(texts)
+    new = iter_unseen(texts)
     with contextlib.ExitStack() as stack:
         ports = {
             OURS: stack.enter_context(started(*serve, asked="/ready")).port,
             PEER: stack.enter_context(started("-m", "benchmarks.serving.peer", *files, asked="/openapi.json")).port,
         }
-        clients = stack.enter_context(run_in_process(asking, threads=1))
-        library = stack.enter_context(run_in_process(partial(_calling, model, index), threads=plan.threads))
+        clients = stack.enter_context(run_in_process(build_asking, threads=1))
+        library = stack.enter_context(run_in_process(partial(_build_calling, model, index), threads=plan.threads))
 
-        def asked(system: str, case: str, n: int, bodies: list[bytes], seconds: float) -> Outcome:
+        def ask_server(system: str, case: str, n: int, bodies: list[bytes], seconds: float) -> Outcome:
             load = Load(port=ports[system], path=PATHS[case], bodies=bodies, clients=n, seconds=seconds)
             outcome: Outcome = clients(load)
             return outcome
 
-        def called(case: str, bodies: list[bytes], seconds: float) -> Outcome:
+        def call_process(case: str, bodies: list[bytes], seconds: float) -> Outcome:
             outcome: Outcome = library((case, bodies, seconds))
             return outcome
 
         for case, n in plan.points:
-            sides: dict[str, Side] = {system: partial(asked, system, case, n) for system in ports}
+            sides: dict[str, Side] = {system: partial(ask_server, system, case, n) for system in ports}
             if n == 1:
-                sides[IN_PROCESS] = partial(called, case)
-            load = machine()["load"]
-            outcomes = _in_turns(plan, sides, partial(make_bodies, case, new))
+                sides[IN_PROCESS] = partial(call_process, case)
+            load = describe_machine()["load"]
+            outcomes = _measure_in_turns(plan, sides, partial(make_bodies, case, new))
             yield [
-                {"case": case, "system": name, "clients": n, **_row(outcome), "load": load}
+                {"case": case, "system": name, "clients": n, **_build_row(outcome), "load": load}
                 for name, outcome in outcomes.items()
             ]
 
 
-def unseen(texts: Sequence[str]) -> Iterator[str]:
+def iter_unseen(texts: Sequence[str]) -> Iterator[str]:
     """Texts without end, each once: all of these, those that are indexed last, and then again with a number."""
     yield from reversed(texts)
     for turn in itertools.count(2):
         yield from (f"{text} {turn}" for text in texts)
 
 
-def _in_turns(plan: Plan, sides: Mapping[str, Side], bodies: Callable[[int], list[bytes]]) -> dict[str, Outcome]:
+def _measure_in_turns(
+    plan: Plan, sides: Mapping[str, Side], bodies: Callable[[int], list[bytes]]
+) -> dict[str, Outcome]:
     """All sides get the same bodies, round by round."""
     warm = bodies(min(_WARM, plan.requests))
     outcomes = {}
@@ -103,7 +105,7 @@ def _in_turns(plan: Plan, sides: Mapping[str, Side], bodies: Callable[[int], lis
     return outcomes
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
+def _build_row(outcome: Outcome) -> dict[str, Any]:
     shares = np.quantile(outcome.seconds, [0.5, 0.95, 0.99]).tolist() if outcome.seconds else [float("nan")] * 3
     return {
         "requests": len(outcome.seconds),
@@ -127,12 +129,12 @@ def make_bodies(case: str, new: Iterator[str], count: int, *, documents: int = D
     return asked
 
 
-def asking() -> Callable[[Load], Outcome]:
+def build_asking() -> Callable[[Load], Outcome]:
     """For `run_in_process`."""
     return ask
 
 
-def _calling(model: Path, index: Path) -> Callable[[tuple[str, list[bytes], float]], Outcome]:
+def _build_calling(model: Path, index: Path) -> Callable[[tuple[str, list[bytes], float]], Outcome]:
     """Answers the requests of the server in this process: a case, bodies, and the seconds to spend."""
     ranker = Ranker.from_pretrained(model, device="cpu")
     searcher = Searcher(ranker, open_index(index, ranker), top_k=TOP_K)

@@ -36,7 +36,7 @@ def started(*arguments: str, asked: str, python: str = sys.executable) -> Iterat
         with log.open("w") as file:
             process = subprocess.Popen([python, *arguments], stdout=file, stderr=file)
         try:
-            yield Server(_ready(process, log, asked), process.pid)
+            yield Server(_wait_until_ready(process, log, asked), process.pid)
         finally:
             process.terminate()
             try:
@@ -46,7 +46,7 @@ def started(*arguments: str, asked: str, python: str = sys.executable) -> Iterat
                 process.wait()
 
 
-def _ready(process: subprocess.Popen[bytes], log: Path, asked: str) -> int:
+def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, asked: str) -> int:
     until = time.monotonic() + _STARTING
     while process.poll() is None and time.monotonic() < until:
         if match := re.search(r"serving .*on http://127\.0\.0\.1:(\d+)", log.read_text(errors="replace")):

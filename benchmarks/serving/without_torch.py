@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import argument_parser, machine, minilm_folder, print_report, run_in_process
-from benchmarks.search.texts import made_candidates
+from benchmarks.common import build_parser, describe_machine, find_minilm_folder, print_report, run_in_process
+from benchmarks.search.texts import make_candidates
 from benchmarks.serving.clients import Load
-from benchmarks.serving.points import MANY, PATHS, asking, make_bodies, unseen
+from benchmarks.serving.points import MANY, PATHS, build_asking, iter_unseen, make_bodies
 from benchmarks.serving.servers import Server, started
 from polyencoder.export.folder import export_folder
 from polyencoder.ranker import Ranker
@@ -36,7 +36,7 @@ BACKENDS = {RUNTIME: "onnx-int8", "torch, int8": "onnx-int8", "without torch, fl
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argument_parser(__doc__)
+    parser = build_parser(__doc__)
     parser.add_argument("--runtime", required=True, help="Python of an environment with polyencoder-runtime[serve]")
     parser.add_argument("--model", type=Path, help="a folder with graphs in float32 and int8 (default: MiniLM)")
     parser.add_argument("--servers", nargs="+", default=[*BACKENDS, PEER], choices=[*BACKENDS, PEER])
@@ -51,14 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         flags.servers = [name for name in flags.servers if BACKENDS.get(name) in ("onnx", "torch")]
     rounds = 1 if flags.quick else flags.rounds
     count = -(-(min(flags.requests, 16) if flags.quick else flags.requests) // rounds)
-    texts = unseen(made_candidates(1_000))
+    texts = iter_unseen(make_candidates(1_000))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        model = flags.model or exported(folder / "minilm")
+        model = flags.model or export_minilm(folder / "minilm")
         served = ("--index", flags.index) if flags.index else ()
         if PEER in flags.servers:
             Ranker.from_pretrained(model, device="cpu").index(["a text"], folder / "index")
-        clients = stack.enter_context(run_in_process(asking, threads=1))
+        clients = stack.enter_context(run_in_process(build_asking, threads=1))
         rows: list[dict[str, Any]] = []
         servers = {}
         for name in flags.servers:
@@ -72,15 +72,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
             asked = "/openapi.json" if name == PEER else "/ready"
             servers[name] = stack.enter_context(started(*command, asked=asked, python=python))
             _load(clients, servers[name], make_bodies(case, texts, 1, documents=DOCUMENTS), 1, case=case)
-            rows.append({"server": name, "start_cpu_s": _cpu(servers[name]), "resident_mb": _resident(servers[name])})
+            rows.append(
+                {
+                    "server": name,
+                    "start_cpu_s": _read_cpu_seconds(servers[name]),
+                    "resident_mb": _read_resident_mb(servers[name]),
+                }
+            )
         for n in (1, MANY):
             measured: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
             for _ in range(rounds):
                 bodies = make_bodies(case, texts, count, documents=DOCUMENTS)
                 for name, server in servers.items():
-                    before = _cpu(server)
+                    before = _read_cpu_seconds(server)
                     per_second = _load(clients, server, bodies, n, case=case)
-                    measured[name].append((per_second, 1e3 * (_cpu(server) - before) / count))
+                    measured[name].append((per_second, 1e3 * (_read_cpu_seconds(server) - before) / count))
             for row in rows:
                 rates, times = zip(*measured[row["server"]], strict=True)
                 row |= {f"per_second_{n}": statistics.median(rates), f"cpu_ms_{n}": statistics.median(times)}
@@ -88,13 +94,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ratio = of[PEER][f"cpu_ms_{MANY}"] / of[RUNTIME][f"cpu_ms_{MANY}"] if {PEER, RUNTIME} <= of.keys() else None
     settings = {"model": str(flags.model or "all-MiniLM-L6-v2"), "index": flags.index, "requests": count * rounds}
     settings["documents"] = None if flags.index else DOCUMENTS
-    report = {"benchmark": "serving.without_torch", "machine": machine(), "settings": settings, "rows": rows}
+    report = {"benchmark": "serving.without_torch", "machine": describe_machine(), "settings": settings, "rows": rows}
     print_report(report | {"summary": {f"peer's cpu_ms_{MANY} / {RUNTIME}": ratio}}, as_json=flags.json)
 
 
-def exported(folder: Path) -> Path:
+def export_minilm(folder: Path) -> Path:
     """MiniLM as a bi-encoder with one tower, with graphs in float32 and int8."""
-    ranker = Ranker.from_backbone(minilm_folder(), "bi", share_encoders=True, device="cpu")
+    ranker = Ranker.from_backbone(find_minilm_folder(), "bi", share_encoders=True, device="cpu")
     export_folder(ranker, folder, onnx=True, int8=True)
     return folder
 
@@ -107,13 +113,13 @@ def _load(clients: Any, server: Server, bodies: list[bytes], n: int, *, case: st
     return len(outcome.seconds) / outcome.wall
 
 
-def _cpu(server: Server) -> float:
+def _read_cpu_seconds(server: Server) -> float:
     """Seconds of the processor so far."""
     values = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _resident(server: Server) -> float:
+def _read_resident_mb(server: Server) -> float:
     lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 

@@ -17,7 +17,7 @@ _SOURCE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:projects|examples)/[^)]*\)")
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Adds a page `notebooks/NAME.md` for each notebook, with its kept outputs."""
     for path in sorted(Path(__file__).parent.glob("*.ipynb")):
-        text = "\n\n".join(_blocks(json.loads(path.read_text(encoding="utf-8"))))
+        text = "\n\n".join(_iter_blocks(json.loads(path.read_text(encoding="utf-8"))))
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
     return files
 
@@ -27,7 +27,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return _SOURCE.sub(r"\1", markdown)
 
 
-def _blocks(notebook: dict[str, Any]) -> Iterator[str]:
+def _iter_blocks(notebook: dict[str, Any]) -> Iterator[str]:
     for cell in notebook["cells"]:
         source = "".join(cell["source"])  # a text, or its lines
         if cell["cell_type"] == "markdown":

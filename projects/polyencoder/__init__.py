@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from polyencoder.lazy import lazy_names
+from polyencoder.lazy import build_lazy_names
 
 if TYPE_CHECKING:
     from polyencoder.config import RankerConfig, TextConfig
@@ -48,7 +48,7 @@ _MODULES = {
     "TextConfig": "polyencoder.config",
 }
 
-_get, __dir__ = lazy_names(__name__, _MODULES)
+_get, __dir__ = build_lazy_names(__name__, _MODULES)
 
 
 def __getattr__(name: str) -> Any:

@@ -23,20 +23,20 @@ from torch import Tensor, nn
 
 from polyencoder.checks import check_choice
 from polyencoder.config import Architecture, RankerConfig, WeightDtype
-from polyencoder.errors import CheckpointError, InputError, PolyencoderError, first_line
-from polyencoder.hub.resolve import downloaded, exists
+from polyencoder.errors import CheckpointError, InputError, PolyencoderError, get_first_line
+from polyencoder.hub.resolve import download_files, exists
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_files import ADAPTERS
 from polyencoder.modeling.families import FAMILIES, check_config
 from polyencoder.modeling.finite import check_finite
-from polyencoder.modeling.layout import MODULES, Module, layout, layout_files
-from polyencoder.storage.digests import file_digest, weights_fingerprint
+from polyencoder.modeling.layout import MODULES, Module, build_layout, list_layout_files
+from polyencoder.storage.digests import compute_file_digest, compute_weights_fingerprint
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 from polyencoder.storage.foreign import describe_file
 from polyencoder.storage.names import CONFIG, DIGESTS, MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, WEIGHTS
 from polyencoder.storage.publish import finish_publication, is_published, publishing
-from polyencoder.storage.safe_load import load_states, read_weights, why_not_loaded
+from polyencoder.storage.safe_load import explain_not_loaded, load_states, read_weights
 from polyencoder.text import TextEncoder, read_tokenizer
 
 CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
@@ -54,17 +54,17 @@ def publishing_folder(
     folder: str | os.PathLike[str], *, remove: Iterable[str] = (), check: Callable[[], object] = lambda: None
 ) -> AbstractContextManager[Path]:
     """`publishing` of a model, which replaces one of any layout."""
-    return publishing(folder, remove=remove, replaces=layout_files, check=check)
+    return publishing(folder, remove=remove, replaces=list_layout_files, check=check)
 
 
 def write_model(folder: Path, model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> None:
     """Writes a model's files into a folder that `publishing` gave. OSError if it cannot be written."""
-    weights, config = _collect_weights(model.merged(), dtype), model.config
-    digests = {WEIGHTS: weights_fingerprint(weights)}
+    weights, config = _collect_weights(model.merge_adapters(), dtype), model.config
+    digests = {WEIGHTS: compute_weights_fingerprint(weights)}
     towers = model.towers
-    arranged = layout(config, dim=towers[0].dim if towers else 1, dtype=dtype)
+    arranged = build_layout(config, dim=towers[0].dim if towers else 1, dtype=dtype)
     files: dict[str, Any] = dict(arranged.files)
-    tokenizer = text.tokenizer_json(pair_start=config.pair_start)
+    tokenizer = text.format_tokenizer_json(pair_start=config.pair_start)
     for module in arranged.modules:
         inside = folder / module.folder
         inside.mkdir(parents=True, exist_ok=True)
@@ -76,12 +76,12 @@ def write_model(folder: Path, model: RankerModel, text: TextEncoder, *, dtype: W
             if module.scale is not None:
                 tensors["linear.weight"] = torch.tensor([[module.scale]])
             safetensors.torch.save_file(tensors, inside / MODULE_WEIGHTS, metadata={"format": "pt"})
-            digests[_weights_path(module)] = file_digest(inside / MODULE_WEIGHTS)
+            digests[_get_weights_path(module)] = compute_file_digest(inside / MODULE_WEIGHTS)
     for name, content in files.items():
         (folder / name.lstrip("/")).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
     (folder / CONFIG).write_text(config.to_json(), encoding="utf-8")
-    digests |= {name: file_digest(folder / name) for name in (CONFIG, TOKENIZER)}
+    digests |= {name: compute_file_digest(folder / name) for name in (CONFIG, TOKENIZER)}
     # one key: safetensors writes several in a random order, and equal models shall be equal files
     safetensors.torch.save_file(weights, folder / WEIGHTS, metadata={DIGESTS: json.dumps(digests)})
 
@@ -89,13 +89,13 @@ def write_model(folder: Path, model: RankerModel, text: TextEncoder, *, dtype: W
 def read_stored_weights(folder: Path, config: RankerConfig) -> dict[str, Tensor]:
     """The weights in a model folder. CheckpointError for a file that is missing or damaged."""
     weights = read_weights(folder / WEIGHTS)
-    for module in layout(config).modules:
+    for module in build_layout(config).modules:
         if module.tensors:
-            weights |= module.named(read_weights(folder / _weights_path(module)))
+            weights |= module.rename_tensors(read_weights(folder / _get_weights_path(module)))
     return weights
 
 
-def _weights_path(module: Module) -> str:
+def _get_weights_path(module: Module) -> str:
     return f"{module.folder}/{MODULE_WEIGHTS}".lstrip("/")
 
 
@@ -106,7 +106,7 @@ def _collect_weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor
         raise InputError("these weights were loaded in low precision: load the ranker without dtype to save it")
     state = model.state_dict()
     weights = {
-        name: tensor.contiguous().cpu() for name, tensor in model.state_dict_to_save(getattr(torch, dtype)).items()
+        name: tensor.contiguous().cpu() for name, tensor in model.get_state_dict_to_save(getattr(torch, dtype)).items()
     }
     for name, tensor in weights.items():
         if not tensor.isfinite().all() and state[name].isfinite().all():
@@ -132,7 +132,7 @@ def holds_encoder(name: str | os.PathLike[str]) -> bool:
     folder = _find_described(name)
     if folder is None or holds_ranker(name):
         return False
-    return "model_type" in _json_of(folder) or any((folder / file).is_file() for file in (MODULES, ADAPTERS))
+    return "model_type" in _read_json(folder) or any((folder / file).is_file() for file in (MODULES, ADAPTERS))
 
 
 def _find_described(name: str | os.PathLike[str]) -> Path | None:
@@ -140,16 +140,18 @@ def _find_described(name: str | os.PathLike[str]) -> Path | None:
         if exists(name):
             finish_publication(name)
             return Path(name)
-        return downloaded(name, [CONFIG, MODULE_CONFIG, MODULES, ADAPTERS])
+        return download_files(name, [CONFIG, MODULE_CONFIG, MODULES, ADAPTERS])
     except (OSError, ValueError, CheckpointError):
         return None
 
 
 def _is_of_earlier_version(folder: Path) -> bool:
-    return not (folder / CONFIG).is_file() and _json_of(folder).get("architecture") in [*FAMILIES]  # it may be any JSON
+    return not (folder / CONFIG).is_file() and _read_json(folder).get("architecture") in [
+        *FAMILIES
+    ]  # it may be any JSON
 
 
-def _json_of(folder: Path) -> dict[str, Any]:
+def _read_json(folder: Path) -> dict[str, Any]:
     """The `config.json` of a folder; empty if missing or not a JSON object."""
     try:
         config = json.loads((folder / MODULE_CONFIG).read_bytes())
@@ -158,12 +160,12 @@ def _json_of(folder: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def stored_architecture(name: str | os.PathLike[str]) -> Architecture | None:
+def read_architecture(name: str | os.PathLike[str]) -> Architecture | None:
     """The architecture of the ranker in a folder, model file or hub id; None if there is no readable one."""
     path = Path(name)
     try:
         if not exists(name):
-            path = downloaded(name, [CONFIG])
+            path = download_files(name, [CONFIG])
         if path.is_file():
             return read_model_file(path)[0].architecture
         return read_folder_config(path).architecture
@@ -212,7 +214,7 @@ def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
     digests = read_digests(source / WEIGHTS)
     config = read_config((source / CONFIG).read_bytes(), origin=str(source / CONFIG))
     for name in (CONFIG, TOKENIZER):
-        if name in digests and file_digest(source / name) != digests[name]:
+        if name in digests and compute_file_digest(source / name) != digests[name]:
             if is_published(source) or read_digests(source / WEIGHTS) != digests:
                 return _read_folder(source)  # another process is saving a model
             raise CheckpointError(
@@ -256,14 +258,20 @@ def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], ob
             f"{source / WEIGHTS}: holds no checksums: another program wrote it; write the folder again "
             "with `polyencoder export`"
         )
-    modules = [_weights_path(module) for module in layout(config).modules if module.tensors]
+    modules = [_get_weights_path(module) for module in build_layout(config).modules if module.tensors]
     try:
-        damaged = [name for name in modules if file_digest(source / name, progress=progress) != digests.get(name)]
+        damaged = [
+            name for name in modules if compute_file_digest(source / name, progress=progress) != digests.get(name)
+        ]
     except OSError as error:
-        raise CheckpointError(f"{source}: cannot be read ({first_line(error)})") from None
+        raise CheckpointError(f"{source}: cannot be read ({get_first_line(error)})") from None
     if not damaged:
         weights = read_stored_weights(source, config)
-        damaged = [WEIGHTS] if weights_fingerprint(weights, progress=None if modules else progress) != expected else []
+        damaged = (
+            [WEIGHTS]
+            if compute_weights_fingerprint(weights, progress=None if modules else progress) != expected
+            else []
+        )
     if damaged:
         raise CheckpointError(
             f"{source / damaged[0]}: damaged, its checksum has changed since it was written; copy or export it again"
@@ -283,7 +291,7 @@ def check_archive(path: str | os.PathLike[str], *, progress: Callable[[int], obj
                         if progress is not None:
                             progress(len(chunk))
     except (zipfile.BadZipFile, OSError) as error:
-        raise CheckpointError(f"{name}: damaged ({first_line(error)}); copy it again") from None
+        raise CheckpointError(f"{name}: damaged ({get_first_line(error)}); copy it again") from None
     return True
 
 
@@ -296,7 +304,9 @@ def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise CheckpointError(f"{name}: no such model file") from None
     except Exception as error:  # a damaged or foreign file makes the reader of pickles raise anything
         match = re.search(r"(?:GLOBAL|class) ([\w.]+\.\w+)", str(error))
-        reason = f"it holds a {match[1]}: save its tensors alone, if you trust it" if match else why_not_loaded(error)
+        reason = (
+            f"it holds a {match[1]}: save its tensors alone, if you trust it" if match else explain_not_loaded(error)
+        )
         _check_kind(name)
         raise CheckpointError(f"{name}: damaged, or not a file of weights that can be read safely ({reason})") from None
     if not isinstance(states, dict) or not isinstance(states.get("model"), dict):
@@ -376,5 +386,5 @@ def _assemble(
     # drawing initial weights takes longer than reading the file's
     model = model.to_empty(device="cpu") if model.is_all_weights else build_model(config)
     load_weights(model, weights, origin=origin)
-    model.for_inference()  # a model file holds the training form of the weights
+    model.prepare_for_inference()  # a model file holds the training form of the weights
     return model.eval(), text

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
-from polyencoder.errors import ConfigError, InputError, first_line
+from polyencoder.errors import ConfigError, InputError, get_first_line
 
 if TYPE_CHECKING:
     import torch
@@ -22,14 +22,16 @@ DEEPEST = 100
 _ADDRESS = re.compile(r"([A-Za-z][\w+.-]+):", re.ASCII)  # a single letter is a disk of Windows
 
 
-def checked_count(name: str, value: Any, *, min_value: int = 1, max_value: int | None = None) -> int:
+def check_count(name: str, value: Any, *, min_value: int = 1, max_value: int | None = None) -> int:
     """Checks a whole number, Python's or numpy's, from `min_value` to `max_value`. Raises InputError that names it."""
     try:
         number = operator.index(value)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or number < min_value:
-        raise InputError(f"{name} is {shown(value)}; it must be at least {min_value}, a whole number", argument=name)
+        raise InputError(
+            f"{name} is {format_value(value)}; it must be at least {min_value}, a whole number", argument=name
+        )
     if max_value is not None and number > max_value:
         raise InputError(f"{name} is too large; it must be at most {max_value:,}", argument=name)
     return number
@@ -41,7 +43,7 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
         raise ConfigError(f"{name} is {value!r:.60}; it must be one of {', '.join(choices)}", argument=name)
 
 
-def checked_list(name: str, values: Any, *, of: str = "texts") -> list[Any]:
+def check_list(name: str, values: Any, *, of: str = "texts") -> list[Any]:
     """Converts a sequence (list, tuple, numpy array, pandas column) to a list.
 
     Raises:
@@ -50,42 +52,42 @@ def checked_list(name: str, values: Any, *, of: str = "texts") -> list[Any]:
     if isinstance(values, (str, bytes)):
         raise InputError(f"{name} is one text; give a list of {of}")
     if (items := _list_items(values)) is None:
-        raise InputError(f"{name} is {shown(values)}; it must be a list of {of}")
+        raise InputError(f"{name} is {format_value(values)}; it must be a list of {of}")
     return items
 
 
-def checked_texts(name: str, values: Any) -> list[str]:
-    """Converts a sequence of texts (see `checked_list`) to a list of `str`. InputError for other texts, or no texts."""
+def check_texts(name: str, values: Any) -> list[str]:
+    """Converts a sequence of texts (see `check_list`) to a list of `str`. InputError for other texts, or no texts."""
     singular = name.removesuffix("s")
-    return [checked_text(f"{singular} {place}", value) for place, value in enumerate(checked_list(name, values))]
+    return [check_text(f"{singular} {place}", value) for place, value in enumerate(check_list(name, values))]
 
 
-def checked_candidates(name: str, values: Any) -> list[str]:
-    """Like `checked_texts`, for candidates to rank: each needs a word."""
+def check_candidates(name: str, values: Any) -> list[str]:
+    """Like `check_texts`, for candidates to rank: each needs a word."""
     singular = name.removesuffix("s")
-    return [checked_candidate(f"{singular} {place}", value) for place, value in enumerate(checked_list(name, values))]
+    return [check_candidate(f"{singular} {place}", value) for place, value in enumerate(check_list(name, values))]
 
 
-def checked_iterable(name: str, values: Any, *, of: str) -> Iterable[Any]:
+def check_iterable(name: str, values: Any, *, of: str) -> Iterable[Any]:
     """Checks an iterable, such as a generator. Raises InputError for anything else, a table, a single text or dict."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable) or _is_table(values):
-        what = "is one text" if isinstance(values, (str, bytes)) else f"is {shown(values)}"
+        what = "is one text" if isinstance(values, (str, bytes)) else f"is {format_value(values)}"
         raise InputError(f"{name} {what}; give a list of {of}")
     return values
 
 
-def checked_text(name: str, value: Any) -> str:
+def check_text(name: str, value: Any) -> str:
     """Converts a text that can be encoded to a plain `str`. Raises InputError that names it."""
     if not isinstance(value, str):
-        raise InputError(f"{name} is {shown(value)}; it must be a text")
-    if problem := unencodable(value):
+        raise InputError(f"{name} is {format_value(value)}; it must be a text")
+    if problem := explain_unencodable(value):
         raise InputError(f"{name}: {problem}")
     return str(value)
 
 
-def checked_candidate(name: str, value: Any) -> str:
+def check_candidate(name: str, value: Any) -> str:
     """Checks a text to rank: it can be encoded and has a word. Raises InputError that names it."""
-    text = checked_text(name, value)
+    text = check_text(name, value)
     if is_blank(text):
         raise InputError(f"{name} is empty: leave it out, as a model would score it like any text")
     return text
@@ -96,7 +98,7 @@ def is_blank(text: str) -> bool:
     return all(character.isspace() or category(character) in ("Cc", "Cf") for character in text)
 
 
-def checked_device(name: torch.device | str) -> torch.device:
+def check_device(name: torch.device | str) -> torch.device:
     """Checks that this machine has the device. Raises ConfigError."""
     import torch  # here: the other checks need none
 
@@ -109,8 +111,8 @@ def checked_device(name: torch.device | str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         raise ConfigError(
-            f"device {str(name)!r:.60} cannot be used ({first_line(error):.120}); give cpu, or cuda where there is a "
-            "GPU, or leave it out",
+            f"device {str(name)!r:.60} cannot be used ({get_first_line(error):.120}); give cpu, or cuda where there is "
+            "a GPU, or leave it out",
             argument="device",
         ) from None
     return device
@@ -124,7 +126,7 @@ def parse_number(text: str) -> float | None:
         return None
 
 
-def unencodable(text: str) -> str | None:
+def explain_unencodable(text: str) -> str | None:
     r"""The problem of a text with a lone surrogate, such as "\ud83d", which JSON can hold; None without one."""
     try:
         text.encode()
@@ -136,13 +138,13 @@ def unencodable(text: str) -> str | None:
     return None
 
 
-def lone_surrogates(value: Any) -> str | None:
+def find_lone_surrogate(value: Any) -> str | None:
     """The problem of the first text or key with a lone surrogate in a value from JSON; None without one."""
-    problem = json_problem(value, finite=False)
+    problem = find_json_problem(value, finite=False)
     return None if problem is None else problem[1]
 
 
-def json_problem(value: Any, *, finite: bool = True) -> tuple[str, str] | None:
+def find_json_problem(value: Any, *, finite: bool = True) -> tuple[str, str] | None:
     """The place, such as `documents.0`, and the problem of an invalid value from JSON; None if it is valid.
 
     A text or a key must be without lone surrogates, and at most `DEEPEST` lists and objects inside each other: others'
@@ -153,7 +155,7 @@ def json_problem(value: Any, *, finite: bool = True) -> tuple[str, str] | None:
     while waiting:
         path, part = waiting.pop()
         if isinstance(part, str):
-            if problem := unencodable(part):
+            if problem := explain_unencodable(part):
                 return ".".join(map(str, path)), problem
         elif finite and isinstance(part, float) and not math.isfinite(part):
             return ".".join(map(str, path)), f"is {part}; nan and infinity cannot be kept, leave it out"
@@ -163,7 +165,7 @@ def json_problem(value: Any, *, finite: bool = True) -> tuple[str, str] | None:
             keys = part if isinstance(part, dict) else ()
             for key in keys:
                 if not isinstance(key, str):  # JSON would make a text of it, which may be a second one of its name
-                    return ".".join(map(str, path)), f"has the key {shown(key)}, which is no text"
+                    return ".".join(map(str, path)), f"has the key {format_value(key)}, which is no text"
             inside = part.items() if isinstance(part, dict) else enumerate(part)
             children = [(path, key) for key in keys if _needs_check(key)]
             children += [((*path, key), part) for key, part in inside if _needs_check(part)]
@@ -180,7 +182,7 @@ def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> No
     """ConfigError for an invalid name of a file or folder; `addresses` are schemes that are accepted, too."""
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if text is None:
-        raise ConfigError(f"{name} is {shown(value)}; it must be a text or a path", argument=name)
+        raise ConfigError(f"{name} is {format_value(value)}; it must be a text or a path", argument=name)
     if not text.strip():
         raise ConfigError(f"{name} is empty: give the name of a folder or a file", argument=name)
     try:
@@ -189,7 +191,7 @@ def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> No
         too_long = True
     if too_long or "\0" in text:
         raise ConfigError(f"{name} {text[:60]!a}... is not a valid file name: give another", argument=name)
-    scheme, shown_text = _ADDRESS.match(text), without_password(text)
+    scheme, shown_text = _ADDRESS.match(text), hide_password(text)
     if scheme and scheme[1] not in addresses and not os.path.exists(text):
         schemes = f", or {', '.join(f'{one}:' for one in addresses)} and an address" if addresses else ""
         raise ConfigError(
@@ -199,7 +201,7 @@ def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> No
         )
 
 
-def without_password(address: str) -> str:
+def hide_password(address: str) -> str:
     """Removes a possible password from a URL, for messages."""
     scheme, slashes, rest = address.partition("://")
     if not slashes:
@@ -228,7 +230,7 @@ def _is_table(values: Any) -> bool:
     return getattr(values, "ndim", 1) != 1
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Formats a value and its type for a message."""
     text = " ".join(f"{value!r}".split())  # in one line
     return f"{text:.60} ({type(value).__name__})"

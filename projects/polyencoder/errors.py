@@ -53,7 +53,7 @@ class TrainingError(PolyencoderError):
     """Training that cannot continue: it diverged, or another process is training the same model."""
 
 
-def did_you_mean(
+def suggest_similar(
     name: str, choices: Iterable[str], *, listed: bool = True, shown: Callable[[str], str] = str, form: str = "; {}"
 ) -> str:
     """The end of a message about an unknown name: "; did you mean X?" for the most similar known name.
@@ -71,11 +71,11 @@ def did_you_mean(
     return form.format(f"it must be one of {', '.join(map(shown, choices))}") if listed else ""
 
 
-def one_line(error: BaseException) -> str:
+def join_lines(error: BaseException) -> str:
     """The whole message of another library's exception, in one line of at most 300 characters."""
     return f"{' '.join(str(error).split()) or type(error).__name__:.300}"
 
 
-def first_line(error: BaseException) -> str:
+def get_first_line(error: BaseException) -> str:
     """The first line of another library's exception, for our own error message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from polyencoder.errors import did_you_mean
+from polyencoder.errors import suggest_similar
 
 
 class Dataclass(Protocol):
@@ -93,7 +93,7 @@ def guess(name: str, allowed: Collection[str]) -> str:
     return next((f"; it is {one} here" for one in meant if one in allowed), "")
 
 
-def hinted(cls: type[T]) -> type[T]:
+def hint_arguments(cls: type[T]) -> type[T]:
     """Class decorator: wrong arguments of its public methods are a TypeError with the hint of `guess`.
 
     It names the class whose method is called, which may be one below.
@@ -102,21 +102,21 @@ def hinted(cls: type[T]) -> type[T]:
         of_class = isinstance(value, classmethod)
         function = value.__func__ if of_class else value
         if inspect.isfunction(function) and not name.startswith("_"):
-            checked = _checked(function)
+            checked = _check_arguments(function)
             setattr(cls, name, classmethod(checked) if of_class else checked)
     return cls
 
 
-def changed(options: Options, changes: Mapping[str, Any]) -> Options:
+def change_options(options: Options, changes: Mapping[str, Any]) -> Options:
     """The options with these fields changed. TypeError for an unknown field, with the hint of `guess`."""
     names = [field.name for field in fields(options)]
     for name in changes:
         if name not in names:
-            raise TypeError(f"there is no option {name!r}{_hint(name, names)}")
+            raise TypeError(f"there is no option {name!r}{_format_hint(name, names)}")
     return replace(options, **changes)
 
 
-def _checked(function: Callable[..., T]) -> Callable[..., T]:
+def _check_arguments(function: Callable[..., T]) -> Callable[..., T]:
     signature = inspect.signature(function)
     takes_others = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
     names = [name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD][1:]
@@ -126,7 +126,7 @@ def _checked(function: Callable[..., T]) -> Callable[..., T]:
         method = f"{(owner if isinstance(owner, type) else type(owner)).__name__}.{function.__name__}()"
         for name in named:
             if name not in names and (guess(name, names) or not takes_others):
-                raise TypeError(f"{method} has no parameter {name!r}{_hint(name, names)}")
+                raise TypeError(f"{method} has no parameter {name!r}{_format_hint(name, names)}")
         try:
             signature.bind(owner, *values, **named)
         except TypeError as error:
@@ -136,5 +136,5 @@ def _checked(function: Callable[..., T]) -> Callable[..., T]:
     return call
 
 
-def _hint(name: str, allowed: Collection[str]) -> str:
-    return guess(name, allowed) or did_you_mean(name, allowed, listed=False)
+def _format_hint(name: str, allowed: Collection[str]) -> str:
+    return guess(name, allowed) or suggest_similar(name, allowed, listed=False)

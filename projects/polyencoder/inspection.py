@@ -13,8 +13,8 @@ from polyencoder.encoding.protocol import Dialogue
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranked import Ranked
 from polyencoder.ranker import Ranker
-from polyencoder.scoring import attention_weights
-from polyencoder.text.dialogue import checked_context
+from polyencoder.scoring import compute_attention_weights
+from polyencoder.text.dialogue import check_context
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ def inspect_ranking(
     ranker: Ranker, context: Dialogue, candidates: Sequence[str], *, top_k: int | None = None
 ) -> Inspection:
     """Ranks candidates, with the attention weights behind their scores. InputError as `Ranker.rank`."""
-    model, turns = ranker.model, checked_context("context", context)
+    model, turns = ranker.model, check_context("context", context)
     ranked = ranker.rank(turns, candidates, top_k=top_k)
     if not model.has_vectors:
         missing = f"A {model.title} reads context and candidate together: it has no context vectors."
         return Inspection(model.title, turns, ranked, missing)
     with in_evaluation(model):
-        tokens = ranker.text.contexts([turns]).to(ranker.device)
+        tokens = ranker.text.batch_contexts([turns]).to(ranker.device)
         vectors = torch.from_numpy(ranker.encode_candidates([one.text for one in ranked])).to(ranker.device)
-        objectives = model.objectives(model.encode_objectives(tokens))
-        scores = {name or "score": _rows(model.score(one, vectors))[0] for name, one in objectives.items()}
+        objectives = model.split_objectives(model.encode_objectives(tokens))
+        scores = {name or "score": _to_rows(model.score(one, vectors))[0] for name, one in objectives.items()}
         scores = scores if len(scores) > 1 else {}
         inspection = Inspection(model.title, turns, ranked, objectives=scores)
         if model.reads_pairs:
@@ -63,18 +63,18 @@ def inspect_ranking(
             missing = f"A {model.title} has one context vector: its weight is 1 for every candidate."
             return replace(inspection, missing=missing)
         encoded = model.encode_context(tokens)
-        weights = attention_weights(encoded, vectors, attention=model.config.poly_attention)[0]
+        weights = compute_attention_weights(encoded, vectors, attention=model.config.poly_attention)[0]
         behind = model.token_weights(tokens)
     if behind is None:
-        return replace(inspection, weights=_rows(weights))
+        return replace(inspection, weights=_to_rows(weights))
     if encoded.mask is not None:  # with several heads, a vector's heads are consecutive
         heads = 1 if encoded.keys is None else encoded.keys.heads
         behind = behind * encoded.mask[:, ::heads, None]
-    names = [ranker.text.tokenizer.decode([i], skip_special_tokens=False).strip() for i in tokens.sequences()[0]]
-    return replace(inspection, weights=_rows(weights), tokens=names, token_weights=_rows(behind[0]))
+    names = [ranker.text.tokenizer.decode([i], skip_special_tokens=False).strip() for i in tokens.list_sequences()[0]]
+    return replace(inspection, weights=_to_rows(weights), tokens=names, token_weights=_to_rows(behind[0]))
 
 
-def _rows(values: Tensor) -> list[list[float]]:
+def _to_rows(values: Tensor) -> list[list[float]]:
     rows: list[list[float]] = values.float().cpu().tolist()
     return rows
 
@@ -90,7 +90,7 @@ svg { max-width: 100%; height: auto; background: white }
 """
 
 
-def inspection_page(inspection: Inspection) -> str:
+def render_page(inspection: Inspection) -> str:
     """Renders a self-contained HTML file: candidates by context vectors, and context vectors by tokens."""
     vectors = range(len(inspection.weights[0]) if inspection.weights else 0)
     has_probabilities = inspection.ranked[0].probability is not None
@@ -107,7 +107,7 @@ def inspection_page(inspection: Inspection) -> str:
         f"<h1>{escape(inspection.title)}</h1>",
         *(f"<p>{escape(turn)}</p>" for turn in inspection.context),
         f"<h2>Candidates{', and how much each context vector counts, in percent' if vectors else ''}</h2>",
-        _table([*head, *(str(number + 1) for number in vectors)], rows),
+        _render_table([*head, *(str(number + 1) for number in vectors)], rows),
         f"<p>{escape(inspection.missing)}</p>" if inspection.missing else "",
     ]
     if inspection.tokens:
@@ -117,7 +117,10 @@ def inspection_page(inspection: Inspection) -> str:
             f'<td class="text">{escape(token)}</td>{_render_heat(weights, largest)}'
             for token, *weights in zip(inspection.tokens, *(inspection.token_weights[n] for n in real), strict=True)
         ]
-        parts += ["<h2>Tokens of each context vector, in percent</h2>", _table(["", *(str(n + 1) for n in real)], rows)]
+        parts += [
+            "<h2>Tokens of each context vector, in percent</h2>",
+            _render_table(["", *(str(n + 1) for n in real)], rows),
+        ]
     page_head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(inspection.title)}</title><style>{STYLE}</style>"
@@ -135,7 +138,7 @@ def _render_heat(weights: Sequence[float], largest: float) -> str:
     return "".join(cells)
 
 
-def _table(head: Sequence[str], rows: Iterable[str]) -> str:
+def _render_table(head: Sequence[str], rows: Iterable[str]) -> str:
     """A table of cells, `<td>...</td>`, with escaped names of columns, which the tab key reaches to scroll it."""
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
     lines = "".join(f"<tr>{row}</tr>" for row in (*filter(None, [names]), *rows))

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def build_lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` (PEP 562) of a package. `modules`: each public name's module."""
     module = import_module(package)
 

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from polyencoder.checks import check_choice, checked_device
+from polyencoder.checks import check_choice, check_device
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.encoding.encoder import Encoder
 from polyencoder.encoding.graph_files import Precision
-from polyencoder.encoding.graphs import GraphEncoder, graphs_folder
+from polyencoder.encoding.graphs import GraphEncoder, find_graphs_folder
 from polyencoder.errors import ConfigError
 from polyencoder.packages import require
 from polyencoder.storage.names import MODEL_FILES
@@ -42,13 +42,13 @@ def load_encoder(
         if dtype != "float32":
             raise ConfigError(f"dtype is {dtype!r}, but backend {backend} has its own dtype; leave it out")
         precision: Precision = "int8" if backend == "onnx-int8" else "float32"
-        path = graphs_folder(name, precision=precision)
+        path = find_graphs_folder(name, precision=precision)
         return path, GraphEncoder.open(path, precision=precision, threads=threads, device=device)
     require("torch")
     from polyencoder.encoding.torch_encoder import TorchEncoder
 
     if device is not None:
-        checked_device(device)
+        check_device(device)
     path, parts = _load_parts(name)
     encoder = TorchEncoder(*parts, device=device)
     cast_weights(encoder, dtype)
@@ -58,7 +58,7 @@ def load_encoder(
 def _load_parts(name: str | os.PathLike[str]) -> tuple[Path, Parts]:
     """Loads a torch model and its tokenizer."""
     from polyencoder.checkpoint import holds_encoder, load_folder, load_model_file
-    from polyencoder.hub.resolve import downloaded, exists
+    from polyencoder.hub.resolve import download_files, exists
     from polyencoder.importing import import_parlai, is_parlai_model
     from polyencoder.modeling.build import from_encoder
     from polyencoder.modeling.sentence_encoder import read_architecture
@@ -69,7 +69,7 @@ def _load_parts(name: str | os.PathLike[str]) -> tuple[Path, Parts]:
             _log.warning(f"{os.fspath(name)} is an encoder: it ranks as a bi-encoder without training")
         shares = {"share_encoders": architecture == "bi"}
         return Path(name), from_encoder(name, architecture, text={}, separator=None, config=shares, trained=False)
-    path = Path(name) if exists(name) else downloaded(name, MODEL_FILES)
+    path = Path(name) if exists(name) else download_files(name, MODEL_FILES)
     if path.is_file():
         return path, (import_parlai if is_parlai_model(path) else load_model_file)(path)
     return path, load_folder(path)
@@ -81,8 +81,8 @@ def cast_weights(encoder: TorchEncoder, dtype: WeightDtype) -> None:
         return
     import torch
 
-    from polyencoder.encoding.fingerprint import candidate_fingerprint
-    from polyencoder.storage.digests import weights_fingerprint
+    from polyencoder.encoding.fingerprint import compute_candidate_fingerprint
+    from polyencoder.storage.digests import compute_weights_fingerprint
 
     model, backbones = encoder.model, encoder.model.backbones
     if not backbones:
@@ -90,8 +90,10 @@ def cast_weights(encoder: TorchEncoder, dtype: WeightDtype) -> None:
     if dtype == "float16" and encoder.device.type == "cpu":
         raise ConfigError("dtype 'float16' needs a GPU; on a CPU 'bfloat16' may be faster than 'float32'")
     if model.has_vectors:
-        model.candidate_fingerprint = candidate_fingerprint(model, encoder.text)
+        model.candidate_fingerprint = compute_candidate_fingerprint(model, encoder.text)
     state = model.state_dict()
-    model.weights_fingerprints = {kind: weights_fingerprint(state, dtype=kind) for kind in get_args(WeightDtype)}
+    model.weights_fingerprints = {
+        kind: compute_weights_fingerprint(state, dtype=kind) for kind in get_args(WeightDtype)
+    }
     for backbone in backbones:
         backbone.cast_weights(getattr(torch, dtype))

@@ -25,7 +25,7 @@ def get_version(package: str) -> str | None:
         return None
 
 
-def versions_line() -> str:
+def format_versions() -> str:
     """The versions line for bug reports: `parlai-polyencoder 0.1.0, torch 2.13.0, ..., Python 3.11.7`."""
     installed = [f"{package} {number}" for package in PACKAGES if (number := get_version(package))]
     return ", ".join([*installed, f"Python {platform.python_version()}"])
@@ -56,10 +56,10 @@ def require(module: str, *, extra: str = "") -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
             raise  # it is there, but something that it needs is not
-        raise missing(module, extra=extra) from None
+        raise build_missing_error(module, extra=extra) from None
 
 
-def missing(module: str, *, extra: str = "") -> ConfigError:
+def build_missing_error(module: str, *, extra: str = "") -> ConfigError:
     """The error for a package that is not installed; takes the arguments of `require`."""
     ours = "parlai-polyencoder" if get_version("polyencoder-runtime") is None or not extra else "polyencoder-runtime"
     install = f"'{ours}[{extra}]'" if extra else ours

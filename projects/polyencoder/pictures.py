@@ -15,7 +15,7 @@ CURVE, RELIABILITY = "curve.svg", "reliability.svg"
 """The pictures of a model card, beside it."""
 
 
-def new_figure(width: float, height: float) -> Any:
+def create_figure(width: float, height: float) -> Any:
     """A figure of this size in inches, without window or global state. ConfigError without the extra `plot`."""
     return require("matplotlib.figure", extra="plot").Figure(figsize=(width, height), dpi=120, layout="constrained")
 
@@ -38,7 +38,7 @@ def draw_reliability(measured: Reliability, path: str | os.PathLike[str]) -> Non
     Raises:
         ConfigError: the extra `plot` is not installed.
     """
-    figure = new_figure(3.6, 3.4)
+    figure = create_figure(3.6, 3.4)
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], linestyle="dashed", color="grey")
     probabilities, right = [b.probability for b in measured.bins], [b.right for b in measured.bins]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 EVERY = 10.0  # seconds between two lines
 
 
-def progress_bar(
+def create_progress(
     items: Iterable[Any] | None = None,
     *,
     step: str,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from polyencoder.calibration.risk import promised
+from polyencoder.calibration.risk import find_promised_risk
 from polyencoder.index.hits import choose_diverse
 from polyencoder.search.contexts import Array
 
@@ -30,7 +30,7 @@ class Ranked(NamedTuple):
     """The best one's: the promised largest share of wrong ones among such answers; None without a promise."""
 
 
-def with_probabilities(
+def add_probabilities(
     ranked: Sequence[Ranked], calibration: Calibration | None, *, threshold: float | None, among: int
 ) -> list[Ranked]:
     """Adds probabilities among `among` distinct candidates, and leaves out those below `threshold`; best first."""
@@ -38,11 +38,12 @@ def with_probabilities(
         return list(ranked)
     values = calibration.of_ranking([one.text for one in ranked], [one.score for one in ranked], among=among)
     probable = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
-    probable[:1] = [one._replace(risk=promised(calibration.promises_for(None), values[0])) for one in probable[:1]]
+    risk = find_promised_risk(calibration.promises_for(None), values[0]) if values else None
+    probable[:1] = [one._replace(risk=risk) for one in probable[:1]]
     return [one for one, value in zip(probable, values, strict=True) if threshold is None or value >= threshold]
 
 
-def diverse(ranked: Sequence[Ranked], vectors: Array, *, k: int | None, diversity: float) -> list[Ranked]:
+def select_diverse(ranked: Sequence[Ranked], vectors: Array, *, k: int | None, diversity: float) -> list[Ranked]:
     """The best `k` (None: all) by maximal marginal relevance, from candidates with these vectors, [candidates, dim]."""
     scores = np.array([one.score for one in ranked])
     k = len(ranked) if k is None else k

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyencoder.calibration import AnswerOptions, Calibration, read_calibration
-from polyencoder.calibration.probability import best_first
-from polyencoder.checks import checked_candidates, checked_count, checked_list
+from polyencoder.calibration.probability import sort_best_first
+from polyencoder.checks import check_candidates, check_count, check_list
 from polyencoder.config import Architecture, Backend, TurnSeparator, WeightDtype
 from polyencoder.encoding.encoder import Encoder
 from polyencoder.encoding.protocol import Context, Dialogue
 from polyencoder.encoding.scorer import Scorer
-from polyencoder.encoding.tokens import candidate_ids
+from polyencoder.encoding.tokens import tokenize_candidates
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.guesses import ATTRIBUTES, changed, hinted
+from polyencoder.guesses import ATTRIBUTES, change_options, hint_arguments
 from polyencoder.index.base import Index
 from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Record
@@ -30,8 +30,8 @@ from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.loading import load_encoder
 from polyencoder.packages import require
-from polyencoder.ranked import Ranked, diverse, with_probabilities
-from polyencoder.text.dialogue import checked_contexts
+from polyencoder.ranked import Ranked, add_probabilities, select_diverse
+from polyencoder.text.dialogue import check_contexts
 from polyencoder.text.encoder import TextEncoder
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 """The default encoder of `Ranker.load()`: 6 layers, 384 dimensions, 91 MB."""
 
 
-@hinted
+@hint_arguments
 class Ranker(Scorer):
     """Ranks candidate replies to a context with a bi-, poly-, late-interaction or cross-encoder, or a ConveRT.
 
@@ -114,7 +114,7 @@ class Ranker(Scorer):
         and no torch; `threads` are theirs, 0 for one per core. Raises CheckpointError if the model is missing or
         damaged, ConfigError if its configuration or tokenizer is, or if the backend is not installed.
         """
-        threads = checked_count("threads", threads, min_value=0)
+        threads = check_count("threads", threads, min_value=0)
         path, encoder = load_encoder(name, backend=backend, device=device, dtype=dtype, threads=threads)
         ranker = cls(encoder)
         ranker.source, ranker.calibration = path, read_calibration(path, ranker)
@@ -185,7 +185,7 @@ class Ranker(Scorer):
         For a model trained with `matryoshka` and one of its numbers; see `RankerConfig.vector_dim`. It has no
         calibration. Raises ConfigError for models whose vectors cannot be shortened.
         """
-        return Ranker(self.model.with_vector_dim(checked_count("dim", dim)), self.text, device=self.device)
+        return Ranker(self.model.truncate(check_count("dim", dim)), self.text, device=self.device)
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
         """Writes a model folder, which sentence-transformers reads too, and any calibration.
@@ -251,21 +251,21 @@ class Ranker(Scorer):
         `diversity`, from 0 to 1, such as 0.3, orders by maximal marginal relevance (Carbonell and Goldstein, 1998):
         candidates that resemble better ones come later; scores and probabilities stay. Not for cross-encoders.
         """
-        records = checked_list("candidates", candidates)
+        records = check_list("candidates", candidates)
         texts = [one.get("text", one) if isinstance(one, Mapping) else one for one in records]
-        texts = checked_candidates("candidates", texts)
+        texts = check_candidates("candidates", texts)
         if top_k is not None:
-            top_k = checked_count("top_k", top_k)
+            top_k = check_count("top_k", top_k)
         answers = AnswerOptions(min_probability=min_probability, max_risk=max_risk)
         threshold, varied = answers.threshold(self.calibration, of=self), check_diversity(diversity)
         scores = self.score([context], texts)[0]
-        ranked = [Ranked(i, texts[i], float(scores[i])) for i in best_first(scores)]
-        ranked = with_probabilities(ranked, self.calibration, threshold=threshold, among=len(set(texts)))
+        ranked = [Ranked(i, texts[i], float(scores[i])) for i in sort_best_first(scores)]
+        ranked = add_probabilities(ranked, self.calibration, threshold=threshold, among=len(set(texts)))
         if varied and ranked:
             self.model.check_has_vectors()
-            ids = candidate_ids(self.text, [one.text for one in ranked], remember=True)
-            vectors = np.stack([one.vector for one in self.encoder.candidates(ids)])
-            ranked = diverse(ranked, vectors, k=top_k, diversity=varied)
+            ids = tokenize_candidates(self.text, [one.text for one in ranked], remember=True)
+            vectors = np.stack([one.vector for one in self.encoder.cache_candidates(ids)])
+            ranked = select_diverse(ranked, vectors, k=top_k, diversity=varied)
         return ranked[:top_k]
 
     def calibrate(
@@ -383,7 +383,7 @@ class Ranker(Scorer):
         **changes: Any,
     ) -> list[list[Hit]]:
         """Searches for many contexts at once, which is faster than one by one."""
-        contexts, options = checked_contexts(contexts), changed(options or SearchOptions(), changes)
+        contexts, options = check_contexts(contexts), change_options(options or SearchOptions(), changes)
         if not isinstance(index, (Index, str, os.PathLike)):
             raise InputError(
                 f"index is {index!r:.60}; give an index, or its path or address. To order a list of texts without an "

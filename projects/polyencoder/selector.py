@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from polyencoder.calibration import AnswerOptions, CalibratedRanker, Calibration
-from polyencoder.calibration.probability import best_first
-from polyencoder.checks import checked_count, checked_iterable, checked_text
+from polyencoder.calibration.probability import sort_best_first
+from polyencoder.checks import check_count, check_iterable, check_text
 from polyencoder.encoding.protocol import Dialogue
 from polyencoder.errors import ConfigError
-from polyencoder.ranked import Ranked, with_probabilities
-from polyencoder.text.dialogue import checked_contexts
+from polyencoder.ranked import Ranked, add_probabilities
+from polyencoder.text.dialogue import check_contexts
 from polyencoder.text.options import Option, read_options
 
 
@@ -94,17 +94,17 @@ class Selector:
             ConfigError: the model has no calibration, or none for this risk: see `polyencoder calibrate`.
         """
         read = read_options(options)
-        (turns,) = checked_contexts([conversation], name="conversation")
-        top_k = None if top_k is None else checked_count("top_k", top_k)
-        keep = [checked_text("keep", key) for key in checked_iterable("keep", keep, of="names or texts")]
+        (turns,) = check_contexts([conversation], name="conversation")
+        top_k = None if top_k is None else check_count("top_k", top_k)
+        keep = [check_text("keep", key) for key in check_iterable("keep", keep, of="names or texts")]
         calibration = self.ranker.calibration
         answers = AnswerOptions(min_probability=min_probability, max_risk=max_risk)
         threshold = answers.threshold(calibration, of=self.ranker)
         scores = self.ranker.score([turns], [one.text for one in read])[0]
-        return selection(read, scores, calibration, top_k=top_k, threshold=threshold, keep=keep)
+        return build_selection(read, scores, calibration, top_k=top_k, threshold=threshold, keep=keep)
 
 
-def selection(
+def build_selection(
     options: Sequence[Option],
     scores: np.ndarray[Any, Any],
     calibration: Calibration | None,
@@ -121,10 +121,10 @@ def selection(
         InputError: a score is nan.
     """
     texts = [one.text for one in options]
-    ranked = [Ranked(place, texts[place], float(scores[place])) for place in best_first(scores)]
+    ranked = [Ranked(place, texts[place], float(scores[place])) for place in sort_best_first(scores)]
     none, among = None, len(set(texts))
     if calibration is not None:
-        ranked = with_probabilities(ranked, calibration, threshold=None, among=among)
+        ranked = add_probabilities(ranked, calibration, threshold=None, among=among)
         none = calibration.of_none([one.text for one in ranked], [one.score for one in ranked], among=among)
     items = [
         Selected(options[i].value, i, options[i].name, score, probability, risk)

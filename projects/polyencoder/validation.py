@@ -13,7 +13,7 @@ import pydantic.dataclasses
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import dataclass_transform  # typing's, from Python 3.11 on
 
-from polyencoder.errors import ConfigError, PolyencoderError, did_you_mean
+from polyencoder.errors import ConfigError, PolyencoderError, suggest_similar
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ _WORDS = {
 def validated(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass of exactly the declared types and names, or else ConfigError."""
     made: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=_STRICT)
-    return with_config_errors(made)
+    return raise_config_errors(made)
 
 
 def from_json_values(cls: type[T], values: Any) -> T:
@@ -63,11 +63,11 @@ def from_json_values(cls: type[T], values: Any) -> T:
     try:
         return TypeAdapter(cls).validate_json(json.dumps(values))
     except ValidationError as error:
-        raise config_error(error, of=cls) from None
+        raise convert_error(error, of=cls) from None
 
 
-def with_config_errors(cls: type[T]) -> type[T]:
-    """Makes a pydantic dataclass raise our errors; see `config_error`."""
+def raise_config_errors(cls: type[T]) -> type[T]:
+    """Makes a pydantic dataclass raise our errors; see `convert_error`."""
     build: Any = cls.__init__
 
     @functools.wraps(build)
@@ -75,13 +75,13 @@ def with_config_errors(cls: type[T]) -> type[T]:
         try:
             build(self, **values)
         except ValidationError as error:
-            raise config_error(error, of=cls) from None
+            raise convert_error(error, of=cls) from None
 
     cls.__init__ = init  # type: ignore[assignment]
     return cls
 
 
-def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()) -> PolyencoderError:
+def convert_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()) -> PolyencoderError:
     """Converts an error of pydantic to a ConfigError in one line.
 
     Of the class that was validated, a method `field_names` has the names of its fields by their paths. `path` is that
@@ -97,8 +97,8 @@ def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()
         fields, owner = _find_fields(of, location)
         if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             name = ".".join(map(str, location))
-            hint = did_you_mean(name, [*names.values(), *map(".".join, names)], listed=False, shown=repr)
-            hint = hint or did_you_mean(str(location[-1]), names.values() or _fields(owner))
+            hint = suggest_similar(name, [*names.values(), *map(".".join, names)], listed=False, shown=repr)
+            hint = hint or suggest_similar(str(location[-1]), names.values() or _get_fields(owner))
             return ConfigError(f"unknown setting {name!r}{hint}", argument=name)
         name = names.get(fields, ".".join(fields)) or "it"
         if detail["type"].startswith("missing") and isinstance(location[-1], str):
@@ -120,14 +120,14 @@ def _find_fields(of: Any, location: Iterable[Any]) -> tuple[tuple[str, ...], Any
     """The fields to the place of an error, which also has numbers and types, and the dataclass in the last."""
     path: list[str] = []
     for name in location:
-        if name in _fields(of):
+        if name in _get_fields(of):
             path.append(name)
             hint = get_type_hints(of)[name]
             of = next((one for one in (hint, *get_args(hint)) if dataclasses.is_dataclass(one)), None)
     return tuple(path), of
 
 
-def _fields(of: Any) -> Mapping[str, Any]:
+def _get_fields(of: Any) -> Mapping[str, Any]:
     return getattr(of, "__dataclass_fields__", {})
 
 

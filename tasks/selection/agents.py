@@ -13,7 +13,7 @@ from parlai.tasks.selection.sample import SampleTeacher
 from parlai.tasks.selection.ubuntu import UbuntuTeacher
 from parlai.tasks.selection.wiki import WikiTeacher
 
-from polyencoder.errors import ConfigError, did_you_mean
+from polyencoder.errors import ConfigError, suggest_similar
 
 __all__ = [
     "AmazonqaTeacher",
@@ -43,5 +43,5 @@ def __getattr__(name: str) -> NoReturn:
     explain_errors()  # ParlAI calls no teacher's `add_cmdline_args`, which would do so
     unknown, *tasks = (teacher.removesuffix("Teacher").lower() for teacher in (name, *__all__))
     tasks.remove("default")
-    hint = did_you_mean(unknown, tasks, listed=False, shown="selection:{}".format)
+    hint = suggest_similar(unknown, tasks, listed=False, shown="selection:{}".format)
     raise UnknownTaskError(f"-t selection:{unknown}: there are {', '.join(tasks)}{hint}")

@@ -18,7 +18,7 @@ from parlai.tasks.selection.teacher import SelectionTeacher
 from parlai.utils.misc import warn_once
 
 from polyencoder.data.example import Example
-from polyencoder.data.readers import DataFile, OnBad, lines
+from polyencoder.data.readers import DataFile, OnBad, iter_lines
 from polyencoder.errors import ConfigError, InputError
 
 VARIANTS = {
@@ -45,8 +45,8 @@ class Convai2Teacher(SelectionTeacher):
         return [str(self._find(split))]
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
-        episodes = _episodes(file, bad)
-        return _both_sides(episodes) if self._variant == BOTH_SIDES and self.training else episodes
+        episodes = _iter_episodes(file, bad)
+        return _iter_both_sides(episodes) if self._variant == BOTH_SIDES and self.training else episodes
 
     @property
     def _variant(self) -> str:
@@ -63,9 +63,9 @@ class Convai2Teacher(SelectionTeacher):
         return find(self.opt, "ConvAI2", names, build=build)
 
 
-def _episodes(file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
+def _iter_episodes(file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
     episode: Episode = []
-    for begins, example in _examples(file, bad):
+    for begins, example in _read_examples(file, bad):
         if begins and episode:
             yield episode
             episode = []
@@ -74,7 +74,7 @@ def _episodes(file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
         yield episode
 
 
-def _both_sides(episodes: Iterator[Episode]) -> Iterator[Episode]:
+def _iter_both_sides(episodes: Iterator[Episode]) -> Iterator[Episode]:
     """Yields each dialogue twice: with the second speaker's utterances as labels, then with the first speaker's.
 
     The official files contain both, one after the other. If a file has only the second speaker's episode, the first
@@ -84,24 +84,24 @@ def _both_sides(episodes: Iterator[Episode]) -> Iterator[Episode]:
     for episode in episodes:
         opens = episode[0].turns[-1] == SILENCE
         if waiting is not None and not opens:
-            yield _other_side(waiting)
+            yield _swap_sides(waiting)
         waiting = None if opens else episode
         yield episode
     if waiting is not None:
-        yield _other_side(waiting)
+        yield _swap_sides(waiting)
 
 
-def _other_side(episode: Episode) -> Episode:
+def _swap_sides(episode: Episode) -> Episode:
     texts = [example.turns[-1] for example in episode]  # without the persona's lines
     heard = [SILENCE, *(example.label for example in episode)]
     return [Example([text], label) for text, label in zip(heard, texts, strict=False)]
 
 
-def _examples(path: str | DataFile, bad: OnBad) -> Iterator[tuple[bool, Example]]:
+def _read_examples(path: str | DataFile, bad: OnBad) -> Iterator[tuple[bool, Example]]:
     """Yields (whether an episode begins, example). Persona lines that no utterance follows are dropped."""
     persona: list[str] = []
     begins = True
-    for line_number, line in lines(path, bad=bad):
+    for line_number, line in iter_lines(path, bad=bad):
         number, _, rest = line.rstrip(" ").partition(" ")
         if not number.isdigit() or not rest:
             bad(InputError(f"{path}, line {line_number}: not `number text`, but {line[:60]!r}"))

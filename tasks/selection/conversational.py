@@ -55,7 +55,7 @@ class ConversationalTeacher(SelectionTeacher):
         )
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
-        examples = self._examples(file, bad)
+        examples = self._read_examples(file, bad)
         if self.training:
             yield from ([example] for example in examples)
             return
@@ -63,9 +63,9 @@ class ConversationalTeacher(SelectionTeacher):
             responses = [example.label for example in group]
             yield from ([replace(example, candidates=responses)] for example in group)
 
-    def _examples(self, file: str | DataFile, bad: OnBad) -> Iterator[Example]:
+    def _read_examples(self, file: str | DataFile, bad: OnBad) -> Iterator[Example]:
         for pair in read_pairs(file, bad=bad):
-            yield Example([_line(turn) for turn in pair.turns[-self.max_turns :]], _line(pair.label))
+            yield Example([_join_lines(turn) for turn in pair.turns[-self.max_turns :]], _join_lines(pair.label))
 
 
 class RedditTeacher(ConversationalTeacher):
@@ -80,6 +80,6 @@ class AmazonqaTeacher(ConversationalTeacher):
     folder, max_turns = "amazonqa", 1
 
 
-def _line(text: str) -> str:
+def _join_lines(text: str) -> str:
     """The message on one line, because line breaks separate messages."""
     return " ".join(text.split())

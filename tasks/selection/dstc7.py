@@ -16,7 +16,7 @@ from parlai.tasks.selection.teacher import SelectionTeacher
 
 from polyencoder.data.epochs import Source
 from polyencoder.data.example import Example
-from polyencoder.data.readers import DataFile, OnBad, json_array, lines
+from polyencoder.data.readers import DataFile, OnBad, iter_json_array, iter_lines
 from polyencoder.errors import InputError
 
 FOLDER = "dstc7"
@@ -42,9 +42,9 @@ class Dstc7Teacher(SelectionTeacher):
         return super().open_source(split)
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
-        for where, record in json_array(file, bad=bad):
+        for where, record in iter_json_array(file, bad=bad):
             try:
-                turns, replies, options = self._dialogue(record)
+                turns, replies, options = self._parse_dialogue(record)
                 if not turns:
                     raise InputError(f"{where}: has no message before the answer")
                 if options is not None and replies[-1] not in options:
@@ -59,25 +59,25 @@ class Dstc7Teacher(SelectionTeacher):
                 for number in range(1 if self._augments else len(turns), len(turns) + 1):
                     yield [Example(turns[:number], replies[number], options)]
 
-    def _dialogue(self, record: dict[str, Any]) -> tuple[list[str], list[str], list[str] | None]:
+    def _parse_dialogue(self, record: dict[str, Any]) -> tuple[list[str], list[str], list[str] | None]:
         """The turns, `participant 1: utterance`; the utterances alone, the right answer behind them; the options."""
         messages = [
-            (message["speaker"].replace("_", " "), _utterance(message)) for message in record["messages-so-far"]
+            (message["speaker"].replace("_", " "), _get_utterance(message)) for message in record["messages-so-far"]
         ]
-        replies = [*(utterance for _, utterance in messages), self._answer(record)]
-        options = None if self._augments else [_utterance(option) for option in record["options-for-next"]]
+        replies = [*(utterance for _, utterance in messages), self._get_answer(record)]
+        options = None if self._augments else [_get_utterance(option) for option in record["options-for-next"]]
         return [f"{speaker}: {utterance}" for speaker, utterance in messages], replies, options
 
-    def _answer(self, record: dict[str, Any]) -> str:
+    def _get_answer(self, record: dict[str, Any]) -> str:
         if self._answers and "options-for-correct-answers" not in record:
             return self._answers[str(record["example-id"])]
-        return _utterance(record["options-for-correct-answers"][0])
+        return _get_utterance(record["options-for-correct-answers"][0])
 
     def _read_answers(self) -> dict[str, str]:
         """The test set's answers, by the id of their example."""
         path = find(self.opt, FOLDER, [ANSWERS], build=build)
         answers = {}
-        for number, line in lines(path, bad=self.bad):
+        for number, line in iter_lines(path, bad=self.bad):
             fields = line.split("\t")
             if len(fields) == 3:
                 answers[fields[0]] = fields[2]
@@ -86,7 +86,7 @@ class Dstc7Teacher(SelectionTeacher):
         return answers
 
 
-def _utterance(message: dict[str, Any]) -> str:
+def _get_utterance(message: dict[str, Any]) -> str:
     text = message["utterance"]
     if not isinstance(text, str):
         raise TypeError(f"an utterance is {text!r:.60}, not a text")

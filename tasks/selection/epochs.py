@@ -1,6 +1,6 @@
 """Epochs of conversations in the order of ParlAI's batches, which read several in parallel; can resume mid-epoch.
 
-The library's own order, `polyencoder.data.epochs.endless`, has examples, not conversations.
+The library's own order, `polyencoder.data.epochs.iter_endless`, has examples, not conversations.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from parlai.agents.ranker.dialogue.history import EARLIER
 
 from polyencoder.data.epochs import Reader, Source
 from polyencoder.data.example import Example
-from polyencoder.data.seeded_random import SeededRandom, shuffled
+from polyencoder.data.seeded_random import SeededRandom, shuffle_buffered
 
 Episode = list[Example]
 """The examples of one conversation, in order; the turns of each are the new ones of its context."""
@@ -81,15 +81,15 @@ class Epochs:
             self._next, self._looked = next(self._stream, None), True
 
     def _read(self) -> Iterator[Messages]:
-        episodes = self._all_epochs()
+        episodes = self._iter_epochs()
         if self._seen:
-            yield from self._begun(episodes)
+            yield from self._iter_begun(episodes)
         yield from episodes
 
-    def _begun(self, episodes: Iterator[Messages]) -> Iterator[Messages]:
+    def _iter_begun(self, episodes: Iterator[Messages]) -> Iterator[Messages]:
         """The episode of each slot after the seen examples: the rest of an unfinished one, or a new one."""
         rests: list[tuple[Messages, int]] = [([], 0)] * self._slots
-        for number in range(self._seen - self._whole_epochs()):
+        for number in range(self._seen - self._skip_whole_epochs()):
             slot = number % self._slots
             episode, done = rests[slot]
             if done == len(episode):
@@ -97,18 +97,18 @@ class Epochs:
             rests[slot] = episode, done + 1
         for episode, done in rests:
             if done < len(episode):
-                yield _rest(episode, done)
+                yield _cut_beginning(episode, done)
             elif (fresh := next(episodes, None)) is not None:
                 yield fresh
 
-    def _whole_epochs(self) -> int:
+    def _skip_whole_epochs(self) -> int:
         """Skips finished epochs without reading them, if every stored episode has one message.
 
         Returns the number of examples in them. Other readers' episodes count too: in each epoch this reader's share has
         the same size, but other episodes, which may have more or fewer messages.
         """
         total = 0
-        for episode in self._drawn(Reader()):
+        for episode in self._draw_episodes(Reader()):
             total += 1
             if len(episode) != 1 or total > self._seen * self._reader.count:
                 return 0
@@ -116,26 +116,26 @@ class Epochs:
         self.epoch = self._seen // length if length else 0
         return self.epoch * length
 
-    def _all_epochs(self) -> Iterator[Messages]:
+    def _iter_epochs(self) -> Iterator[Messages]:
         while True:
             empty = True
-            for episode in self._one_epoch():
+            for episode in self._iter_epoch():
                 empty = False
                 yield episode
             if not self._endless or empty:
                 return
             self.epoch += 1
 
-    def _one_epoch(self) -> Iterator[Messages]:
+    def _iter_epoch(self) -> Iterator[Messages]:
         if self._seed is None or self._mix is None:
-            return self._drawn(self._reader)
-        parts = (part for episode in self._drawn(self._reader) for part in _split(episode))
-        return shuffled(parts, size=self._mix, rng=SeededRandom(f"{self._seed}:epoch {self.epoch}:mix"))
+            return self._draw_episodes(self._reader)
+        parts = (part for episode in self._draw_episodes(self._reader) for part in _split(episode))
+        return shuffle_buffered(parts, size=self._mix, rng=SeededRandom(f"{self._seed}:epoch {self.epoch}:mix"))
 
-    def _drawn(self, reader: Reader) -> Iterator[Messages]:
+    def _draw_episodes(self, reader: Reader) -> Iterator[Messages]:
         """Yields a reader's episodes of one epoch, each made by `draw` from a stored one."""
         rng = None if self._seed is None else SeededRandom(f"{self._seed}:epoch {self.epoch}")
-        for number, episode in enumerate(self._source.items(rng, reader=reader)):
+        for number, episode in enumerate(self._source.iter_items(rng, reader=reader)):
             idx = number * reader.count + reader.number
             yield self._draw(episode, SeededRandom(f"{self._seed}:epoch {self.epoch}:draw {idx}"))
 
@@ -152,7 +152,7 @@ def _split(episode: Messages) -> Iterator[Messages]:
         yield part
 
 
-def _rest(episode: Messages, done: int) -> Messages:
+def _cut_beginning(episode: Messages, done: int) -> Messages:
     """An episode without its first messages, whose turns become context of the first remaining one."""
     first = episode[done].copy()
     first[EARLIER] = episode[:done]

@@ -54,7 +54,7 @@ def write_dialogues(split: str, count: int, *, seed: int) -> Iterator[Dialogue]:
 
 
 def write_dialogue(rng: SeededRandom) -> Dialogue:
-    return _Writer(rng).dialogue()
+    return _Writer(rng).compose_dialogue()
 
 
 class _Writer:
@@ -62,17 +62,17 @@ class _Writer:
 
     def __init__(self, rng: SeededRandom) -> None:
         self.rng = rng
-        self.facts = [(topic, rng.choice(topic.values)) for topic in rng.sample(PERSONA, FACTS)]
-        self.unasked = rng.shuffled(self.facts)
-        self.untold = rng.shuffled(TOLD)
+        self.facts = [(topic, rng.choose(topic.values)) for topic in rng.sample(PERSONA, FACTS)]
+        self.unasked = rng.shuffle_buffered(self.facts)
+        self.untold = rng.shuffle_buffered(TOLD)
         self.told: list[tuple[ToldTopic, Value]] = []
         self.replies: list[Reply] = []
 
-    def dialogue(self) -> Dialogue:
+    def compose_dialogue(self) -> Dialogue:
         rng = self.rng
-        persona = tuple(value.fill(rng.choice(topic.facts)) for topic, value in self.facts)
+        persona = tuple(value.fill(rng.choose(topic.facts)) for topic, value in self.facts)
         turns = []
-        for act in rng.choice(PLANS):
+        for act in rng.choose(PLANS):
             turns.append(getattr(self, act)())
             self.replies.append(turns[-1].label)
         return Dialogue(persona, tuple(turns))
@@ -81,63 +81,65 @@ class _Writer:
 
     def ask(self) -> Turn:
         topic, value = self.unasked.pop()
-        text = self.rng.choice(topic.questions)
-        same = self.rng.shuffled([other for other in topic.values if other is not value])
-        if self.rng.chance(0.3):  # the partner states their own value first: the history contains the wrong words
-            theirs = self.rng.choice(same)
-            text = f"{theirs.fill(self.rng.choice(topic.facts))} {text}"
+        text = self.rng.choose(topic.questions)
+        same = self.rng.shuffle_buffered([other for other in topic.values if other is not value])
+        if self.rng.draw_chance(0.3):  # the partner states their own value first: the history contains the wrong words
+            theirs = self.rng.choose(same)
+            text = f"{theirs.fill(self.rng.choose(topic.facts))} {text}"
             same = [theirs, *(other for other in same if other is not theirs)]
-        return self.turn(text, self.answer(topic, value), [self.answer(topic, other) for other in same[:SAME_TOPIC]])
+        return self.build_turn(
+            text, self.answer(topic, value), [self.answer(topic, other) for other in same[:SAME_TOPIC]]
+        )
 
     def tell(self) -> Turn:
         topic = self.untold.pop()
-        value = self.rng.choice(topic.values)
+        value = self.rng.choose(topic.values)
         self.told.append((topic, value))
-        text = value.fill(self.rng.choice(topic.statements))
-        return self.turn(text, self.acknowledge(topic, value), [self.acknowledge(topic, v) for v in topic.values])
+        text = value.fill(self.rng.choose(topic.statements))
+        return self.build_turn(text, self.acknowledge(topic, value), [self.acknowledge(topic, v) for v in topic.values])
 
     def recall(self) -> Turn:
-        topic, value = self.rng.choice(self.told)
-        text = self.rng.choice(topic.questions)
-        return self.turn(text, self.remind(topic, value), [self.remind(topic, v) for v in topic.values])
+        topic, value = self.rng.choose(self.told)
+        text = self.rng.choose(topic.questions)
+        return self.build_turn(text, self.remind(topic, value), [self.remind(topic, v) for v in topic.values])
 
     def talk(self) -> Turn:
-        topic = self.rng.choice(TALK)
-        return self.turn(self.rng.choice(topic.prompts), self.chat(topic), [])
+        topic = self.rng.choose(TALK)
+        return self.build_turn(self.rng.choose(topic.prompts), self.chat(topic), [])
 
     # Replies.
 
     def answer(self, topic: PersonaTopic, value: Value) -> Reply:
-        return self.reply(value.fill(self.rng.choice(topic.answers)), topic.name, value.plain)
+        return self.write_reply(value.fill(self.rng.choose(topic.answers)), topic.name, value.plain)
 
     def acknowledge(self, topic: ToldTopic, value: Value) -> Reply:
-        return self.reply(value.fill(self.rng.choice(topic.acknowledgements)), topic.name, value.plain)
+        return self.write_reply(value.fill(self.rng.choose(topic.acknowledgements)), topic.name, value.plain)
 
     def remind(self, topic: ToldTopic, value: Value) -> Reply:
-        return self.reply(value.fill(self.rng.choice(topic.recalls)), topic.name, value.plain)
+        return self.write_reply(value.fill(self.rng.choose(topic.recalls)), topic.name, value.plain)
 
     def chat(self, topic: TalkTopic) -> Reply:
-        return self.reply(self.rng.choice(topic.replies), "talk", topic.prompts[0])
+        return self.write_reply(self.rng.choose(topic.replies), "talk", topic.prompts[0])
 
-    def reply(self, words: str, topic: str, value: str) -> Reply:
+    def write_reply(self, words: str, topic: str, value: str) -> Reply:
         end = "" if words.endswith(("?", "!")) else " ."
-        return Reply(f"{self.rng.choice(OPENERS)} {words}{end}".strip(), (topic, value))
+        return Reply(f"{self.rng.choose(OPENERS)} {words}{end}".strip(), (topic, value))
 
-    def anything(self) -> Reply:
+    def draw_reply(self) -> Reply:
         """A reply from another dialogue."""
-        kind = self.rng.below(4)
+        kind = self.rng.draw_below(4)
         if kind == 0:
-            return self.chat(self.rng.choice(TALK))
+            return self.chat(self.rng.choose(TALK))
         if kind == 1:
-            topic = self.rng.choice(TOLD)
-            write = self.remind if self.rng.chance(0.5) else self.acknowledge
-            return write(topic, self.rng.choice(topic.values))
-        asked = self.rng.choice(PERSONA)
-        return self.answer(asked, self.rng.choice(asked.values))
+            topic = self.rng.choose(TOLD)
+            write = self.remind if self.rng.draw_chance(0.5) else self.acknowledge
+            return write(topic, self.rng.choose(topic.values))
+        asked = self.rng.choose(PERSONA)
+        return self.answer(asked, self.rng.choose(asked.values))
 
     # Candidates.
 
-    def turn(self, text: str, label: Reply, same_topic: list[Reply]) -> Turn:
+    def build_turn(self, text: str, label: Reply, same_topic: list[Reply]) -> Turn:
         """Completes a turn: the label and its distractors in random order."""
         speaker = [
             *self.replies[-1:],  # word for word: rankers tend to repeat themselves
@@ -153,5 +155,5 @@ class _Writer:
         add(same_topic, SAME_TOPIC)
         add(speaker, SAME_SPEAKER)
         while len(chosen) < CANDIDATES:
-            add([self.anything()], 1)
-        return Turn(text, label, tuple(self.rng.shuffled(list(chosen.values()))))
+            add([self.draw_reply()], 1)
+        return Turn(text, label, tuple(self.rng.shuffle_buffered(list(chosen.values()))))

@@ -18,7 +18,7 @@ from parlai.tasks.selection.teacher import SelectionTeacher
 
 from polyencoder.data.epochs import Counts
 from polyencoder.data.layouts import Columns
-from polyencoder.data.pairs import HUB, pair_counts, read_pairs
+from polyencoder.data.pairs import HUB, estimate_pair_counts, read_pairs
 from polyencoder.data.readers import DataFile, OnBad, detect_format, expand
 from polyencoder.errors import ConfigError, InputError
 
@@ -81,7 +81,7 @@ class JsonlTeacher(SelectionTeacher):
         return ([pair] for pair in read_pairs(file, columns=self._columns, bad=bad))
 
     def estimate(self, files: Sequence[str]) -> Counts:
-        return pair_counts(files, columns=self._columns)
+        return estimate_pair_counts(files, columns=self._columns)
 
     @property
     def _columns(self) -> Columns:

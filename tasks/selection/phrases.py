@@ -52,7 +52,7 @@ class TalkTopic:
     replies: tuple[str, ...]
 
 
-def _fields(topic: dict[str, Any]) -> dict[str, Any]:
+def _convert_topic(topic: dict[str, Any]) -> dict[str, Any]:
     """Converts a topic from JSON: texts to tuples; values, a plain form or one with a hint, to `Value`s."""
     fields = {name: tuple(texts) if isinstance(texts, list) else texts for name, texts in topic.items()}
     if "values" in fields:
@@ -62,6 +62,6 @@ def _fields(topic: dict[str, Any]) -> dict[str, Any]:
 
 _TABLE = json.loads(Path(__file__).with_name("phrases.json").read_text(encoding="utf-8"))
 OPENERS: list[str] = _TABLE["openers"]
-PERSONA = [PersonaTopic(**_fields(topic)) for topic in _TABLE["persona"]]
-TOLD = [ToldTopic(**_fields(topic)) for topic in _TABLE["told"]]
-TALK = [TalkTopic(**_fields(topic)) for topic in _TABLE["talk"]]
+PERSONA = [PersonaTopic(**_convert_topic(topic)) for topic in _TABLE["persona"]]
+TOLD = [ToldTopic(**_convert_topic(topic)) for topic in _TABLE["told"]]
+TALK = [TalkTopic(**_convert_topic(topic)) for topic in _TABLE["talk"]]

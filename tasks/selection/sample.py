@@ -28,10 +28,10 @@ class SampleTeacher(SelectionTeacher):
     """The persona goes before the first utterance, as in ConvAI2."""
 
     def open_source(self, split: str) -> Source[Episode]:
-        return InMemory(map(_episode, sample_dialogues(split)), size=len)  # also for :stream
+        return InMemory(map(_build_episode, sample_dialogues(split)), size=len)  # also for :stream
 
 
-def _episode(dialogue: Dialogue) -> Episode:
+def _build_episode(dialogue: Dialogue) -> Episode:
     before = [f"your persona: {fact}" for fact in dialogue.persona]
     return [
         Example([*(before * (number == 0)), turn.text], turn.label.text, [one.text for one in turn.candidates])

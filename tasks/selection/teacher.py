@@ -26,12 +26,12 @@ from parlai.utils.data import DatatypeHelper
 from parlai.utils.distributed import get_rank, num_workers
 
 from polyencoder.data.collator import OWN_CANDIDATES
-from polyencoder.data.epochs import Counts, InMemory, Reader, Source, Streamed, estimated_counts
+from polyencoder.data.epochs import Counts, InMemory, Reader, Source, Streamed, estimate_counts
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
 from polyencoder.data.readers import BadExamples, DataFile, OnBad
 from polyencoder.data.seeded_random import SeededRandom
-from polyencoder.errors import ConfigError, InputError, did_you_mean
+from polyencoder.errors import ConfigError, InputError, suggest_similar
 
 CHOICES = "choices"
 """The field of a message that holds its own candidates until it is sent."""
@@ -122,7 +122,7 @@ class SelectionTeacher(FixedDialogTeacher):
 
     def estimate(self, files: Sequence[str]) -> Counts:
         """An estimate of the size of a stream's files."""
-        return estimated_counts(lambda file: self.read(file, BadExamples(skip=True)), files)
+        return estimate_counts(lambda file: self.read(file, BadExamples(skip=True)), files)
 
     # ---- common to all tasks
 
@@ -137,10 +137,10 @@ class SelectionTeacher(FixedDialogTeacher):
             raise ConfigError(f"-t {self.opt['task']}: unknown variant; use {task} or {task}:plain")
         return split == "train" and not variant
 
-    def _composed(self, episode: Episode, rng: SeededRandom) -> Messages:
+    def _compose(self, episode: Episode, rng: SeededRandom) -> Messages:
         """The messages of an episode, of which mutators may have made several."""
         drawn = self.draw(episode, rng)
-        messages = [_message(example, is_last=example is drawn[-1]) for example in drawn]
+        messages = [_build_message(example, is_last=example is drawn[-1]) for example in drawn]
         for mutator in self.mutators:
             messages = list(mutator(messages))
         return messages
@@ -155,10 +155,10 @@ class SelectionTeacher(FixedDialogTeacher):
         else:
             source = InMemory((episode for file in files for episode in self._read(file)), size=len)
             if self.bad.count:
-                logging.warning(self.bad.summary())
+                logging.warning(self.bad.summarize())
             if self.left_out.count:
                 logging.info(f"{self.left_out.count:,} records were left out; the first: {self.left_out.first}")
-        if next(source.items(), None) is None:
+        if next(source.iter_items(), None) is None:
             raise InputError(f"{', '.join(files)}: holds no example for -t {self.opt['task']} -dt {self.datatype}")
         return source
 
@@ -169,8 +169,8 @@ class SelectionTeacher(FixedDialogTeacher):
         count = self.num_negatives if (explicit := self.opt.get("num_negatives")) is None else explicit
         seed = self._seed if self.training else self._task_seed
         source = f"the training data of {self.opt['task']}"
-        sampler = NegativeSampler(self._training_labels(split), count=count, seed=seed, source=source)
-        first = next(self.source.items())
+        sampler = NegativeSampler(self._read_training_labels(split), count=count, seed=seed, source=source)
+        first = next(self.source.iter_items())
         if self.draw(first, SeededRandom("first"))[0].candidates is None:
             _ = sampler.pool  # read now, so that a missing file is reported before the first example
         elif "num_negatives" in (self.opt.get("override") or {}):
@@ -180,10 +180,10 @@ class SelectionTeacher(FixedDialogTeacher):
             )
         return sampler
 
-    def _training_labels(self, split: str) -> Iterator[str]:
+    def _read_training_labels(self, split: str) -> Iterator[str]:
         """The labels that negatives are sampled from; the first ones of a stream."""
         if split == "train":
-            episodes = self.source.items()
+            episodes = self.source.iter_items()
         else:
             episodes = (episode for file in self.files("train") for episode in self._read(file))
         rng = SeededRandom("labels")
@@ -191,11 +191,11 @@ class SelectionTeacher(FixedDialogTeacher):
         yield from islice(labels, SAMPLED_FROM if DatatypeHelper.is_streaming(self.datatype) else None)
 
     def num_episodes(self) -> int:
-        return self.source.counts()[0]
+        return self.source.count_items()[0]
 
     def num_examples(self) -> int:
         """The number of examples in an epoch; an estimate for a stream."""
-        return self.source.counts()[1]
+        return self.source.count_items()[1]
 
     def reset(self) -> None:
         super().reset()
@@ -230,7 +230,7 @@ class SelectionTeacher(FixedDialogTeacher):
             # New negatives each time in training; in evaluation always the same for an example.
             key = None if self.training else f"{message['text']}\n{message['labels'][0]}"
             labels = message["labels"]
-            choices = self.sampler.candidates(labels, inline=choices, key=key, positives=len(labels))
+            choices = self.sampler.draw_candidates(labels, inline=choices, key=key, positives=len(labels))
         if choices and self.gives_candidates:
             message["label_candidates"] = choices
 
@@ -251,8 +251,8 @@ class SelectionTeacher(FixedDialogTeacher):
         return self._task_seed if has_seed else int(self.opt.get("seed") or 0)
 
     def _open_epochs(self) -> Epochs:
-        reader = _reader(self.opt)
-        done = _epochs_done(self.opt) if self.cycle else 0.0
+        reader = _get_reader(self.opt)
+        done = _compute_epochs_done(self.opt) if self.cycle else 0.0
         seen = round(done * self.num_examples() / reader.count) if done else 0  # a stream must be read to be counted
         if seen:
             logging.info(f"{self.opt['task']}: resumes after {seen} examples that this process has read before")
@@ -267,12 +267,12 @@ class SelectionTeacher(FixedDialogTeacher):
             endless=self.cycle,
             seen=seen,
             slots=1 if irregular else self.opt.get("batchsize", 1),
-            draw=self._composed,
+            draw=self._compose,
             mix=self._buffer if self.mutators else None,
         )
 
 
-def _message(example: Example, *, is_last: bool) -> Message:
+def _build_message(example: Example, *, is_last: bool) -> Message:
     labels = [example.label, *(text for text in example.right if text != example.label)]
     message = Message(text=example.text, labels=labels, episode_done=is_last)
     if example.labels is not None:
@@ -284,14 +284,14 @@ def _message(example: Example, *, is_last: bool) -> Message:
     return message
 
 
-def _reader(opt: Opt) -> Reader:
+def _get_reader(opt: Opt) -> Reader:
     """This process's reader. Each process of a distributed run has its own background workers."""
     background = opt.get("num_workers", 0) if DatatypeHelper.is_training(opt["datatype"]) else 0
     inner, number = max(1, background), opt.get("background_index") or 0
     return Reader(get_rank() * inner + number, num_workers() * inner)
 
 
-def _epochs_done(opt: Opt) -> float:
+def _compute_epochs_done(opt: Opt) -> float:
     """The epochs done by the training run that this one resumes, as ParlAI's training loop counts them; 0 for none."""
     model = opt.get("model_file")
     if not model:
@@ -309,4 +309,4 @@ def _check_mutators(names: str | None) -> None:
     setup_mutator_registry()
     for name in names.replace("+", ",").split(",") if names else ():
         if name not in MUTATOR_REGISTRY:
-            raise ConfigError(f"unknown mutator {name!r}{did_you_mean(name, MUTATOR_REGISTRY)}", argument="mutators")
+            raise ConfigError(f"unknown mutator {name!r}{suggest_similar(name, MUTATOR_REGISTRY)}", argument="mutators")

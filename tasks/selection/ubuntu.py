@@ -16,9 +16,9 @@ from parlai.tasks.ubuntu.build import build
 
 from polyencoder.data.epochs import Source
 from polyencoder.data.example import Example
-from polyencoder.data.readers import DataFile, OnBad, records
+from polyencoder.data.readers import DataFile, OnBad, iter_records
 from polyencoder.data.seeded_random import SeededRandom
-from polyencoder.data.ubuntu import CONTEXT, ubuntu_turn, ubuntu_turns
+from polyencoder.data.ubuntu import CONTEXT, join_ubuntu_turn, parse_ubuntu_turns
 from polyencoder.errors import InputError
 
 WRONG = "Distractor_"
@@ -41,9 +41,9 @@ class UbuntuTeacher(SelectionTeacher):
         return super().open_source(split)
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
-        for where, row in records(file, bad=bad):
+        for where, row in iter_records(file, bad=bad):
             try:
-                turns = ubuntu_turns(row, where)
+                turns = parse_ubuntu_turns(row, where)
                 if turns and (len(turns) < 2 or not turns[-1]):
                     raise InputError(f"{where}: its {'context' if len(turns) < 2 else 'response'} is empty")
             except InputError as error:
@@ -54,7 +54,7 @@ class UbuntuTeacher(SelectionTeacher):
             if self._augments:
                 yield from ([Example(turns[:n], turns[n])] for n in range(1, len(turns)))
                 continue
-            wrong = [ubuntu_turn(text) for name, text in row.items() if name.startswith(WRONG)]
+            wrong = [join_ubuntu_turn(text) for name, text in row.items() if name.startswith(WRONG)]
             # in the file the right one always comes first
-            candidates = SeededRandom(row[CONTEXT]).shuffled([turns[-1], *wrong]) if wrong else None
+            candidates = SeededRandom(row[CONTEXT]).shuffle_buffered([turns[-1], *wrong]) if wrong else None
             yield [Example(turns[:-1], turns[-1], candidates)]

@@ -20,7 +20,7 @@ from parlai.utils import logging
 
 from polyencoder.data.epochs import Source
 from polyencoder.data.example import Example
-from polyencoder.data.readers import DataFile, OnBad, lines
+from polyencoder.data.readers import DataFile, OnBad, iter_lines
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 
@@ -57,7 +57,7 @@ class WikiTeacher(SelectionTeacher):
         return [str(self._find(NAMES[split]))]
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
-        for number, sentences in _articles(file, bad):
+        for number, sentences in _read_articles(file, bad):
             if len(sentences) < 2:
                 self.left_out(InputError(f"{file}, line {number}: an article of one sentence has no query"))
                 continue
@@ -69,22 +69,22 @@ class WikiTeacher(SelectionTeacher):
         self._others: list[str] = []
         source = super().open_source(split)
         if not self.training and self.opt.get("wiki_candidates", 10_000):
-            self._others = self._other_articles(split)
+            self._others = self._read_other_articles(split)
         return source
 
     def draw(self, episode: Episode, rng: SeededRandom) -> Episode:
         sentences = episode[0].turns
-        query = rng.below(len(sentences))
+        query = rng.draw_below(len(sentences))
         rest = " ".join([*sentences[:query], *sentences[query + 1 :]])
         others = None
         if self._others:
             article = " ".join(sentences)
             wanted = self.opt.get("wiki_candidates", 10_000)
             others = [text for text in self._others if text not in (article, rest)][:wanted]
-            others.insert(rng.below(len(others) + 1), rest)
+            others.insert(rng.draw_below(len(others) + 1), rest)
         return [Example([sentences[query]], rest, others)]
 
-    def _other_articles(self, split: str) -> list[str]:
+    def _read_other_articles(self, split: str) -> list[str]:
         """The other candidates, and two spare ones, for queries whose own article is among them.
 
         They come from StarSpace's file, else from the split itself and, if it is too small, from the training data.
@@ -96,7 +96,7 @@ class WikiTeacher(SelectionTeacher):
         others: dict[str, None] = {}
         for names in pools:
             path = self._find(names)
-            articles = [" ".join(sentences) for _, sentences in _articles(str(path), self.bad) if sentences]
+            articles = [" ".join(sentences) for _, sentences in _read_articles(str(path), self.bad) if sentences]
             others.update(dict.fromkeys(SeededRandom(f"other articles of {path.name}").sample(articles, len(articles))))
             if len(others) >= wanted:
                 break
@@ -108,9 +108,9 @@ class WikiTeacher(SelectionTeacher):
         return find(self.opt, FOLDER, names, build=_build)
 
 
-def _articles(file: str | DataFile, bad: OnBad) -> Iterator[tuple[int, list[str]]]:
+def _read_articles(file: str | DataFile, bad: OnBad) -> Iterator[tuple[int, list[str]]]:
     """(line, sentences) of a file's articles."""
-    for number, line in lines(file, bad=bad):
+    for number, line in iter_lines(file, bad=bad):
         yield number, [sentence for part in line.split("\t") if (sentence := part.strip())]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from polyencoder.data.readers import lines
+from polyencoder.data.readers import iter_lines
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.storage.files import atomic_write
@@ -22,7 +22,7 @@ from polyencoder.storage.files import atomic_write
 SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]]))\s+(?=["'(\[]?[A-Z0-9])""")
 
 
-def articles(folder: str) -> Iterator[list[str]]:
+def iter_articles(folder: str) -> Iterator[list[str]]:
     """The sentences of each article in the files below a folder; titles and articles of one sentence are dropped."""
     files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
     if not files:
@@ -30,7 +30,7 @@ def articles(folder: str) -> Iterator[list[str]]:
     for path in files:
         text: list[str] | None = None
         opened = 0
-        for number, line in lines(str(path)):
+        for number, line in iter_lines(str(path)):
             if line.startswith("<doc "):
                 if text is not None:
                     raise InputError(f"{path}, line {opened}: this <doc> has no </doc>")
@@ -54,7 +54,7 @@ def write_splits(folder: str, out: str, *, held_out: int = 10_000, seed: int = 0
     Validation and test get about `held_out` articles each, chosen at random. The articles are read twice instead of
     being kept in memory.
     """
-    total = sum(1 for _ in articles(folder))
+    total = sum(1 for _ in iter_articles(folder))
     if not total:
         raise InputError(f"{folder}: has no article of two sentences or more")
     chance = min(0.1, held_out / total)
@@ -67,8 +67,8 @@ def write_splits(folder: str, out: str, *, held_out: int = 10_000, seed: int = 0
             )
             for split in counts
         }
-        for sentences in articles(folder):
-            split = "valid" if rng.chance(chance) else "test" if rng.chance(chance) else "train"
+        for sentences in iter_articles(folder):
+            split = "valid" if rng.draw_chance(chance) else "test" if rng.draw_chance(chance) else "train"
             files[split].write("\t".join(sentences) + "\n")
             counts[split] += 1
     return counts

@@ -20,7 +20,7 @@ import torch
 from parlai.agents.ranker.console import show_library_log
 from parlai.agents.ranker.dialogue import fixed
 from parlai.agents.ranker.launch import launch
-from parlai.agents.ranker.model.loop import trains
+from parlai.agents.ranker.model.loop import is_trained
 from parlai.core.agents import create_agent
 from parlai.core.message import Message
 from parlai.scripts.build_dict import BuildDict
@@ -228,7 +228,7 @@ def make_agent(dictionary: str, task: dict[str, Any]) -> Callable[..., Any]:
         own = SIZES if options.get("backbone") else ["dict_maxtokens"] if options.get("init_model") else []
         defaults = {name: value for name, value in defaults.items() if name not in own}
         opt = _parse(**{**defaults, "model": model, **options})
-        return Beginning(opt).agent if opt.get("load_from_checkpoint") and trains(opt) else create_agent(opt)
+        return Beginning(opt).agent if opt.get("load_from_checkpoint") and is_trained(opt) else create_agent(opt)
 
     return make
 

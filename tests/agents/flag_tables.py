@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
-from parlai.agents.ranker.settings import option_names
+from parlai.agents.ranker.settings import get_option_names
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import ConfigError
@@ -81,7 +81,7 @@ FOLLOWED = frozenset(_FOLLOWED.split())
 OURS = frozenset(
     option
     for cls in (TrainSettings, EvaluateSettings, ServerConfig, SearchOptions)
-    for option in option_names(cls).values()
+    for option in get_option_names(cls).values()
 ) | {"index", "add_label_to_fixed_cands"}
 """Options of the library's settings, and those that only our agents have."""
 

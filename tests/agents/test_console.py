@@ -37,7 +37,7 @@ def command(monkeypatch, capsys):
             logging.logger._cache.clear()
             patch.setattr(logging.logger.streamHandler, "level", logging.DEBUG)
             patch.setattr(logging.logger.streamHandler, "stream", sys.stdout)
-            patch.setattr(console, "_program", lambda: "parlai")
+            patch.setattr(console, "_get_program", lambda: "parlai")
             code = 0
             try:
                 superscript_main(arguments.split())
@@ -159,7 +159,7 @@ def test_the_program_is_the_main_module_or_script(monkeypatch, spec, file, progr
     main = ModuleType("__main__")
     main.__spec__, main.__file__ = spec, file
     monkeypatch.setitem(sys.modules, "__main__", main)
-    assert console._program() == program
+    assert console._get_program() == program
 
 
 def test_a_module_says_what_it_has_not():

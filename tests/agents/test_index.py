@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from parlai.agents.ranker.dialogue.indexed import distinct, find_rank
-from parlai.agents.ranker.dialogue.ranking import parlai_metrics
+from parlai.agents.ranker.dialogue.indexed import find_rank, merge_equal_texts
+from parlai.agents.ranker.dialogue.ranking import convert_metrics
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
 
@@ -169,7 +169,7 @@ def test_what_lies_behind_the_first_k(trained, index_of, evaluate):
 
 def test_metrics_of_one_example():
     def values(rank: int | None) -> dict[str, float]:
-        metrics = parlai_metrics(of_search(rank, 1000, top_k=20, hits_at=[1, 2, 50]))
+        metrics = convert_metrics(of_search(rank, 1000, top_k=20, hits_at=[1, 2, 50]))
         return {name: metric.value() for name, metric in metrics.items()}
 
     pairs = [(f"text {i}", -float(i)) for i in range(20)]
@@ -184,8 +184,8 @@ def test_metrics_of_one_example():
 
 def test_a_text_of_several_entries_is_one_reply():
     hits = [Hit(str(i), text, 3.0 - i, None, "exact") for i, text in enumerate(["a", "a ", "b", "a"])]
-    assert distinct(hits) == [("a", 3.0), ("b", 1.0)]
-    assert distinct([hits[2]._replace(rerank_score=9.0), hits[1]]) == [("b", 9.0), ("a", 2.0)]
+    assert merge_equal_texts(hits) == [("a", 3.0), ("b", 1.0)]
+    assert merge_equal_texts([hits[2]._replace(rerank_score=9.0), hits[1]]) == [("b", 9.0), ("a", 2.0)]
 
 
 def test_re_ranking(trained, index_of, evaluate, chat, labels):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import common
-from benchmarks.common import peak_extra_mb, run_in_process
+from benchmarks.common import measure_peak_extra_mb, run_in_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
@@ -41,7 +41,7 @@ def test_a_peak_is_of_the_call_alone(tmp_path, monkeypatch):
 
     done: list[float] = []
     works(60)  # an earlier peak
-    assert peak_extra_mb(partial(works, 20), warm_up=False) == pytest.approx(20, abs=8)
+    assert measure_peak_extra_mb(partial(works, 20), warm_up=False) == pytest.approx(20, abs=8)
     monkeypatch.setattr(common, "_CLEAR_REFS", tmp_path / "none" / "clear_refs")  # as in some sandboxes
-    assert math.isnan(peak_extra_mb(partial(works, 20), warm_up=False))
+    assert math.isnan(measure_peak_extra_mb(partial(works, 20), warm_up=False))
     assert len(done) == 3

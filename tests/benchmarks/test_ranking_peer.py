@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import ranking_peer
-from benchmarks.ranking_peer import PyLate, multi_vector_encoder
+from benchmarks.ranking_peer import PyLate, load_multi_vector_encoder
 
 pytestmark = pytest.mark.slow
 
@@ -37,13 +37,13 @@ def test_both_sides_rank_the_same_lists(bert, capsys):
 
 def test_their_best_candidates_are_those_of_maxsim(bert):
     pytest.importorskip("sentence_transformers.multi_vector_encoder")
-    peer = multi_vector_encoder(bert, projected=False)
+    peer = load_multi_vector_encoder(bert, projected=False)
     context = peer.encode_query(QUESTION, show_progress_bar=False)
     tokens = peer.encode_document(TEXTS, show_progress_bar=False)
     expected = [float((context @ one.T).max(1).values.sum()) for one in tokens]
     order = sorted(TEXTS, key=lambda text: -expected[TEXTS.index(text)])
-    assert ranking_peer._best(peer, [QUESTION], TEXTS, None) == order
-    assert ranking_peer._best(peer, [QUESTION], TEXTS, tokens) == order
+    assert ranking_peer._select_best(peer, [QUESTION], TEXTS, None) == order
+    assert ranking_peer._select_best(peer, [QUESTION], TEXTS, tokens) == order
 
 
 @pytest.fixture(params=["sentence-transformers", "sentence-transformers, projected", "pylate"])
@@ -52,7 +52,7 @@ def peer(request, bert):
         pytest.importorskip("pylate")
         return PyLate(bert)
     pytest.importorskip("sentence_transformers.multi_vector_encoder")
-    return multi_vector_encoder(bert, projected="projected" in request.param)
+    return load_multi_vector_encoder(bert, projected="projected" in request.param)
 
 
 def test_scores_are_sums_of_the_best_matches(peer):
@@ -61,11 +61,11 @@ def test_scores_are_sums_of_the_best_matches(peer):
     tokens = peer.encode_document(TEXTS, show_progress_bar=False)
     assert len({len(one) for one in tokens}) > 1  # padding counts for nothing
     expected = [float((context[0] @ one.T).max(1).values.sum()) for one in tokens]
-    assert peer.similarity(context, tokens)[0].tolist() == pytest.approx(expected, rel=1e-5)
+    assert peer.compute_similarity(context, tokens)[0].tolist() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(("projected", "numbers"), [(False, 16), (True, 128)])
 def test_a_new_projection_has_128_numbers(projected, numbers, bert):
     pytest.importorskip("sentence_transformers.multi_vector_encoder")
-    peer = multi_vector_encoder(bert, projected=projected)
+    peer = load_multi_vector_encoder(bert, projected=projected)
     assert peer.encode_query(QUESTION, show_progress_bar=False).size(1) == numbers

@@ -29,21 +29,23 @@ def made_up(n: int) -> Observations:
 
 def test_what_a_threshold_does():
     answers = Answers(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False]))
-    assert risk.Outcome.of(answers, 0.7) == (1 / 3, 0.75)
-    assert risk.Outcome.of(answers, 0.95) == (0, 0)
+    assert risk.Outcome.from_answers(answers, 0.7) == (1 / 3, 0.75)
+    assert risk.Outcome.from_answers(answers, 0.95) == (0, 0)
 
 
 def test_the_lowest_score_with_enough_right_answers():
     right = [[True], [True], [False], [True], [False]]
     calibrating = observed([[5.0], [4.0], [3.0], [2.0], [1.0]], right)
-    kept = risk.by_score(calibrating, observed([[2.5], [1.5], [9.0]], [[False], [True], [True]]), precision=0.75)
+    kept = risk.measure_by_score(
+        calibrating, observed([[2.5], [1.5], [9.0]], [[False], [True], [True]]), precision=0.75
+    )
     assert kept == (0.5, 2 / 3)  # from 2.0 on three of four are right
-    assert risk.by_score(observed([[1.0]], [[False]]), calibrating, precision=0.75) is None
+    assert risk.measure_by_score(observed([[1.0]], [[False]]), calibrating, precision=0.75) is None
 
 
 def test_questions_of_another_kind_take_the_place_of_some():
     known, outside = made_up(400), observed([[-1.0, -2.0]], [[False, False]])
-    asked = risk.Questions(known, outside).mixed(np.random.default_rng(0), unanswerable=0.25)
+    asked = risk.Questions(known, outside).mix(np.random.default_rng(0), unanswerable=0.25)
     others = asked.scores[:, 0] == -1
     assert 0.15 < others.double().mean() < 0.35
     assert not asked.right[others].any()

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from benchmarks.search import engines, indexed, memory, peers, scanning, systems
-from benchmarks.search.__main__ import main, summary
-from benchmarks.search.texts import made_candidates, made_contexts, numbered, read_candidates, read_contexts
-from benchmarks.search.vectors import draw_contexts, drawn, grown, store
+from benchmarks.search.__main__ import main, summarize
+from benchmarks.search.texts import iter_numbered, make_candidates, make_contexts, read_candidates, read_contexts
+from benchmarks.search.vectors import draw, draw_contexts, grow, store
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
@@ -79,7 +79,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_grown_vectors_begin_with_the_real_ones_and_keep_their_lengths():
     torch.manual_seed(0)
     real = torch.nn.functional.normalize(torch.randn(20, 6), dim=1) * 3
-    rows = torch.cat(list(grown(real, 50)))
+    rows = torch.cat(list(grow(real, 50)))
     assert rows.shape == (50, 6)
     assert torch.equal(rows[:20], real)
     torch.testing.assert_close(rows.norm(dim=1), torch.full((50,), 3.0))
@@ -88,7 +88,7 @@ def test_grown_vectors_begin_with_the_real_ones_and_keep_their_lengths():
 
 def test_scan(tmp_path):
     torch.manual_seed(0)
-    vectors = store(tmp_path / "vectors", drawn(300, dim=8))
+    vectors = store(tmp_path / "vectors", draw(300, dim=8))
     rows = scanning.measure(vectors, lambda codes: draw_contexts(vectors, 3, codes=codes), codes=4, repeats=1)
     assert {row["codes"] for row in rows} == {1, 4}
     of = {(row["kind"], row["codes"]): row for row in rows}
@@ -102,7 +102,7 @@ def test_indexed(tmp_path, monkeypatch):
     pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
     monkeypatch.setattr(indexed, "TRIED", {"hnsw": [(4, 4), (300, 300)], "ivf-flat": [(300, 300)]})
     torch.manual_seed(0)
-    vectors = store(tmp_path / "vectors", drawn(300, dim=8))
+    vectors = store(tmp_path / "vectors", draw(300, dim=8))
     contexts = draw_contexts(vectors, 4, codes=3)
     rows = indexed.measure(vectors, contexts, tmp_path / "small", kinds=["hnsw", "ivf-flat"], scanned=2, repeats=1)
     of = {(row["kind"], row.get("list_length")): row for row in rows}
@@ -118,7 +118,7 @@ def test_indexed(tmp_path, monkeypatch):
         assert of[kind, 300]["build_s"] > 0
     assert of["certified", indexed.LONGEST_LIST]["share"] == 1  # all rows are in the lists
     assert of["scan_int8", None]["size_mb"] < of["scan", None]["size_mb"] / 2
-    found = summary(rows)
+    found = summarize(rows)
     fastest = max((of["hnsw", 300], of["ivf-flat", 300]), key=lambda row: row["vs_scan"])
     if of["hnsw", 4]["recall10"] < indexed.RECALL_WANTED:
         assert found["ann_1m_speedup"] == fastest["vs_scan"]
@@ -137,7 +137,7 @@ def test_indexed(tmp_path, monkeypatch):
 def test_the_report_says_what_sizes_were_measured(monkeypatch, capsys, flags, rows, note):
     monkeypatch.setattr("benchmarks.search.encoding.measure", lambda ranker, texts, repeats: [])
     monkeypatch.setattr("benchmarks.search.__main__.read_candidates", lambda *args: [])
-    monkeypatch.setattr("benchmarks.search.__main__._ranker", lambda flags: None)
+    monkeypatch.setattr("benchmarks.search.__main__._load_ranker", lambda flags: None)
     main(["--cases", "encoding", "--json", *flags])
     settings = json.loads(capsys.readouterr().out)["settings"]
     assert (settings["rows"], settings["note"]) == (rows, note)
@@ -145,8 +145,8 @@ def test_the_report_says_what_sizes_were_measured(monkeypatch, capsys, flags, ro
 
 def test_where_no_index_finds_enough_the_best_is_taken():
     rows = [{"kind": "hnsw", "recall10": recall, "vs_scan": 1 / recall} for recall in (0.5, 0.9)]
-    assert indexed.fastest(rows) == rows[1]
-    assert indexed.fastest([]) is None
+    assert indexed.select_fastest(rows) == rows[1]
+    assert indexed.select_fastest([]) is None
 
 
 def test_memory(tmp_path, datapath, ranker):
@@ -156,7 +156,7 @@ def test_memory(tmp_path, datapath, ranker):
     assert [row["work"] for row in rows] == ["index", "search"]
     assert all(row["peak_mb"] >= row["before_mb"] > 50 and row["rows"] == 23 for row in rows)
     assert len((tmp_path / "candidates.txt").read_text().splitlines()) == 23
-    assert summary(rows)["index_1m_peak_mb"] == rows[0]["peak_mb"]
+    assert summarize(rows)["index_1m_peak_mb"] == rows[0]["peak_mb"]
     assert 0 < rows[0]["texts_mb"] < rows[0]["database_mb"] < rows[0]["database_with_words_mb"]
     assert ranker.model.config == before
 
@@ -168,7 +168,7 @@ def test_encoding(datapath, ranker):
     rows = encoding.measure(ranker, read_candidates(datapath), repeats=1)
     assert [row["candidates"] for row in rows] == [27] * 3
     assert rows[0]["ours_vs_this"] == 1
-    assert summary(rows)["encode_vs_sentence_transformers"] == min(row["ours_vs_this"] for row in rows[1:])
+    assert summarize(rows)["encode_vs_sentence_transformers"] == min(row["ours_vs_this"] for row in rows[1:])
 
 
 def test_answering(datapath, tmp_path, monkeypatch):
@@ -188,7 +188,7 @@ def test_answering(datapath, tmp_path, monkeypatch):
     assert all(0 <= row["after_encoding_ms"] <= row["median_ms"] for row in rows)
     assert [row["replies_as_parlai"] for row in rows if row["system"] == "poly-64"] == [1, 1]
     times = {row["system"]: row["median_ms"] for row in rows if row["candidates"] == 40}
-    assert summary(rows)["poly64_100k_vs_parlai"] == times["ParlAI's poly-64"] / times["poly-64"]
+    assert summarize(rows)["poly64_100k_vs_parlai"] == times["ParlAI's poly-64"] / times["poly-64"]
 
 
 def test_answering_with_torch_and_transformers_alone(monkeypatch, capsys):
@@ -230,7 +230,7 @@ def test_peers(datapath, bert, monkeypatch, capsys):
     assert list(memory) == searching + crossing
     assert all(row["peak_mb"] > row["mapped_mb"] > 0 for row in memory.values())
     assert [row["vectors_mb"] > 0 for row in memory.values()] == [True, True, True, True, False, False]
-    assert summary(rows)["bi_1m_vs_sentence_transformers"] == times["SentenceTransformer"] / times["bi-encoder"]
+    assert summarize(rows)["bi_1m_vs_sentence_transformers"] == times["SentenceTransformer"] / times["bi-encoder"]
     main(["--cases", "peers", *words, "--systems", "late-interaction", "--json"])
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {row["system"] for row in rows} == {"late-interaction"}
@@ -238,7 +238,7 @@ def test_peers(datapath, bert, monkeypatch, capsys):
 
 
 def test_numbered_texts_are_different():
-    assert list(numbered(["two", "two 1", "three"], 7)) == [
+    assert list(iter_numbered(["two", "two 1", "three"], 7)) == [
         "two",
         "two 1",
         "three",
@@ -258,13 +258,13 @@ def test_parlais_formula_is_parlais():
     attention = PolyBasicAttention("codes", 5, dim=2, attn="basic", get_weights=False)
     attended = attention(candidates.unsqueeze(0), context.vectors, mask_ys=torch.ones(1, 5), values=context.vectors)
     scores = (attended * candidates).sum(2)
-    assert systems.by_formula(context, candidates).tolist() == scores.argsort(1, descending=True).tolist()
+    assert systems.score_by_formula(context, candidates).tolist() == scores.argsort(1, descending=True).tolist()
 
 
 def test_a_cross_encoder_in_bfloat16():
-    ranker = systems.made_model(made_candidates(50), {"layers": 1, "dim": 16, "heads": 2}, device="cpu")
-    reply, _ = systems.cross(ranker, made_candidates(3), bf16=True)(made_contexts(1)[0])
-    assert reply in made_candidates(3)
+    ranker = systems.make_model(make_candidates(50), {"layers": 1, "dim": 16, "heads": 2}, device="cpu")
+    reply, _ = systems.build_cross(ranker, make_candidates(3), bf16=True)(make_contexts(1)[0])
+    assert reply in make_candidates(3)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_flags_that_do_not_go_together(monkeypatch, capsys, flags, error):
 
 @pytest.mark.long
 def test_engines_find_what_the_scan_finds(postgres, tmp_path):
-    vectors = store(tmp_path / "float32", drawn(400, dim=16))
+    vectors = store(tmp_path / "float32", draw(400, dim=16))
     contexts = draw_contexts(vectors, 4, codes=3)
     rows = engines.measure(
         vectors, contexts, tmp_path, engines=["folder", "postgres"], postgres=postgres.address, repeats=1

@@ -10,9 +10,9 @@ from itertools import islice
 import pytest
 
 from benchmarks.serving import clients
-from benchmarks.serving.__main__ import main, summary
+from benchmarks.serving.__main__ import main, summarize
 from benchmarks.serving.clients import Load, ask
-from benchmarks.serving.points import IN_PROCESS, OURS, PEER, unseen
+from benchmarks.serving.points import IN_PROCESS, OURS, PEER, iter_unseen
 from polyencoder.ranker import Ranker
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
@@ -59,7 +59,7 @@ def test_what_was_not_measured_is_none_and_only_our_losses_count():
         {"case": case, "clients": 8, "system": system, "per_second": 2.0, "p99_ms": 1.0, "lost": lost}
         for case, system, lost in (("rerank", OURS, 1), ("search", OURS, 2), ("rerank", PEER, 4))
     ]
-    assert summary(rows) == {
+    assert summarize(rows) == {
         "throughput_64_vs_peer": None,
         "p99_1_vs_in_process": None,
         "lost": 3,
@@ -68,7 +68,7 @@ def test_what_was_not_measured_is_none_and_only_our_losses_count():
 
 def test_texts_are_never_given_twice():
     texts = ["hi !", "bye ."]
-    assert list(islice(unseen(texts), 6)) == ["bye .", "hi !", "hi ! 2", "bye . 2", "hi ! 3", "bye . 3"]
+    assert list(islice(iter_unseen(texts), 6)) == ["bye .", "hi !", "hi ! 2", "bye . 2", "hi ! 3", "bye . 3"]
 
 
 def _answering(answers: list[bytes], load: Load) -> tuple[clients.Outcome, list[bytes]]:

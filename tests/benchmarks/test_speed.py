@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("parlai")
 
 from benchmarks import memory, scoring, training
-from benchmarks.agents import size
+from benchmarks.agents import build_size_flags
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
-TINY = size(layers=1, dim=16, heads=2, codes=4)
+TINY = build_size_flags(layers=1, dim=16, heads=2, codes=4)
 
 
 @pytest.fixture

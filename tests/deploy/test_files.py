@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from polyencoder.cli.main import parse
-from polyencoder.settings.base import flat_values
+from polyencoder.settings.base import get_flat_values
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -38,7 +38,7 @@ def key(monkeypatch):
 def options(command: list[str]) -> dict:
     """What `polyencoder` understands; an error where it does not."""
     (given,) = parse(command)[1].arguments.values()
-    return flat_values(given)
+    return get_flat_values(given)
 
 
 @pytest.mark.parametrize(

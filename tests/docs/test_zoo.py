@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from polyencoder.hub.zoo import zoo_models
+from polyencoder.hub.zoo import read_zoo_models
 from tests.docs.running import Runner
 from tests.docs.snippets import Command
 from tests.task_files import make_datapath
@@ -25,14 +25,14 @@ def runner(tmp_path_factory):
     folder = tmp_path_factory.mktemp("zoo")
     make_datapath(folder / "DATA")
     runner = Runner(folder, {})
-    for kind in {model.architecture for model in zoo_models().values()}:
+    for kind in {model.architecture for model in read_zoo_models().values()}:
         runner.prepare(Command(0, tuple(MAKE.format(kind=kind).split())))
-    for model in zoo_models().values():
+    for model in read_zoo_models().values():
         shutil.copytree(folder / model.architecture, folder / "DATA" / "models" / "polyencoder" / model.name)
     return runner
 
 
-@pytest.mark.parametrize("model", zoo_models().values(), ids=lambda model: model.name)
+@pytest.mark.parametrize("model", read_zoo_models().values(), ids=lambda model: model.name)
 def test_the_command_of_a_model_learns_or_evaluates(model, runner):
     command = model.command.replace("FILE", f"trained/{model.name}")
     runner.run(Command(0, tuple(command.split())))

@@ -12,16 +12,16 @@ from safetensors.torch import load_file, save_file
 
 from polyencoder.checks import (
     DEEPEST,
+    check_candidate,
+    check_count,
+    check_device,
     check_place,
-    checked_candidate,
-    checked_count,
-    checked_device,
-    checked_text,
-    checked_texts,
-    json_problem,
-    lone_surrogates,
-    unencodable,
-    without_password,
+    check_text,
+    check_texts,
+    explain_unencodable,
+    find_json_problem,
+    find_lone_surrogate,
+    hide_password,
 )
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
@@ -81,36 +81,38 @@ def test_what_are_no_contexts(contexts, ranker):
 
 
 def test_half_a_character_says_where():
-    assert unencodable("fine \U0001f600") is None
-    assert unencodable(HALF).startswith(r"character 5 of 'bad \ud83d' is half of one (a lone surrogate, '\ud83d')")
-    assert lone_surrogates({"a": ["b", {HALF: 1}]}) == lone_surrogates([HALF]) == unencodable(HALF)
-    assert lone_surrogates({"a": ["b", 1, None, "é"]}) is None
+    assert explain_unencodable("fine \U0001f600") is None
+    assert explain_unencodable(HALF).startswith(
+        r"character 5 of 'bad \ud83d' is half of one (a lone surrogate, '\ud83d')"
+    )
+    assert find_lone_surrogate({"a": ["b", {HALF: 1}]}) == find_lone_surrogate([HALF]) == explain_unencodable(HALF)
+    assert find_lone_surrogate({"a": ["b", 1, None, "é"]}) is None
 
 
 def test_half_a_character_never_reaches_a_tokenizer(text):
-    for call in (text.ids, text.candidate_ids, text.context_ids):
+    for call in (text.tokenize, text.tokenize_candidates, text.tokenize_context):
         with pytest.raises(InputError, match="text 1: character 5 of"):
             call(["fine", HALF])
     with pytest.raises(InputError, match=r"text 0 is 3 \(int\); it must be a text"):
-        text.ids([3])
+        text.tokenize([3])
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, float("nan")])
 def test_what_is_no_count(value):
     with pytest.raises(InputError, match="^top_k is .*; it must be at least 1"):
-        checked_count("top_k", value)
+        check_count("top_k", value)
 
 
 def test_what_numpy_holds():
-    assert checked_count("n", np.int64(3)) == 3
-    assert checked_texts("texts", np.array(["a"])) == ["a"]
-    assert type(checked_text("text", np.str_("a"))) is str
+    assert check_count("n", np.int64(3)) == 3
+    assert check_texts("texts", np.array(["a"])) == ["a"]
+    assert type(check_text("text", np.str_("a"))) is str
 
 
 @pytest.mark.parametrize("name", ["nonsense", "meta", "cpu:x", 3.5, "cuda:9999"])
 def test_devices(name, make_model, text):
     with pytest.raises(ConfigError, match="^device "):
-        checked_device(name)
+        check_device(name)
     with pytest.raises(ConfigError, match="^device "):
         Ranker(make_model("bi"), text, device=name)
 
@@ -178,22 +180,22 @@ def test_json_from_outside_has_its_problems_named_by_their_place():
     deep: list = []
     for _ in range(DEEPEST - 1):
         deep = [deep]
-    assert json_problem({"a": ["b", {"c": "é"}], "d": deep}) is not None
-    assert json_problem(deep) is None
-    assert json_problem([deep]) == ("0.0.0", "is nested more than 100 levels deep: keep fewer")
-    assert json_problem({"a": ["b", {"c": "\ud83d"}]})[0] == "a.1.c"
-    assert json_problem({"a": {"\ud83d": 1}})[0] == "a"
-    assert json_problem([1.5, {"a": float("-inf")}])[0] == "1.a"
-    assert lone_surrogates([float("nan")]) is None
-    assert lone_surrogates(["fine", {"\ud83d": 1}]).startswith("character 1 of")
+    assert find_json_problem({"a": ["b", {"c": "é"}], "d": deep}) is not None
+    assert find_json_problem(deep) is None
+    assert find_json_problem([deep]) == ("0.0.0", "is nested more than 100 levels deep: keep fewer")
+    assert find_json_problem({"a": ["b", {"c": "\ud83d"}]})[0] == "a.1.c"
+    assert find_json_problem({"a": {"\ud83d": 1}})[0] == "a"
+    assert find_json_problem([1.5, {"a": float("-inf")}])[0] == "1.a"
+    assert find_lone_surrogate([float("nan")]) is None
+    assert find_lone_surrogate(["fine", {"\ud83d": 1}]).startswith("character 1 of")
 
 
 def test_an_empty_candidate_is_named():
     for text in (" \n", "\0", "\u200b\ufeff", "\x1b \u00ad"):
         with pytest.raises(InputError, match="candidate 3 is empty"):
-            checked_candidate("candidate 3", text)
-    assert checked_candidate("candidate 3", "\u200fא") == "\u200fא"
-    assert checked_candidate("candidate 3", "a") == "a"
+            check_candidate("candidate 3", text)
+    assert check_candidate("candidate 3", "\u200fא") == "\u200fא"
+    assert check_candidate("candidate 3", "a") == "a"
 
 
 def test_what_looks_like_an_address(tmp_path, monkeypatch):
@@ -221,19 +223,19 @@ def test_what_looks_like_an_address(tmp_path, monkeypatch):
     ],
 )
 def test_addresses_are_shown_without_what_may_be_a_password(address, shown):
-    assert without_password(address) == shown
+    assert hide_password(address) == shown
 
 
 def test_a_table_is_no_list_of_texts():
     """Else the names of its columns would be ranked."""
     table = pandas.DataFrame({"text": ["a", "b"], "id": ["1", "2"]})
     with pytest.raises(InputError, match="candidates is .* must be a list of texts"):
-        checked_texts("candidates", table)
-    assert checked_texts("candidates", table["text"]) == ["a", "b"]
+        check_texts("candidates", table)
+    assert check_texts("candidates", table["text"]) == ["a", "b"]
 
 
 def test_a_number_may_have_a_limit():
-    assert checked_count("n", 7, max_value=7) == 7
+    assert check_count("n", 7, max_value=7) == 7
     with pytest.raises(InputError, match="n is too large; it must be at most 7") as error:
-        checked_count("n", 10**5000, max_value=7)
+        check_count("n", 10**5000, max_value=7)
     assert error.value.argument == "n"

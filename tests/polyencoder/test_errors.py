@@ -65,7 +65,7 @@ def test_the_library_speaks_of_arguments_not_of_flags():
     ],
 )
 def test_an_unknown_name_gets_the_most_similar_known_one(name, options, hint):
-    assert errors.did_you_mean(name, iter(["batch_size", "epochs"]), **options) == hint
+    assert errors.suggest_similar(name, iter(["batch_size", "epochs"]), **options) == hint
 
 
 def test_where_precedes_the_message_and_is_not_for_clients():

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from polyencoder.inspection import Inspection, inspect_ranking, inspection_page
+from polyencoder.inspection import Inspection, inspect_ranking, render_page
 from polyencoder.ranked import Ranked
 from tests.html_page import Page
 from tests.parameters import mostly_long
@@ -36,7 +36,7 @@ def test_context_vectors_are_the_weighted_outputs(make_ranker, sentences, fields
     ranker = make_ranker("poly", context_vectors=vectors, turn_end=3, **fields)
     found = inspect_ranking(ranker, CONTEXT, sentences)
     with torch.no_grad():
-        outputs = ranker.model.context_tower(ranker.text.contexts([CONTEXT]))[0]
+        outputs = ranker.model.context_tower(ranker.text.batch_contexts([CONTEXT]))[0]
     made = torch.tensor(found.token_weights) @ outputs
     if fields.get("normalize"):
         made = torch.nn.functional.normalize(made, dim=-1)
@@ -49,7 +49,7 @@ def test_context_vectors_are_the_weighted_outputs(make_ranker, sentences, fields
 def test_a_vector_of_a_turn_shows_the_tokens_of_that_turn(make_ranker, sentences):
     ranker = make_ranker("poly", context_vectors="turns", turn_end=3)
     found = inspect_ranking(ranker, CONTEXT, sentences)
-    first = len(ranker.text.context_ids(CONTEXT[:1]))  # its separator is the end of the shorter context
+    first = len(ranker.text.tokenize_context(CONTEXT[:1]))  # its separator is the end of the shorter context
     both = len(found.tokens)
     expected = [[1 / first] * first + [0] * (both - first), [0] * first + [1 / (both - first)] * (both - first)]
     torch.testing.assert_close(torch.tensor(found.token_weights), torch.tensor(expected))
@@ -87,7 +87,7 @@ def heats(page: str) -> list[tuple[float, str]]:
 def test_weights_of_candidates_and_of_tokens():
     tokens = {"tokens": ["[CLS]", "a&b"], "token_weights": [[0.9, 0.1], [0.002, 0.998]]}
     weights = [[0.8, 0.2], [0.4, 0.6]]
-    page = inspection_page(Inspection("poly-encoder", ["<i>hi</i>"], RANKED, weights=weights, **tokens))
+    page = render_page(Inspection("poly-encoder", ["<i>hi</i>"], RANKED, weights=weights, **tokens))
     assert heats(page)[:4] == [(1.0, "80"), (0.25, "20"), (0.5, "40"), (0.75, "60")]
     assert [text for _, text in heats(page)[4:]] == ["90", "", "10", "100"]  # a row for each token; 0.2% is not shown
     assert heats(page)[-1][0] == 1.0
@@ -97,14 +97,14 @@ def test_weights_of_candidates_and_of_tokens():
 
 
 def test_a_model_without_weights_says_why():
-    page = inspection_page(Inspection("cross-encoder", ["hi"], RANKED, "it has none"))
+    page = render_page(Inspection("cross-encoder", ["hi"], RANKED, "it has none"))
     assert heats(page) == []
     assert "<p>it has none</p>" in page
 
 
 def test_a_page_escapes_what_it_shows():
     markup = "</title></style><script>alert(1)</script>&amp;"
-    page = Page(inspection_page(Inspection(markup, [markup], RANKED, objectives={markup: [1.0, 2.0]})))
+    page = Page(render_page(Inspection(markup, [markup], RANKED, objectives={markup: [1.0, 2.0]})))
     assert page.words.count(markup) == 4
     assert "script" not in {tag for tag, _ in page.tags}
     assert page.loads == []

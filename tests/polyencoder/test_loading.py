@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyencoder.encoding.fingerprint import candidate_fingerprint, model_fingerprint
+from polyencoder.encoding.fingerprint import compute_candidate_fingerprint, compute_model_fingerprint
 from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import save_ranker
@@ -54,13 +54,13 @@ def test_what_cannot_be_loaded(name, settings, problem, no_network, tmp_path, mo
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
 def test_encoders_in_16_bits_are_the_same_model_for_indexes_and_calibrations(make_ranker, architecture, sentences):
     ranker, plain = make_ranker(architecture), make_ranker(architecture)
-    before = model_fingerprint(plain.model, plain.text)
+    before = compute_model_fingerprint(plain.model, plain.text)
     cast_weights(ranker.encoder, "bfloat16")
     assert {parameter.dtype for one in ranker.model.backbones for parameter in one.parameters()} == {torch.bfloat16}
-    assert model_fingerprint(ranker.model, ranker.text) == before
+    assert compute_model_fingerprint(ranker.model, ranker.text) == before
     if ranker.model.has_vectors:
-        found = candidate_fingerprint(ranker.model, ranker.text)
-        assert found == candidate_fingerprint(plain.model, plain.text)
+        found = compute_candidate_fingerprint(ranker.model, ranker.text)
+        assert found == compute_candidate_fingerprint(plain.model, plain.text)
     scores, expected = (one.score(["do you ski ?"], sentences) for one in (ranker, plain))
     assert scores.dtype == np.float32
     assert not np.array_equal(scores, expected)
@@ -98,7 +98,7 @@ def test_two_loads_are_equal(kind, backbone_folder, make_reranker, make_ranker, 
         folder = tmp_path / "model"
         save_ranker(make_ranker(kind), folder)
     first, second = (Ranker.load(folder, device="cpu") for _ in range(2))
-    assert model_fingerprint(first.model, first.text) == model_fingerprint(second.model, second.text)
+    assert compute_model_fingerprint(first.model, first.text) == compute_model_fingerprint(second.model, second.text)
     weights, again = first.model.state_dict(), second.model.state_dict()
     assert weights.keys() == again.keys()
     assert all(torch.equal(weights[name], again[name]) for name in weights)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polyencoder import processor
-from polyencoder.processor import is_intel, vector_instructions
+from polyencoder.processor import find_vector_instructions, is_intel
 
 
 @pytest.mark.skipif(platform.system() != "Linux" or platform.machine() != "x86_64", reason="needs Linux on x86-64")
@@ -17,7 +17,7 @@ def test_the_instructions_that_torch_finds():
     if "ATEN_CPU_CAPABILITY" in os.environ:
         pytest.skip("torch was told what to find")
     found = torch.backends.cpu.get_cpu_capability()
-    assert vector_instructions() == {"AVX512": "AVX512", "AVX2": "AVX2"}.get(found)
+    assert find_vector_instructions() == {"AVX512": "AVX512", "AVX2": "AVX2"}.get(found)
 
 
 @pytest.mark.parametrize(
@@ -30,14 +30,14 @@ def test_the_instructions_that_torch_finds():
     ],
 )
 def test_what_linux_says(about, instructions, intels, monkeypatch):
-    monkeypatch.setattr(processor, "_cpuinfo", lambda: about)
-    assert vector_instructions() == instructions
+    monkeypatch.setattr(processor, "_read_cpuinfo", lambda: about)
+    assert find_vector_instructions() == instructions
     assert is_intel() is intels
 
 
 @pytest.mark.parametrize(("name", "intels"), [("Intel64 Family 6, GenuineIntel", True), ("AMD64, AuthenticAMD", False)])
 def test_what_other_systems_say(name, intels, monkeypatch):
-    monkeypatch.setattr(processor, "_cpuinfo", lambda: "")
+    monkeypatch.setattr(processor, "_read_cpuinfo", lambda: "")
     monkeypatch.setattr(platform, "processor", lambda: name)
-    assert vector_instructions() is None
+    assert find_vector_instructions() is None
     assert is_intel() is intels

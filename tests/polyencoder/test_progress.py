@@ -8,7 +8,7 @@ import re
 import pytest
 
 from polyencoder import progress
-from polyencoder.progress import progress_bar
+from polyencoder.progress import create_progress
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def clock(monkeypatch):
 
 
 def test_a_line_every_ten_seconds_and_at_the_end(clock, capsys):
-    for _ in progress_bar(range(50), step="encoding", unit="texts", show=None, total=50):
+    for _ in create_progress(range(50), step="encoding", unit="texts", show=None, total=50):
         clock[0] += 0.5
     lines = capsys.readouterr().err.splitlines()
     assert [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines] == [
@@ -32,10 +32,10 @@ def test_a_line_every_ten_seconds_and_at_the_end(clock, capsys):
 
 def test_what_is_soon_over_writes_only_if_asked(clock, capsys):
     for show in (None, False):
-        with progress_bar(step="checking", unit="B", show=show) as bar:
+        with create_progress(step="checking", unit="B", show=show) as bar:
             bar.update(1_000)
         assert capsys.readouterr().err == ""
-    with progress_bar(step="checking", unit="B", show=True, done=500) as bar:
+    with create_progress(step="checking", unit="B", show=True, done=500) as bar:
         bar.update(1_000)
         assert bar.n == 1_500
     assert "checking: 1,500 B" in capsys.readouterr().err
@@ -44,13 +44,13 @@ def test_what_is_soon_over_writes_only_if_asked(clock, capsys):
 def test_what_is_not_shown_takes_no_lock_of_tqdm(monkeypatch):
     """Forked processes share it: of one that is killed meanwhile it would stay locked."""
     monkeypatch.setattr("tqdm.tqdm.__new__", lambda *args, **kwargs: pytest.fail("a bar was made"))
-    assert list(progress_bar("abc", step="reading", unit="lines", show=False)) == [*"abc"]
+    assert list(create_progress("abc", step="reading", unit="lines", show=False)) == [*"abc"]
 
 
 def test_a_bar_in_a_terminal(monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stderr", terminal)
-    assert list(progress_bar("abc", step="reading", unit="lines", show=None, total=3)) == [*"abc"]
+    assert list(create_progress("abc", step="reading", unit="lines", show=None, total=3)) == [*"abc"]
     assert "reading: 100%" in terminal.getvalue()
     assert "\r" in terminal.getvalue()

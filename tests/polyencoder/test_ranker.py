@@ -162,7 +162,7 @@ def test_an_error_without_a_message_still_gives_one_line(monkeypatch):
     def fail(*arguments, **named):
         raise ConnectionError
 
-    monkeypatch.setattr("polyencoder.hub.resolve.hub_unreachable_reason", lambda: None)
+    monkeypatch.setattr("polyencoder.hub.resolve.explain_unreachable_hub", lambda: None)
     monkeypatch.setattr("polyencoder.hub.resolve.snapshot_download", fail)
     with pytest.raises(CheckpointError, match=r"^no/such-model: no such folder or file, .* \(ConnectionError\)$"):
         Ranker.from_pretrained("no/such-model")
@@ -383,7 +383,7 @@ def test_a_ranker_moves_to_a_device(make_ranker, monkeypatch, architecture):
     assert (ranker.score(["hi"], ["hello"]) == before).all()
     with pytest.raises(ConfigError, match="device 'nowhere'"):
         ranker.to("nowhere")
-    monkeypatch.setattr("polyencoder.encoding.scorer.checked_device", torch.device)
+    monkeypatch.setattr("polyencoder.encoding.scorer.check_device", torch.device)
     assert ranker.to("meta").device == torch.device("meta") == next(ranker.model.parameters()).device
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from polyencoder import Ranker
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.onnx import export_onnx
 from polyencoder.index.open import open_index
@@ -46,7 +46,7 @@ def test_encoders_are_in_bfloat16_and_the_rest_is_not(folder):
 
 def test_it_has_the_fingerprints_of_the_model_in_float32(folder):
     exact, rounded = Ranker.from_pretrained(folder), Ranker.from_pretrained(folder, dtype="bfloat16")
-    assert model_fingerprint(exact.model, exact.text) == model_fingerprint(rounded.model, rounded.text)
+    assert compute_model_fingerprint(exact.model, exact.text) == compute_model_fingerprint(rounded.model, rounded.text)
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_order_is_kept_and_batches_change_nothing(make_ranker, texts, architectu
 def test_pooled_outputs_are_those_of_the_encoder(make_ranker, texts, architecture, reduction):
     """Neither scaled nor of length 1, whatever the ranker makes of them."""
     ranker = make_ranker(architecture, reduction=reduction, normalize=True, output_scaling=3.0)
-    tokens = ranker.text.contexts(texts)
+    tokens = ranker.text.batch_contexts(texts)
     with torch.inference_mode():
         expected = reduce(ranker.model.context_tower(tokens), tokens.mask, reduction=reduction)
     np.testing.assert_allclose(ranker.encode(texts), expected.numpy(), rtol=1e-4, atol=1e-5)
@@ -73,7 +73,7 @@ def test_a_quantized_convert_encodes_as_it_will_when_its_weights_are_rounded(mak
     before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
     vectors = ranker.encode(texts, kind=kind)
     assert all(torch.equal(tensor, before[name]) for name, tensor in ranker.model.state_dict().items())
-    ranker.model.for_inference()
+    ranker.model.prepare_for_inference()
     np.testing.assert_allclose(vectors, ranker.encode(texts, kind=kind), rtol=1e-4, atol=1e-5)
 
 

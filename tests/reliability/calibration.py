@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.stats import binom
 
-from benchmarks.risk import Outcome, promised, split
+from benchmarks.risk import Outcome, measure_promised, split
 from polyencoder.calibration.fitting import Observations
 from polyencoder.calibration.probability import DEPTH
 from polyencoder.calibration.risk import Answers, prove
@@ -37,7 +37,7 @@ def searched(folder: Path, rng: np.random.Generator, *, examples: int, rows: int
     wanted = rng.integers(rows, size=examples)
     noise = rng.normal(size=(examples, dim)) * rng.choice([0.2, 0.5, 1.0], size=(examples, 1))
     with FolderIndex.open(folder) as index:
-        contexts = Contexts.of((vectors[wanted] + noise).astype(np.float32))
+        contexts = Contexts.from_encoding((vectors[wanted] + noise).astype(np.float32))
         hits = index.search(contexts, top_k=DEPTH, exactness="exact")
     right = [[hit.id == str(row) for hit in each] for each, row in zip(hits, wanted, strict=True)]
     scores = [[hit.score for hit in each] for each in hits]
@@ -50,19 +50,19 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     counts, rng = Counts(), np.random.default_rng(seed)
     pool = searched(folder / "index", rng, examples=4_000)
     answerable = torch.as_tensor(rng.random(len(pool)) >= UNANSWERABLE)
-    asked = pool.where(answerable)
+    asked = pool.keep_right_where(answerable)
     for number in budget(counts):
         risk = (0.05, 0.1, 0.2)[number // 2 % 3]
         if number % 2:
             sample, others = split(len(pool), 400, rng)
-            made = promised(
+            made = measure_promised(
                 pool.select(sample), asked.select(others),
                 risks=[risk], unanswerable=UNANSWERABLE, confidence=CONFIDENCE, seed=number,
             )  # fmt: skip
             outcome, kind = made[risk], "index"
         else:
             promise = prove(made_up(300, rng), made_up(300, rng), risk=risk, confidence=CONFIDENCE)
-            outcome, kind = promise and Outcome.of(made_up(20_000, rng), promise.threshold), "made up"
+            outcome, kind = promise and Outcome.from_answers(made_up(20_000, rng), promise.threshold), "made up"
         if outcome is None:
             counts.count(f"{kind}: none promised")
         else:

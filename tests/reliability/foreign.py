@@ -131,7 +131,7 @@ def kinds(world: World, folder: Path) -> Iterator[tuple[str, Kind]]:
 
     def use_vocabulary(here: Path) -> None:
         tokenizer = read_tokenizer(here / "tokenizer.json")
-        TextEncoder(tokenizer, TextConfig()).candidates(["open the red door \0 \U0001f642" * 50])
+        TextEncoder(tokenizer, TextConfig()).batch_candidates(["open the red door \0 \U0001f642" * 50])
 
     yield "vocabulary", Kind(folder / "vocabulary", use_vocabulary)
 

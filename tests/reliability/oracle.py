@@ -76,8 +76,8 @@ class Searched:
     def search(self, rng: np.random.Generator, counts: Counts) -> str | None:
         """What is wrong with a random search."""
         codes = rng.normal(size=(int(rng.choice([1, 2, 7])), self.stored.shape[1])) * rng.choice([0.1, 1, 5])
-        contexts, attention = Contexts.of(codes[None].astype(np.float32)), str(rng.choice(["basic", "sqrt"]))
-        self.index._model.attention = lambda *_: attention  # as if a model with this attention had made the index
+        contexts, attention = Contexts.from_encoding(codes[None].astype(np.float32)), str(rng.choice(["basic", "sqrt"]))
+        self.index._model.get_attention = lambda *_: attention  # as if a model with this attention had made the index
         logits = self.stored @ contexts.vectors[0].astype(np.float64).T
         scaled = logits if attention == "basic" else logits / np.sqrt(self.stored.shape[1])
         weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))

@@ -99,7 +99,7 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     def serve(budget: Budget, counts: Counts) -> None:
         index = FolderIndex.open(folder / "index", ranker)
         config = ServerConfig(model="tiny", index=str(folder / "index"), port=0)
-        service = Service.of(config, Forward(ranker), index=index)
+        service = Service.from_config(config, Forward(ranker), index=index)
         try:
             asyncio.run(ask_all(service, draw, counts, budget, used))
         finally:

@@ -21,7 +21,7 @@ from polyencoder.index import Candidate, FolderIndex, verify
 from polyencoder.index.folder.files import is_ours
 from polyencoder.index.meta import Fingerprints
 from polyencoder.modeling.build import build_model
-from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder, train_tokenizer
 
@@ -71,7 +71,7 @@ def tiny_ranker(architecture: str = "poly", *, seed: int = 0, **fields: object) 
     """A ranker of random weights, whose vectors of TEXTS differ; on one thread, so that it can be forked."""
     torch.set_num_threads(1)
     tokenizer = train_tokenizer([*TEXTS, "hello"], vocabulary_size=400)
-    backbone = scratch_config(
+    backbone = build_scratch_config(
         vocabulary_size=tokenizer.get_vocab_size(), dim=16, n_layers=1, n_heads=2, ffn_dim=32, n_positions=64, dropout=0
     )
     config = RankerConfig(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from parlai.core.metrics import normalize_answer
 from parlai.tasks.selection import teacher as teacher_module
 
-from polyencoder.data.negatives import normalized
+from polyencoder.data.negatives import normalize
 
 
 def test_sampled_candidates_are_of_the_example_and_not_of_the_order(make_teacher, messages, pairs, monkeypatch):
@@ -82,4 +82,4 @@ def test_own_candidates_are_kept(make_teacher, pairs):
 
 @given(st.lists(st.sampled_from([*"aAthe'?.-_ \téé\u2013İß", "an", "the", "dog"]), max_size=12).map("".join))
 def test_equal_answers_are_equal_to_hits_at_k(text):
-    assert normalized(text) == normalize_answer(text)
+    assert normalize(text) == normalize_answer(text)

@@ -41,7 +41,7 @@ def make_epochs(source, *, reader=ALONE, seed=7, endless=False, seen=0, slots=1,
 
 def with_dice(episode, rng):
     """What a task does that chooses something anew each time."""
-    return [{"text": f"{message['text']} drawn {rng.below(1000)}"} for message in episode]
+    return [{"text": f"{message['text']} drawn {rng.draw_below(1000)}"} for message in episode]
 
 
 def flattened(episode, rng):

@@ -239,4 +239,4 @@ def test_display_data(capsys, datapath, task, datatype):
 def test_reader_of_a_process(monkeypatch, opt, expected):
     monkeypatch.setattr(teacher_module, "get_rank", lambda: 1)
     monkeypatch.setattr(teacher_module, "num_workers", lambda: 3)
-    assert teacher_module._reader(opt) == expected
+    assert teacher_module._get_reader(opt) == expected

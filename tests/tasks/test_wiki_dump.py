@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 
 import pytest
-from parlai.tasks.selection.wiki_dump import articles, main, write_splits
+from parlai.tasks.selection.wiki_dump import iter_articles, main, write_splits
 
 from polyencoder.errors import InputError
 
@@ -45,7 +45,7 @@ def dump(tmp_path):
 
 
 def test_articles(dump):
-    assert list(articles(str(dump))) == [sentences_of(n) for n in range(60)]
+    assert list(iter_articles(str(dump))) == [sentences_of(n) for n in range(60)]
 
 
 def test_splits(dump, tmp_path):
@@ -94,7 +94,7 @@ def test_not_from_wikiextractor(tmp_path, write, content, problem):
 def test_nothing_to_read(tmp_path, write, capsys):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="empty: has no files; give the folder that WikiExtractor wrote"):
-        list(articles(str(tmp_path / "empty")))
+        list(iter_articles(str(tmp_path / "empty")))
     write(tmp_path / "stubs/wiki_00", STUB)
     assert main([str(tmp_path / "stubs"), str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err == f"{tmp_path / 'stubs'}: has no article of two sentences or more\n"

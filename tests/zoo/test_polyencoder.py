@@ -22,7 +22,7 @@ from parlai.scripts.train_model import TrainModel
 from transformers import BertConfig, BertModel
 
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.hub.zoo import zoo_model, zoo_models
+from polyencoder.hub.zoo import get_zoo_model, read_zoo_models
 from polyencoder.importing import import_parlai
 from polyencoder.ranker import Ranker
 from tests.model_folders import files_of
@@ -88,7 +88,7 @@ def published(server, archive, monkeypatch):
 
     def publish(data: bytes = archive, *, sha256: str | None = None):
         server.files["/models.tgz"] = data
-        model = zoo_model("convai2_poly")
+        model = get_zoo_model("convai2_poly")
         model = dataclasses.replace(
             model, source=dataclasses.replace(model.source, url=server.url("/models.tgz"), sha256=sha256)
         )
@@ -165,9 +165,9 @@ def parlais_archive(server, monkeypatch):
     def publish(data: bytes | None):
         if data is not None:
             server.files["/models.tgz"] = data
-        model = zoo_model("convai2_poly")
+        model = get_zoo_model("convai2_poly")
         source = dataclasses.replace(model.source, url=server.url("/models.tgz"), sha256=None)
-        monkeypatch.setattr(zoo, "zoo_models", lambda: {"one": dataclasses.replace(model, source=source)})
+        monkeypatch.setattr(zoo, "read_zoo_models", lambda: {"one": dataclasses.replace(model, source=source)})
         return server
 
     return publish
@@ -279,7 +279,7 @@ def test_an_encoder_of_the_hub(make_hf_tokenizer, tmp_path, monkeypatch, no_netw
     sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertModel(BertConfig(**sizes, intermediate_size=32)).save_pretrained(folder)
     make_hf_tokenizer("bert").save_pretrained(folder)
-    model = dataclasses.replace(zoo_model("minilm"), location=str(folder))
+    model = dataclasses.replace(get_zoo_model("minilm"), location=str(folder))
     module = importlib.import_module("parlai.zoo.polyencoder.minilm")
     monkeypatch.setattr(module, "download", partial(zoo.prepare, model))
     file = Path(modelzoo_path(str(tmp_path), "zoo:polyencoder/minilm/model"))
@@ -295,18 +295,18 @@ def test_unknown_names(path, tmp_path, no_network):
         modelzoo_path(str(tmp_path), f"zoo:polyencoder/{path}")
 
 
-@pytest.mark.parametrize("name", zoo_models())
+@pytest.mark.parametrize("name", read_zoo_models())
 def test_every_model_has_a_command_of_flags_that_exist(name, monkeypatch):
     prepared = []
     module = importlib.import_module(f"parlai.zoo.polyencoder.{name}")
-    assert module.download.args == (zoo_model(name),)
+    assert module.download.args == (get_zoo_model(name),)
     monkeypatch.setattr(module, "download", prepared.append)
-    program, command, *arguments = shlex.split(zoo_model(name).command)
+    program, command, *arguments = shlex.split(get_zoo_model(name).command)
     script = {"train_model": TrainModel, "eval_model": EvalModel}[command]
     if command == "eval_model":  # the model's kind is in the file, which is not there
-        arguments += ["-m", f"{zoo_model(name).architecture}encoder"]
+        arguments += ["-m", f"{get_zoo_model(name).architecture}encoder"]
     opt = script.setup_args().parse_args(arguments)
     assert program == "parlai"
     assert opt["task"] == "selection:convai2"
-    modelzoo_path(opt["datapath"], opt["init_model"] or zoo_model(name).path)
+    modelzoo_path(opt["datapath"], opt["init_model"] or get_zoo_model(name).path)
     assert prepared

@@ -13,13 +13,13 @@ from typing import Any
 
 from parlai.zoo.polyencoder.models import prepare
 
-from polyencoder.hub.zoo import ZooModel, zoo_models
+from polyencoder.hub.zoo import ZooModel, read_zoo_models
 
 
-def _module(model: ZooModel) -> ModuleType:
+def _build_module(model: ZooModel) -> ModuleType:
     module: Any = ModuleType(f"{__name__}.{model.name}", f"`{model.path}`: {model.title}.")
     module.download = partial(prepare, model)
     return module
 
 
-sys.modules.update({f"{__name__}.{model.name}": _module(model) for model in zoo_models().values()})
+sys.modules.update({f"{__name__}.{model.name}": _build_module(model) for model in read_zoo_models().values()})

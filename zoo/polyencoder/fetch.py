@@ -19,8 +19,8 @@ from tqdm import tqdm
 from urllib3.exceptions import HTTPError as BrokenTransfer
 
 from polyencoder.errors import CheckpointError
-from polyencoder.hub.resolve import SECONDS, unreachable_reason
-from polyencoder.storage.digests import file_digest
+from polyencoder.hub.resolve import SECONDS, explain_unreachable
+from polyencoder.storage.digests import compute_file_digest
 from polyencoder.storage.files import write_text
 
 PAUSE = 2.0  # seconds before the second try; doubled before each further one
@@ -37,7 +37,7 @@ def fetch(url: str, path: Path, *, sha256: str | None = None, tries: int = 5) ->
             after a wrong checksum.
     """
     part = path.with_name(f"{path.name}.part")
-    if reason := unreachable_reason(url, lambda: _probe(url)):
+    if reason := explain_unreachable(url, lambda: _probe(url)):
         partial = f"; the partial download is kept, {part}" if part.is_file() else ""
         raise CheckpointError(f"{url}: cannot be reached ({reason}){partial}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,15 +54,15 @@ def fetch(url: str, path: Path, *, sha256: str | None = None, tries: int = 5) ->
             f"{url}: the download broke off {tries} times ({' '.join(str(problem).split())}); the same command resumes "
             f"from the partial download, {part}"
         ) from problem
-    if sha256 and (digest := file_digest(part)) != sha256:
+    if sha256 and (digest := compute_file_digest(part)) != sha256:
         part.unlink()
-        _state_file(part).unlink(missing_ok=True)
+        _get_state_file(part).unlink(missing_ok=True)
         raise CheckpointError(
             f"{url}: has the checksum {digest}, not {sha256}: the file was changed or damaged; the download is "
             "deleted, and the same command starts over"
         )
     os.replace(part, path)
-    _state_file(part).unlink(missing_ok=True)
+    _get_state_file(part).unlink(missing_ok=True)
 
 
 def _probe(url: str) -> None:
@@ -72,7 +72,7 @@ def _probe(url: str) -> None:
 
 def _resume(url: str, part: Path) -> None:
     """Appends the rest of the file to `part`, or starts over if the file on the server has changed."""
-    state = _state(part, url)
+    state = _read_state(part, url)
     done = part.stat().st_size if state else 0
     if state and done == state["size"]:
         return
@@ -84,7 +84,7 @@ def _resume(url: str, part: Path) -> None:
         if status == 200:
             done, state = 0, _describe(response, url)
             part.unlink(missing_ok=True)
-            write_text(_state_file(part), json.dumps(state))
+            write_text(_get_state_file(part), json.dumps(state))
         elif status in (206, 416) and _start(response) != done:
             part.unlink(missing_ok=True)
             raise requests.ConnectionError(f"the server does not send the file from byte {done}")
@@ -113,17 +113,17 @@ def _describe(response: requests.Response, url: str) -> dict[str, Any]:
     return {"url": url, "version": version, "size": int(size) if size else None}
 
 
-def _state(part: Path, url: str) -> dict[str, Any]:
+def _read_state(part: Path, url: str) -> dict[str, Any]:
     """The recorded version of a partial file that can be resumed; empty without one."""
     try:
-        state = json.loads(_state_file(part).read_bytes())
+        state = json.loads(_get_state_file(part).read_bytes())
         is_ours = part.is_file() and state["url"] == url and state["version"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return dict(state) if is_ours else {}
 
 
-def _state_file(part: Path) -> Path:
+def _get_state_file(part: Path) -> Path:
     return part.with_name(f"{part.name}.json")
 
 

@@ -23,7 +23,7 @@ from parlai.zoo.polyencoder.unpack import unpack
 
 from polyencoder.checkpoint import save_folder
 from polyencoder.errors import CheckpointError
-from polyencoder.hub.zoo import ModelSource, ZooModel, zoo_models
+from polyencoder.hub.zoo import ModelSource, ZooModel, read_zoo_models
 from polyencoder.importing.options import check_options
 from polyencoder.storage.files import move_files
 
@@ -54,7 +54,9 @@ def prepare_parlai_models(datapath: str) -> None:
     models = Path(get_model_dir(datapath))
     if not built(str(models / THEIRS), THEIR_VERSION):
         with _locked(datapath):
-            _archived(next(model.source for model in zoo_models().values() if not model.source.is_hub), models)
+            _download_archive(
+                next(model.source for model in read_zoo_models().values() if not model.source.is_hub), models
+            )
 
 
 @contextmanager
@@ -78,7 +80,7 @@ def _make(model: ZooModel, folder: Path, *, datapath: str) -> None:
     if model.source.is_hub:
         source: dict[str, Any] = {"backbone": model.location, "reduction_type": model.reduction}
     else:
-        file = _archived(model.source, Path(get_model_dir(datapath))) / model.location
+        file = _download_archive(model.source, Path(get_model_dir(datapath))) / model.location
         if not file.is_file():
             raise CheckpointError(f"{file}: is missing, although {model.source.url} was unpacked there")
         check_options(f"{file}.opt")  # ParlAI may have unpacked it
@@ -88,7 +90,7 @@ def _make(model: ZooModel, folder: Path, *, datapath: str) -> None:
     _convert(folder, datapath=datapath, model=f"{model.architecture}encoder", **source)
 
 
-def _archived(source: ModelSource, models: Path) -> Path:
+def _download_archive(source: ModelSource, models: Path) -> Path:
     """The folder of ParlAI's own models, downloaded unless ParlAI or an earlier run did so."""
     folder = models / THEIRS
     if not built(str(folder), THEIR_VERSION):
@@ -101,7 +103,7 @@ def _archived(source: ModelSource, models: Path) -> Path:
                     f"{error}. Models unpacked into {folder} by hand are used if it has a file .built with "
                     f"{THEIR_VERSION} as its second line"
                 ) from error
-        with _beside(folder, last=".built") as temporary:
+        with _publishing_folder(folder, last=".built") as temporary:
             try:
                 unpack(archive, temporary)
                 for options in temporary.rglob("*.opt"):
@@ -122,14 +124,14 @@ def _archived(source: ModelSource, models: Path) -> Path:
 def _convert(folder: Path, **options: Any) -> None:
     """Builds an agent from ParlAI's options and writes its ranker, as after training."""
     agent = create_agent(ParlaiParser(True, True).parse_kwargs(datatype="valid", **options))
-    with _beside(folder, last=MODEL) as temporary:
+    with _publishing_folder(folder, last=MODEL) as temporary:
         agent.opt.update(model_file=str(folder / MODEL), dict_file=str(folder / f"{MODEL}.dict"))
         agent.save(str(temporary / MODEL))
         save_folder(temporary, agent.ranker, agent.dict.text)
 
 
 @contextmanager
-def _beside(folder: Path, *, last: str) -> Iterator[Path]:
+def _publishing_folder(folder: Path, *, last: str) -> Iterator[Path]:
     """Yields an empty folder, whose files move to `folder` if the block succeeds; the file `last` moves last."""
     temporary = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)  # of a killed run

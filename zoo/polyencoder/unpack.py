@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from polyencoder.errors import CheckpointError, first_line
+from polyencoder.errors import CheckpointError, get_first_line
 
 MEMBERS = 10_000
 RATIO, ROOM = 20, 1 << 30
@@ -53,7 +53,7 @@ def unpack(archive: Path, folder: Path) -> None:
         if isinstance(error, (_Refused, tarfile.FilterError)):
             raise CheckpointError(f"{archive}: not unpacked, because {error}") from None
         if isinstance(error, _DAMAGE) or (isinstance(error, OSError) and error.errno in _NAMES):
-            raise CheckpointError(f"{archive}: damaged, or not a .tgz archive ({first_line(error)})") from error
+            raise CheckpointError(f"{archive}: damaged, or not a .tgz archive ({get_first_line(error)})") from error
         raise
 
 

@@ -10,13 +10,13 @@ from parlai.agents.ranker.dialogue.fixed import FixedSource
 from parlai.agents.ranker.dialogue.indexed import IndexSource
 from parlai.agents.ranker.dialogue.listed import InBatchSource, OwnSource
 from parlai.agents.ranker.dialogue.sources import Source
-from parlai.agents.ranker.options import explicit_flags
-from parlai.agents.ranker.settings import flag, option_names
+from parlai.agents.ranker.options import select_explicit_flags
+from parlai.agents.ranker.settings import format_flag, get_option_names
 from parlai.core.opt import Opt
 from parlai.utils.distributed import num_workers
 
 from polyencoder.calibration import AnswerOptions
-from polyencoder.checks import without_password
+from polyencoder.checks import hide_password
 from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.errors import ConfigError
 from polyencoder.index.options import SearchOptions
@@ -38,20 +38,23 @@ def check_index_options(opt: Opt) -> None:
     if not opt.get("index"):
         if opt.get("rerank"):
             raise ConfigError(f"--rerank {opt['rerank']}: re-ranks results of a search, so it needs --index")
-        others = {"index_top_k", *option_names(AnswerOptions)}
-        for name in ("rerank_k", *(option for option in option_names(SearchOptions).values() if option not in others)):
+        others = {"index_top_k", *get_option_names(AnswerOptions)}
+        for name in (
+            "rerank_k",
+            *(option for option in get_option_names(SearchOptions).values() if option not in others),
+        ):
             if opt.get(name) not in (None, False):
-                raise ConfigError(f"{flag(name)} {opt[name]}: is an option of searches, so it needs --index")
+                raise ConfigError(f"{format_flag(name)} {opt[name]}: is an option of searches, so it needs --index")
         return
     if is_training_script(opt):
         raise ConfigError(
-            f"--index {without_password(opt['index'])}: was built by the model before this training; leave it out here"
+            f"--index {hide_password(opt['index'])}: was built by the model before this training; leave it out here"
         )
     if opt.get("index_top_k", 1) < 1:
         raise ConfigError(f"--index-top-k {opt['index_top_k']}: must be at least 1")
-    for name in option_names(AnswerOptions) if opt.get("index_words_only") else ():
+    for name in get_option_names(AnswerOptions) if opt.get("index_words_only") else ():
         if opt.get(name) is not None:
-            raise ConfigError(f"{flag(name)} is for searches by vectors: leave it or --index-words-only out")
+            raise ConfigError(f"{format_flag(name)} is for searches by vectors: leave it or --index-words-only out")
     if opt.get("add_label_to_fixed_cands"):
         raise ConfigError("--add-label-to-fixed-cands cannot be used with --index: add the labels to the index")
 
@@ -62,7 +65,7 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
     `--eval-candidates batch` in training applies to its validations. Later evaluations of the model use inline
     candidates unless it is given again. `in_loop`: training begins with these options.
     """
-    explicit = explicit_flags(opt)
+    explicit = select_explicit_flags(opt)
     if opt.get("index"):
         if explicit.get("eval_candidates", "fixed") != "fixed":
             raise ConfigError(f"--index replaces fixed candidates, not --eval-candidates {explicit['eval_candidates']}")
@@ -84,7 +87,7 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
     sources["eval_candidates"] = opt["eval_candidates"]
     if explicit.get("num_negatives") is not None and not {*sources.values()} & {*OWN_CANDIDATES}:
         flags = " and ".join(
-            "--index" if source == INDEX else f"{flag(name)} {source}" for name, source in sources.items()
+            "--index" if source == INDEX else f"{format_flag(name)} {source}" for name, source in sources.items()
         )
         raise ConfigError(
             f"--num-negatives {explicit['num_negatives']} has no effect with {flags}; use inline candidates"
@@ -97,12 +100,12 @@ def _warn_of_unread(opt: Opt, explicit: Mapping[str, Any]) -> None:
     source = opt.get(chooses, "fixed")
     if source == "fixed":
         return
-    other, remedy = f"{flag(chooses)} {source}", f"give {flag(chooses)} fixed, or leave it out"
+    other, remedy = f"{format_flag(chooses)} {source}", f"give {format_flag(chooses)} fixed, or leave it out"
     if source == INDEX:
         other, remedy = "--index", "leave it out"
     for name in OF_FIXED:
         if explicit.get(name) not in (None, False, "reuse"):
-            logging.warning(f"{flag(name)} {explicit[name]} is not read with {other}: {remedy}")
+            logging.warning(f"{format_flag(name)} {explicit[name]} is not read with {other}: {remedy}")
 
 
 def _check_batch_size(opt: Opt) -> None:
@@ -118,6 +121,6 @@ def _check_batch_size(opt: Opt) -> None:
 SOURCES = {"fixed": FixedSource, INDEX: IndexSource, **dict.fromkeys(OWN_CANDIDATES, OwnSource)}
 
 
-def source_of(name: str, opt: Opt) -> Source:
+def build_source(name: str, opt: Opt) -> Source:
     """The source that an option names. Fixed candidates are read."""
     return SOURCES.get(name, InBatchSource)(name, opt)

@@ -12,7 +12,7 @@ from parlai.core.message import Message
 from parlai.core.metrics import Metrics, SumMetric
 from parlai.core.opt import Opt
 
-from polyencoder.checks import lone_surrogates
+from polyencoder.checks import find_lone_surrogate
 from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 
@@ -24,7 +24,7 @@ WITHOUT_NEGATIVES = "without_negatives"
 
 def choose_label(obs: Message, rng: random.Random, *, among: Container[str] | None = None) -> str | None:
     """The label to rank: of the best grade, or among the example's or fixed candidates; invalid grades are none."""
-    labels = _labels(obs)
+    labels = _get_labels(obs)
     if not labels:
         return None
     if len(labels) == 1:
@@ -39,7 +39,7 @@ def choose_label(obs: Message, rng: random.Random, *, among: Container[str] | No
 
 def read_grades(obs: Message) -> dict[str, float] | None:
     """The numbers of a message's labels; None if it has none. Raises InputError if they are invalid."""
-    grades_given, labels = obs.get(GRADES), _labels(obs)
+    grades_given, labels = obs.get(GRADES), _get_labels(obs)
     if grades_given is None:
         return None
     numbers = grades_given.split("|") if isinstance(grades_given, str) else grades_given
@@ -59,12 +59,12 @@ def get_right_candidates(obs: Message, *, among: Container[str] | None = None) -
     grades = read_grades(obs)
     if grades is None and among is None:
         return None
-    numbers = dict.fromkeys(_labels(obs), 1.0) if grades is None else grades
+    numbers = dict.fromkeys(_get_labels(obs), 1.0) if grades is None else grades
     right = {label: number for label, number in numbers.items() if among is None or label in among}
     return right if len(right) > 1 or (right and grades is not None) else None
 
 
-def _labels(obs: Message) -> list[str]:
+def _get_labels(obs: Message) -> list[str]:
     return [str(label) for label in obs.get("labels") or obs.get("eval_labels") or ()]
 
 
@@ -80,7 +80,7 @@ class Examples:
 
     def is_usable(self, obs: Message, source: Source) -> bool:
         """Whether an example can be used with this source. InputError: it cannot, and bad ones are not skipped."""
-        problem = self._problem(obs, source)
+        problem = self._find_problem(obs, source)
         if problem is None:
             return True
         error = f"{_describe(obs)} {problem}"
@@ -104,10 +104,12 @@ class Examples:
             self._metrics.add(WITHOUT_NEGATIVES, SumMetric(len(labels)))
         self._has_examined |= is_ranked
 
-    def _problem(self, obs: Message, source: Source) -> str | None:
+    def _find_problem(self, obs: Message, source: Source) -> str | None:
         """Why an example is unusable, or None. Without token ids (`text_vec`) only candidates are checked."""
         label = obs.get("label_choice")
-        if problem := lone_surrogates([obs.get("full_text") or "", label or "", *source.required_candidates(obs)]):
+        if problem := find_lone_surrogate(
+            [obs.get("full_text") or "", label or "", *source.get_required_candidates(obs)]
+        ):
             return f"cannot be read: {problem}"
         if "text_vec" in obs and len(obs["text_vec"]) <= self._surrounding and not self._interactive:
             return "has no text: a context needs at least one word"
@@ -120,7 +122,7 @@ class Examples:
         if self._objective == "bce" and "labels" in obs and best > 1:
             what = f"has a label of {best:g}, and --objective bce reads labels as probabilities"
             return f"{what}: divide them by the largest, or give another objective"
-        return source.problem(obs)
+        return source.find_problem(obs)
 
 
 def _describe(obs: Message) -> str:

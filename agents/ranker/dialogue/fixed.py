@@ -17,14 +17,14 @@ from parlai.core.torch_agent import Batch
 from parlai.utils.distributed import is_primary_worker, num_workers
 from torch import Tensor
 
-from polyencoder.data.pool import CandidatePool, fixed_pool
+from polyencoder.data.pool import CandidatePool, build_fixed_pool
 from polyencoder.encoding.encode import encode_candidates
-from polyencoder.encoding.tokens import candidate_ids
+from polyencoder.encoding.tokens import tokenize_candidates
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.build_options import SHARD_SIZE
 from polyencoder.index.candidates import candidates_from
-from polyencoder.index.folder.build import candidates_digest
+from polyencoder.index.folder.build import compute_candidates_digest
 from polyencoder.index.folder.files import remove_index
 from polyencoder.ranker import Ranker
 from polyencoder.scoring.tokens import TokenVectors
@@ -43,7 +43,7 @@ def read_candidates(path: str) -> list[str]:
     return texts
 
 
-def task_candidates(opt: Opt) -> str:
+def collect_task_candidates(opt: Opt) -> str:
     """The file with all candidates of the task, beside the model; in a group of processes the launcher writes it."""
     if not opt.get("model_file") or opt.get("task") in (None, "", "interactive", "self_chat"):
         raise InputError("fixed candidates need a file: give --fixed-candidates-path")
@@ -51,11 +51,11 @@ def task_candidates(opt: Opt) -> str:
     if num_workers() == 1 and (not os.path.exists(path) or opt.get("fixed_candidate_vecs", "reuse") != "reuse"):
         logging.warning(f"collecting the candidates of {opt['task']} in {path}")
         check_writable(path, argument="model_file", overwrite=True)
-        write_text(path, "".join(f"{label}\n" for label in dict.fromkeys(training_labels(opt))))
+        write_text(path, "".join(f"{label}\n" for label in dict.fromkeys(iter_training_labels(opt))))
     return path
 
 
-def training_labels(opt: Opt) -> Iterator[str]:
+def iter_training_labels(opt: Opt) -> Iterator[str]:
     """The labels of a task's training examples, in order, whatever part of the task a command reads."""
     # one reader, which looks for no candidates
     overrides = {"datatype": "train:ordered:stream", "batchsize": 1, "num_workers": 0, "candidates": "batch"}
@@ -103,17 +103,17 @@ class FixedSource(ListedSource):
 
     def __init__(self, name: str, opt: Opt) -> None:
         super().__init__(name, opt)
-        path = opt.get("fixed_candidates_path") or task_candidates(opt)
+        path = opt.get("fixed_candidates_path") or collect_task_candidates(opt)
         self.texts, self._place = read_candidates(path), locate_index(opt, path)
         self.among = self.rows = {text: row for row, text in enumerate(self.texts)}
         self.blocks_repeats = bool(opt.get("repeat_blocking_heuristic"))
         self._adds_label = bool(opt.get("add_label_to_fixed_cands"))
 
-    def problem(self, obs: Message) -> str | None:
+    def find_problem(self, obs: Message) -> str | None:
         label = obs.get("label_choice")
         if label is not None and len(self.texts) == 1:
             return (
-                f"cannot be ranked: with {self.flag(obs)} fixed and one candidate there is nothing to choose; give "
+                f"cannot be ranked: with {self.get_flag(obs)} fixed and one candidate there is nothing to choose; give "
                 "more in --fixed-candidates-path"
             )
         if label is None or self._adds_label or label in self.rows:
@@ -123,8 +123,8 @@ class FixedSource(ListedSource):
             "of this example)"
         )
 
-    def pool(self, batch: Batch) -> CandidatePool:
-        return fixed_pool(self.texts, self.rows, batch.labels, add=self._adds_label)
+    def build_pool(self, batch: Batch) -> CandidatePool:
+        return build_fixed_pool(self.texts, self.rows, batch.labels, add=self._adds_label)
 
     def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
         super().open(ranker, autocast=autocast, learns=learns)
@@ -135,24 +135,24 @@ class FixedSource(ListedSource):
                 if loaded.model.reads_pairs:
                     self._read(loaded, self.texts)
                 else:
-                    self.vectors(loaded)
+                    self.list_vectors(loaded)
 
-    def _scored(self, contexts: TokenBatch, pool: CandidatePool, ranker: Ranker) -> Tensor:
+    def _score(self, contexts: TokenBatch, pool: CandidatePool, ranker: Ranker) -> Tensor:
         added, model = pool.texts[len(self.texts) :], ranker.model
         if model.reads_pairs:
             read = self._read(ranker, pool.texts)
             if read:
                 return model.rescore(model.encode_context(contexts), read)
-            return model(contexts, ranker.text.candidates(pool.texts).to(ranker.device))
+            return model(contexts, ranker.text.batch_candidates(pool.texts).to(ranker.device))
         encoded = model.encode_context(contexts)
-        vectors = [*self.vectors(ranker), *([self._vectors(added, ranker)] if added else [])]
+        vectors = [*self.list_vectors(ranker), *([self._encode_texts(added, ranker)] if added else [])]
         return torch.cat([model.score(encoded, part) for part in vectors], dim=1)
 
-    def _keys(self, pool: CandidatePool) -> Sequence[Hashable]:
+    def _list_keys(self, pool: CandidatePool) -> Sequence[Hashable]:
         if self._fixed_keys is None:
-            self._fixed_keys = super()._keys(fixed_pool(self.texts, self.rows, None, add=False))
+            self._fixed_keys = super()._list_keys(build_fixed_pool(self.texts, self.rows, None, add=False))
         added = pool.texts[len(self.texts) :]
-        return [*self._fixed_keys, *(super()._keys(CandidatePool(added)) if added else [])]
+        return [*self._fixed_keys, *(super()._list_keys(CandidatePool(added)) if added else [])]
 
     def clear(self) -> None:
         """Drops the vectors after the model has changed; the index on disk is unchanged."""
@@ -163,10 +163,10 @@ class FixedSource(ListedSource):
         """Vectors of texts' tokens for a late-interaction encoder, cached; empty if too large, and for other models."""
         if ranker.model.token_dim is None:
             return []
-        ids = candidate_ids(ranker.text, texts, remember=True)
-        return self._tensors(ranker, ids) if self._reader.fits(ranker.model, ids) else []
+        ids = tokenize_candidates(ranker.text, texts, remember=True)
+        return self._read_candidates(ranker, ids) if self._reader.fits(ranker.model, ids) else []
 
-    def vectors(self, ranker: Ranker) -> list[Tensor]:
+    def list_vectors(self, ranker: Ranker) -> list[Tensor]:
         """Vectors of all candidates, in pieces [n, dim]: cached, else from the index, else encoded."""
         if self._all_vectors is None:
             stores = self.opt["encode_candidate_vecs"] and not self._learns
@@ -177,7 +177,7 @@ class FixedSource(ListedSource):
             else:
                 like = next(ranker.model.parameters())
                 self._all_vectors = [
-                    torch.tensor(block.vectors()).to(like) for block in index.vectors.chunks(SHARD_SIZE)
+                    torch.tensor(block.read_vectors()).to(like) for block in index.vectors.iter_blocks(SHARD_SIZE)
                 ]
         return self._all_vectors
 
@@ -187,7 +187,7 @@ class FixedSource(ListedSource):
         folder = location.folder
         if location.reuse:
             try:
-                return self._existing(ranker, folder)
+                return self._open_existing(ranker, folder)
             except PolyencoderError as error:
                 is_empty = not os.path.exists(folder) or (os.path.isdir(folder) and not os.listdir(folder))
                 if location.is_named and is_primary_worker() and not is_empty:
@@ -204,21 +204,21 @@ class FixedSource(ListedSource):
             if not location.is_named:
                 remove_index(folder)
             with torch.autocast(ranker.device.type, enabled=False):  # without --bf16, which is only for scoring
-                build_index(folder, self._records(), ranker)
+                build_index(folder, self._read_records(), ranker)
         except (OSError, InputError) as error:
             if location.is_named or not isinstance(error.__cause__ or error, OSError | sqlite3.Error):
                 raise
             logging.warning(f"the vectors of the fixed candidates are only kept in memory: {error}")
             return None
         logging.info(f"{len(self.texts)} fixed candidates encoded into the index {folder}")
-        return self._existing(ranker, folder)
+        return self._open_existing(ranker, folder)
 
-    def _existing(self, ranker: Ranker, folder: str) -> FolderIndex:
+    def _open_existing(self, ranker: Ranker, folder: str) -> FolderIndex:
         """The index in the folder. CheckpointError if missing, or of another model or other candidates."""
         index = FolderIndex.open(folder, ranker)
-        if index.meta.candidates != candidates_digest(self._records()):
+        if index.meta.candidates != compute_candidates_digest(self._read_records()):
             raise CheckpointError(f"{folder}: an index of other candidates")
         return index
 
-    def _records(self) -> Iterator[Candidate]:
+    def _read_records(self) -> Iterator[Candidate]:
         return (Candidate(None, text) for text in self.texts)

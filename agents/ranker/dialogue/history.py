@@ -9,7 +9,7 @@ from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import History
 
-from polyencoder.text import normalize_lines, persona_lines
+from polyencoder.text import normalize_lines, select_persona_lines
 
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -34,7 +34,7 @@ class RankerHistory(History):
         before = self.history_strings[:]
         super()._update_strings(text)
         for dropped in before[: len(before) + 1 - len(self.history_strings)]:
-            self._personas += persona_lines(dropped.split("\n"))
+            self._personas += select_persona_lines(dropped.split("\n"))
 
     def update_history(self, obs: Message, temp_history: str | None = None) -> None:
         """Adds a message; in a resumed run, the first message of a conversation contains the earlier ones."""
@@ -63,7 +63,7 @@ class RankerHistory(History):
         if text is not None:
             super().add_reply(text)
 
-    def turns(self) -> list[str]:
+    def list_turns(self) -> list[str]:
         """The messages so far, oldest first, after the persona lines; a temporary message extends the last one."""
         turns = [*self._personas, *self.history_strings]
         if turns and self.temp_history is not None:
@@ -72,11 +72,11 @@ class RankerHistory(History):
 
     def get_history_vec(self) -> list[int] | None:
         """Token ids of the whole context, or None before the first utterance."""
-        turns = self.turns()
-        return self.dict.text.context_ids(turns) if turns else None
+        turns = self.list_turns()
+        return self.dict.text.tokenize_context(turns) if turns else None
 
-    def lines(self) -> set[str]:
-        """All earlier lines, normalized by `same`, for repeat blocking."""
+    def collect_lines(self) -> set[str]:
+        """All earlier lines, normalized by `normalize_text`, for repeat blocking."""
         return normalize_lines(self.history_raw_strings)
 
 

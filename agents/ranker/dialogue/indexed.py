@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from parlai.agents.ranker.dialogue.ranking import Ranked, parlai_metrics
-from parlai.agents.ranker.dialogue.sources import Source, contexts_of
-from parlai.agents.ranker.settings import option_names, read_settings
+from parlai.agents.ranker.dialogue.ranking import Ranked, convert_metrics
+from parlai.agents.ranker.dialogue.sources import Source, build_contexts
+from parlai.agents.ranker.settings import get_option_names, read_settings
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 
@@ -38,9 +38,9 @@ class IndexSource(Source):
 
     def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
         self._ranker, opt, model = ranker, self.opt, ranker()
-        answers, asked = option_names(AnswerOptions), read_settings(opt, SearchOptions)
+        answers, asked = get_option_names(AnswerOptions), read_settings(opt, SearchOptions)
         if opt.get("interactive_mode") or answers.keys() & asked:
-            model.calibration = super()._calibration()
+            model.calibration = super()._get_calibration()
         index, rerank = open_index(opt["index"], model), opt.get("rerank")
         self.where = index.address
         # whose results are all those of exams, too: `answer` leaves out improbable ones
@@ -57,10 +57,10 @@ class IndexSource(Source):
         self._searchers = exam, searcher(keep_turns=False) if self.blocks_repeats else exam
         super().open(ranker, autocast=autocast, learns=learns)
 
-    def _calibration(self) -> Calibration | None:
+    def _get_calibration(self) -> Calibration | None:
         return self._searchers[0].calibration if self._searchers else None
 
-    def pool(self, batch: Batch) -> CandidatePool:
+    def build_pool(self, batch: Batch) -> CandidatePool:
         raise ConfigError("--index was made by the model before this training: leave it out in training")
 
     def answer(self, batch: Batch, *, top_k: int) -> Ranked:
@@ -69,25 +69,25 @@ class IndexSource(Source):
             raise ConfigError("--index was made by the model before it was loaded anew: make the agent anew, too")
         searcher = self._searchers[batch.labels is None]
         with self._autocast():
-            contexts = self._ranker().model.encode_context(contexts_of(batch))
+            contexts = self._ranker().model.encode_context(build_contexts(batch))
         before = dict(searcher.seconds)
         hits = searcher.find(contexts, batch.turns)
         costs = {f"{step}_ms": 1000 * (searcher.seconds[step] - before[step]) for step in STEPS if step in before}
         metrics = None
         if batch.labels is not None:
             n, k = len(searcher.index), searcher.top_k
-            labelled = zip(batch.labels, map(distinct, hits), strict=True)
+            labelled = zip(batch.labels, map(merge_equal_texts, hits), strict=True)
             places = [find_rank(label.strip(), pairs) for label, pairs in labelled]
-            metrics = [parlai_metrics(of_search(place, n, top_k=k, hits_at=self.hits_at)) for place in places]
+            metrics = [convert_metrics(of_search(place, n, top_k=k, hits_at=self.hits_at)) for place in places]
         threshold = 0.0 if self.confidence is None else self.confidence.threshold
-        return Ranked([distinct(some, threshold=threshold) for some in hits], metrics, costs)
+        return Ranked([merge_equal_texts(some, threshold=threshold) for some in hits], metrics, costs)
 
     def clear(self) -> None:
         """Closes the index, which another model has made."""
         self._searchers = None
 
 
-def distinct(hits: Sequence[Hit], *, threshold: float = 0.0) -> list[tuple[str, float]]:
+def merge_equal_texts(hits: Sequence[Hit], *, threshold: float = 0.0) -> list[tuple[str, float]]:
     """The distinct texts of hits with a probability from `threshold` up, and their best scores (re-ranked if so)."""
     pairs: dict[str, float] = {}
     for hit in hits:

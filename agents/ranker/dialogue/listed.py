@@ -6,16 +6,16 @@ from collections.abc import Hashable, Sequence
 
 import torch
 from parlai.agents.ranker.dialogue.examples import get_right_candidates
-from parlai.agents.ranker.dialogue.ranking import Ranked, pool_metrics, rank_pool
-from parlai.agents.ranker.dialogue.sources import Source, contexts_of
+from parlai.agents.ranker.dialogue.ranking import Ranked, compute_pool_metrics, rank_pool
+from parlai.agents.ranker.dialogue.sources import Source, build_contexts
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 from torch import Tensor
 
-from polyencoder.data.pool import CandidatePool, batch_pool
+from polyencoder.data.pool import CandidatePool, build_batch_pool
 from polyencoder.encoding.reading import CandidateReader
-from polyencoder.encoding.tokens import candidate_ids
+from polyencoder.encoding.tokens import tokenize_candidates
 from polyencoder.ranker import Ranker
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text import TokenBatch
@@ -31,45 +31,45 @@ class ListedSource(Source):
         super().__init__(name, opt)
         self._reader = CandidateReader(max_bytes=CAPACITY)
 
-    def pool(self, batch: Batch) -> CandidatePool:
-        return batch_pool(self.name, labels=batch.labels, candidates=batch.candidates, relevance=batch.right)
+    def build_pool(self, batch: Batch) -> CandidatePool:
+        return build_batch_pool(self.name, labels=batch.labels, candidates=batch.candidates, relevance=batch.right)
 
     def answer(self, batch: Batch, *, top_k: int) -> Ranked | None:
-        pool = self.pool(batch)
+        pool = self.build_pool(batch)
         if batch.labels is not None and not pool.has_negatives:
             return None
-        scores = self._scores(batch, pool)
+        scores = self._compute_scores(batch, pool)
         pool = pool.to(scores.device)
-        scores = pool.masked(scores)
+        scores = pool.mask_scores(scores)
         results = rank_pool(scores, pool, top_k=top_k if self.confidence is None else scores.size(1))
         if self.confidence is not None:
-            counted = zip(results, pool.counts(len(results)), strict=True)
-            results = [self.confidence.answers(pairs, among=n)[:top_k] for pairs, n in counted]
+            counted = zip(results, pool.count_candidates(len(results)), strict=True)
+            results = [self.confidence.select_answers(pairs, among=n)[:top_k] for pairs, n in counted]
         if pool.labels is None:
             return Ranked(results, None)
-        metrics = pool_metrics(scores, pool, self._keys(pool), has_n=self.has_n, hits_at=self.hits_at)
+        metrics = compute_pool_metrics(scores, pool, self._list_keys(pool), has_n=self.has_n, hits_at=self.hits_at)
         return Ranked(results, metrics)
 
-    def _keys(self, pool: CandidatePool) -> Sequence[Hashable]:
-        return [ids.tobytes() for ids in candidate_ids(self._ranker().text, pool.texts, remember=True)]
+    def _list_keys(self, pool: CandidatePool) -> Sequence[Hashable]:
+        return [ids.tobytes() for ids in tokenize_candidates(self._ranker().text, pool.texts, remember=True)]
 
-    def _scores(self, batch: Batch, pool: CandidatePool) -> Tensor:
+    def _compute_scores(self, batch: Batch, pool: CandidatePool) -> Tensor:
         with self._autocast():
-            return self._scored(contexts_of(batch), pool.to(batch.text_vec.device), self._ranker())
+            return self._score(build_contexts(batch), pool.to(batch.text_vec.device), self._ranker())
 
-    def _scored(self, contexts: TokenBatch, pool: CandidatePool, ranker: Ranker) -> Tensor:
+    def _score(self, contexts: TokenBatch, pool: CandidatePool, ranker: Ranker) -> Tensor:
         model = ranker.model
         if model.reads_pairs:
-            return model(contexts, ranker.text.candidates(pool.texts).to(ranker.device), pool.index)
-        vectors = self._vectors(pool.texts, ranker)
+            return model(contexts, ranker.text.batch_candidates(pool.texts).to(ranker.device), pool.index)
+        vectors = self._encode_texts(pool.texts, ranker)
         return model.score(model.encode_context(contexts), vectors if pool.index is None else vectors[pool.index])
 
-    def _vectors(self, texts: Sequence[str], ranker: Ranker) -> Tensor:
+    def _encode_texts(self, texts: Sequence[str], ranker: Ranker) -> Tensor:
         """Vectors [len(texts), dim] of distinct texts, cached until the model changes."""
-        ids = candidate_ids(ranker.text, texts, remember=True)
-        return torch.stack([one.vector for one in self._tensors(ranker, ids)])
+        ids = tokenize_candidates(ranker.text, texts, remember=True)
+        return torch.stack([one.vector for one in self._read_candidates(ranker, ids)])
 
-    def _tensors(self, ranker: Ranker, ids: Sequence[Sequence[int]]) -> list[TokenVectors]:
+    def _read_candidates(self, ranker: Ranker, ids: Sequence[Sequence[int]]) -> list[TokenVectors]:
         """The vectors of candidates with these tokens, cached, on the model's device."""
         read = self._reader(ranker.encoder, ids)
         return [TokenVectors(*(torch.from_numpy(array).to(ranker.device) for array in one)) for one in read]
@@ -81,12 +81,12 @@ class ListedSource(Source):
 class InBatchSource(ListedSource):
     """The labels of the batch (`batch`)."""
 
-    def problem(self, obs: Message) -> str | None:
+    def find_problem(self, obs: Message) -> str | None:
         if obs.get("label_choice") is None:
-            return f"has no label, which {self.flag(obs)} batch takes as a candidate; use inline or fixed"
+            return f"has no label, which {self.get_flag(obs)} batch takes as a candidate; use inline or fixed"
         return None
 
-    def right(self, obs: Message) -> dict[str, float] | None:
+    def get_right(self, obs: Message) -> dict[str, float] | None:
         return get_right_candidates(obs)
 
 
@@ -97,13 +97,13 @@ class OwnSource(ListedSource):
         super().__init__(name, opt)
         self.has_n = name == "inline"
 
-    def required_candidates(self, obs: Message) -> Sequence[str]:
+    def get_required_candidates(self, obs: Message) -> Sequence[str]:
         return obs.get("label_candidates") or ()
 
-    def problem(self, obs: Message) -> str | None:
-        candidates, label, flag = self.required_candidates(obs), obs.get("label_choice"), self.flag(obs)
+    def find_problem(self, obs: Message) -> str | None:
+        candidates, label, flag = self.get_required_candidates(obs), obs.get("label_choice"), self.get_flag(obs)
         if not candidates:
-            otherwise = f"{flag} batch with batches of 2 or more{_drawing_task(obs)}"
+            otherwise = f"{flag} batch with batches of 2 or more{_name_drawing_task(obs)}"
             if self.opt.get("interactive_mode"):  # as in self_chat, which has no such flag
                 is_there = "local_human_candidates_file" in self.opt
                 otherwise = "give them in --local-human-candidates-file FILE" if is_there else ""
@@ -117,11 +117,11 @@ class OwnSource(ListedSource):
             return f"has one candidate, its label: with {flag} inline there are no negatives"
         return None
 
-    def right(self, obs: Message) -> dict[str, float] | None:
-        return get_right_candidates(obs, among=self.required_candidates(obs))
+    def get_right(self, obs: Message) -> dict[str, float] | None:
+        return get_right_candidates(obs, among=self.get_required_candidates(obs))
 
 
-def _drawing_task(obs: Message) -> str:
+def _name_drawing_task(obs: Message) -> str:
     """Names our task that samples the candidates which this one (mostly a ParlAI task) lacks."""
     task = str(obs.get("id", "")).partition(":")[0]
     if task == "selection":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Sequence
 
 import torch
 from parlai.agents.ranker.dialogue.ranking import Confidence, Ranked
-from parlai.agents.ranker.settings import flag, read_settings
+from parlai.agents.ranker.settings import format_flag, read_settings
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
@@ -42,28 +42,28 @@ class Source(ABC):
 
     # ---- examples
 
-    def flag(self, obs: Message) -> str:
+    def get_flag(self, obs: Message) -> str:
         """The flag that chooses the source of an example's candidates."""
         if "labels" in obs:
             return "--candidates"
         return "--interactive-candidates" if self.opt.get("interactive_mode") else "--eval-candidates"
 
-    def required_candidates(self, obs: Message) -> Sequence[str]:
+    def get_required_candidates(self, obs: Message) -> Sequence[str]:
         """The candidates that an example must bring."""
         return ()
 
-    def problem(self, obs: Message) -> str | None:
+    def find_problem(self, obs: Message) -> str | None:
         """Why an example, whose label is `label_choice`, has no usable candidates; None if it has."""
         return None
 
-    def right(self, obs: Message) -> dict[str, float] | None:
+    def get_right(self, obs: Message) -> dict[str, float] | None:
         """The right candidates of an example with their grades, if these are not the label alone."""
         return None
 
     # ---- training
 
     @abstractmethod
-    def pool(self, batch: Batch) -> CandidatePool:
+    def build_pool(self, batch: Batch) -> CandidatePool:
         """The candidates of a batch, from its `labels`, `candidates` and `right`."""
 
     # ---- answers
@@ -77,16 +77,16 @@ class Source(ABC):
         self._ranker, self._autocast, self._learns = ranker, autocast, learns
         answers = AnswerOptions(**read_settings(self.opt, AnswerOptions))
         if learns and answers.asked:
-            raise ConfigError(f"{flag(answers.asked[0])} is for a trained model: leave it out in training")
+            raise ConfigError(f"{format_flag(answers.asked[0])} is for a trained model: leave it out in training")
         if learns or not (answers.asked or self.opt.get("interactive_mode")):
             return
-        calibration = self._calibration()
+        calibration = self._get_calibration()
         if calibration is not None and not answers.asked and (promises := calibration.promises_for(self.where)):
             answers = AnswerOptions(max_risk=promises[0].risk)
         threshold = answers.threshold(calibration, of=ranker(), index=self.where)
         self.confidence = None if calibration is None or threshold is None else Confidence(calibration, threshold)
 
-    def _calibration(self) -> Calibration | None:
+    def _get_calibration(self) -> Calibration | None:
         path = self.opt.get("model_file")
         return read_calibration(path, self._ranker()) if path else None
 
@@ -99,6 +99,6 @@ class Source(ABC):
         """Drops cached vectors after the model has changed."""
 
 
-def contexts_of(batch: Batch) -> TokenBatch:
+def build_contexts(batch: Batch) -> TokenBatch:
     """The contexts of a batch as the model's input."""
     return TokenBatch(batch.text_vec, batch.text_mask)

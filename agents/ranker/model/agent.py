@@ -11,20 +11,20 @@ from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
 import torch
-from parlai.agents.ranker.args import fill_in_defaults, flag_defaults
+from parlai.agents.ranker.args import collect_flag_defaults, fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, show_library_log
 from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES, RankerHistory
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
-from parlai.agents.ranker.flags import check_special_tokens, explicit_flags
-from parlai.agents.ranker.model.build_trainer import build_trainer, training_config
-from parlai.agents.ranker.model.checkpoints import Saving, adapters_state, restore_adapters
+from parlai.agents.ranker.flags import check_special_tokens, select_explicit_flags
+from parlai.agents.ranker.model.build_trainer import build_trainer, build_training_config
+from parlai.agents.ranker.model.checkpoints import Saving, get_adapters_state, restore_adapters
 from parlai.agents.ranker.model.family import (
     ModelFamily,
     describe_parlai_model,
-    fine_tuned_part,
+    get_fine_tuned_part,
 )
-from parlai.agents.ranker.model.loop import TrainLoopState, checkpoint_path, settle_datatype
+from parlai.agents.ranker.model.loop import TrainLoopState, get_checkpoint_path, settle_datatype
 from parlai.agents.ranker.model.optimization import UNTIL_THE_END, check_precision, read_goal
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
@@ -40,8 +40,8 @@ from parlai.utils.distributed import is_distributed, is_primary_worker
 from polyencoder.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.config import Architecture, RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.evaluation.names import main_measures, summary
-from polyencoder.export.metadata import hub_id
+from polyencoder.evaluation.names import format_summary, select_main_measures
+from polyencoder.export.metadata import parse_hub_id
 from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.build import build_model
@@ -53,7 +53,7 @@ from polyencoder.modeling.trainable import compile_encoders, freeze
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker import Ranker
 from polyencoder.settings.training import TrainingConfig
-from polyencoder.storage.safe_load import plain_numbers
+from polyencoder.storage.safe_load import to_plain_numbers
 from polyencoder.training.building import make_updates
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.precision import Precision
@@ -107,8 +107,8 @@ class RankerModelAgent(TorchRankerAgent):
         if not shared:
             settle_datatype(opt)
             self.family.check_flags(opt, self.architecture)
-            check_read(opt, TrainingConfig, defaults=flag_defaults(type(self)))
-        self._training: TrainingConfig = shared["training"] if shared else training_config(opt)
+            check_read(opt, TrainingConfig, defaults=collect_flag_defaults(type(self)))
+        self._training: TrainingConfig = shared["training"] if shared else build_training_config(opt)
         show_library_log()
         self._checkpoint: tuple[RankerConfig, dict[str, Any]] | None = None
         self._is_finetune = False
@@ -141,28 +141,28 @@ class RankerModelAgent(TorchRankerAgent):
         """The model without distributed training's wrapper."""
         return getattr(self.model, "module", self.model)
 
-    def library_ranker(self) -> Ranker:
+    def build_ranker(self) -> Ranker:
         """The current model as the library's `Ranker`."""
         ranker = Ranker(self.ranker, self.dict.text, device=next(self.ranker.parameters()).device)
         ranker.source = Path(self.opt["model_file"]) if self.opt.get("model_file") else None
         return ranker
 
     def build_dictionary(self) -> RankerDictionary:
-        self.family.check_origin(self.opt, self.architecture, self._origin())
+        self.family.check_origin(self.opt, self.architecture, self._get_origin())
         dictionary: RankerDictionary = super().build_dictionary()
-        check_special_tokens(self.opt, dictionary.special_tokens_opt())
-        self.opt.update(dictionary.special_tokens_opt())
+        check_special_tokens(self.opt, dictionary.get_special_tokens_opt())
+        self.opt.update(dictionary.get_special_tokens_opt())
         return dictionary
 
     def _get_init_model(self, opt: Opt, shared: dict[str, Any] | None) -> tuple[str | None, bool]:
-        is_resumed = opt.get("init_model") == checkpoint_path(opt) and not self._run.evaluates_the_best
+        is_resumed = opt.get("init_model") == get_checkpoint_path(opt) and not self._run.evaluates_the_best
         if opt.get("load_from_checkpoint") and not is_resumed:
             # else ParlAI would load it instead of the best model, or resume the run of another model's checkpoint
             opt["load_from_checkpoint"] = False
         path, is_finetune = super()._get_init_model(opt, shared)
         return path, is_finetune
 
-    def _origin(self) -> CheckpointSource | None:
+    def _get_origin(self) -> CheckpointSource | None:
         """The source of the loaded weights, if any."""
         path, is_finetune = self._get_init_model(self.opt, None)
         return CheckpointSource(path, is_finetune) if path else None
@@ -171,7 +171,7 @@ class RankerModelAgent(TorchRankerAgent):
         """Builds a model of the checkpoint's shape if one will be loaded, else a new one."""
         if is_distributed() and not self.use_cuda:
             self.model_parallel = True  # else ParlAI passes a GPU to DistributedDataParallel, even without one
-        opt, origin, start = self.opt, self._origin(), None
+        opt, origin, start = self.opt, self._get_origin(), None
         if origin is not None:
             self._is_finetune = origin.is_finetune
             if not self._is_finetune and self._run.is_in_loop:
@@ -185,7 +185,9 @@ class RankerModelAgent(TorchRankerAgent):
         config, pretrained = self.family.configure(opt, self.architecture, self.dict.text, start)
         model = build_model(config, pretrained)
         if pretrained is not None:
-            opt["base_model"] = hub_id(opt["backbone"])  # for its card; here, where a relative path can be looked for
+            opt["base_model"] = parse_hub_id(
+                opt["backbone"]
+            )  # for its card; here, where a relative path can be looked for
             start_from_heads(model, opt["backbone"])
             start_from_dense(model, opt["backbone"])
         freezes = bool(opt.get("freeze_candidates"))
@@ -193,12 +195,12 @@ class RankerModelAgent(TorchRankerAgent):
             raise ConfigError(
                 "--output-scaling auto changes the vectors of candidates, which --freeze-candidates keeps: set a number"
             )
-        freeze(model, fine_tuned=fine_tuned_part(opt), freeze_candidates=freezes)
+        freeze(model, fine_tuned=get_fine_tuned_part(opt), freeze_candidates=freezes)
         if opt.get("compile") and self._should_initialize_optimizer():
             compile_encoders(model, device="cuda" if self.use_cuda else "cpu")
         return model
 
-    def scaling_was_measured(self, _: float) -> None:
+    def handle_measured_scaling(self, _: float) -> None:
         """Called after `--output-scaling auto` was measured on the first batch."""
         self.output_scaling_pending = False
         self.family.describe_in_opt(self.opt, self.ranker.config)
@@ -232,13 +234,13 @@ class RankerModelAgent(TorchRankerAgent):
             fresh = transfer_weights(self.ranker, states["model"], origin=path)
             logging.info(f"starting from {path}" + (f"; random at first: {', '.join(fresh)}" if fresh else ""))
             config = self.ranker.config
-            self.ranker.continue_with(explicit_flags(self.opt), origin=path)
+            self.ranker.continue_with(select_explicit_flags(self.opt), origin=path)
             if self.ranker.config != config:
                 self.family.describe_in_opt(self.opt, self.ranker.config)
         else:
             load_weights(self.ranker, states["model"], origin=path)
         if not self._should_initialize_optimizer():
-            self.ranker.for_inference()
+            self.ranker.prepare_for_inference()
         if self.ranker.grow_vocabulary(len(self.dict.text)):
             self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
         is_whole = "number_training_updates" in states  # not after ParlAI's vacuum script
@@ -252,15 +254,15 @@ class RankerModelAgent(TorchRankerAgent):
         states, is_adapted = super().state_dict(), self.ranker.is_adapted
         weights = {"model": states.pop("model")}
         if is_adapted:
-            weights = {"model": self.ranker.merged().state_dict()}
+            weights = {"model": self.ranker.merge_adapters().state_dict()}
         # some of ParlAI's schedules return numpy numbers, which safe loading does not accept
-        states = {**weights, **plain_numbers(states), CONFIG_KEY: self.ranker.config.to_json()}
+        states = {**weights, **to_plain_numbers(states), CONFIG_KEY: self.ranker.config.to_json()}
         if self.trainer is not None:
             run = self.trainer.run_state()
             del run["updates"]["optimizer"]  # ParlAI stores it
-            states[TRAINING_KEY] = {**self._run.state(self.random), "unwritten": self._saving.unwritten, **run}
+            states[TRAINING_KEY] = {**self._run.get_state(self.random), "unwritten": self._saving.unwritten, **run}
             if is_adapted:
-                states[TRAINING_KEY] |= adapters_state(self.ranker, self._training.lora)
+                states[TRAINING_KEY] |= get_adapters_state(self.ranker, self._training.lora)
         return states
 
     def save(self, path: str | None = None) -> None:
@@ -292,7 +294,7 @@ class RankerModelAgent(TorchRankerAgent):
 
     def suggest_next_step(self) -> list[str]:
         """Next steps with the model, one line each with its command."""
-        path, data = quote(str(self.opt.get("model_file"))), explicit_flags(self.opt).get("datapath")
+        path, data = quote(str(self.opt.get("model_file"))), select_explicit_flags(self.opt).get("datapath")
         where = f" --datapath {quote(data)}" if data else ""  # the replies are the task's, read there
         return [
             f"talk to it: parlai interactive -mf {path}{where}",
@@ -333,7 +335,7 @@ class RankerModelAgent(TorchRankerAgent):
         if self.trainer is not None:
             self.trainer.evaluated(report)
         if is_primary_worker():
-            logging.info(f"validation after {updates:,} updates: {summary(main_measures(report))}")
+            logging.info(f"validation after {updates:,} updates: {format_summary(select_main_measures(report))}")
 
     # ---- updates
 

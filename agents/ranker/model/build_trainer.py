@@ -9,7 +9,7 @@ from typing import Any
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.dialogue.examples import WITHOUT_NEGATIVES
-from parlai.agents.ranker.model.loop import TrainLoopState, trains
+from parlai.agents.ranker.model.loop import TrainLoopState, is_trained
 from parlai.agents.ranker.model.optimization import read_goal, update_settings
 from parlai.agents.ranker.settings import read_settings
 from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, SumMetric
@@ -27,13 +27,13 @@ from polyencoder.training.trainer import Trainer
 NOT_SHOWN = ("override", "load_from_checkpoint")  # internal options of ParlAI's scripts
 
 
-def training_config(opt: Opt) -> TrainingConfig:
+def build_training_config(opt: Opt) -> TrainingConfig:
     """The configuration of updates and objective; the loop is ParlAI's. ConfigError: invalid training options."""
     if opt.get("index"):  # an index is for searches; the model may have been trained with hard negatives
         opt = Opt({**opt, "hard_negatives": 0})
     values = read_settings(opt, TrainingConfig)
     values.pop("final_learning_rate", None)  # read by some schedules
-    if trains(opt):  # a model's option file may have others
+    if is_trained(opt):  # a model's option file may have others
         values |= update_settings(opt)
     if opt.get("fp16") and not (opt.get("bf16") or opt.get("no_cuda")) and torch.cuda.is_available():
         values["precision"] = "float16"
@@ -61,10 +61,10 @@ def build_trainer(
     model = agent.ranker
     callbacks: list[Callback] = [Report(agent)]
     if agent.output_scaling_pending:
-        callbacks.append(MeasuredScaling(agent.scaling_was_measured))
+        callbacks.append(MeasuredScaling(agent.handle_measured_scaling))
     if run.is_in_loop and run.planned_updates:
         to_come = run.planned_updates - agent.updates.count
-        reasons = [model.why_too_short(to_come * config.accumulate)]
+        reasons = [model.explain_too_short(to_come * config.accumulate)]
         reasons.append(config.hard_negatives.why_unused(run.planned_updates))
         if (warmup := config.schedule.warmup_updates or 0) >= run.planned_updates:
             updates = run.planned_updates
@@ -73,8 +73,8 @@ def build_trainer(
             if reason and is_primary_worker():
                 logging.warning(reason)
     if run.is_in_loop and is_primary_worker():
-        callbacks += _watched(agent.opt)
-    trainer = Trainer(agent.library_ranker(), config, callbacks=callbacks, updates=agent.updates)
+        callbacks += _build_watchers(agent.opt)
+    trainer = Trainer(agent.build_ranker(), config, callbacks=callbacks, updates=agent.updates)
     trainer.goal = read_goal(agent.opt, epoch=None)
     if restored is not None:
         trainer.load_run_state(restored)
@@ -83,7 +83,7 @@ def build_trainer(
     return trainer
 
 
-def _watched(opt: Opt) -> list[Callback]:
+def _build_watchers(opt: Opt) -> list[Callback]:
     """Callbacks of the first process in ParlAI's loop: progress line, curve, record."""
     parts: list[Callback] = []
     if ProgressLine.is_wanted():

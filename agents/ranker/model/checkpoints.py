@@ -21,7 +21,7 @@ from parlai.core.opt import Opt
 from polyencoder.checkpoint import write_states
 from polyencoder.errors import CheckpointError
 from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.lora import adapted_tensors
+from polyencoder.modeling.lora import select_adapted_tensors
 from polyencoder.settings.training import LoraConfig
 from polyencoder.storage.files import atomic_write, discard_leftovers, write_text
 
@@ -57,15 +57,15 @@ def restore_counters(path: str, counters: Mapping[str, Any], *, batch: int, miss
     write_text(path + COUNTERS, json.dumps(counters, indent=4))
 
 
-def adapters_state(model: RankerModel, lora: LoraConfig) -> dict[str, Any]:
+def get_adapters_state(model: RankerModel, lora: LoraConfig) -> dict[str, Any]:
     """LoRA's adapters, as a part of a run's state: its model file has them merged, so that anything can read it."""
-    return {_TENSORS: adapted_tensors(model), _SCALE: lora.scale}
+    return {_TENSORS: select_adapted_tensors(model), _SCALE: lora.scale}
 
 
 def restore_adapters(model: RankerModel, lora: LoraConfig, state: Mapping[str, Any], *, path: str) -> None:
     """Restores the adapters of a resumed run, if it has any. CheckpointError if it began with others, or without."""
     stored = state.get(_TENSORS, {})
-    current = adapted_tensors(model) if model.is_adapted else {}
+    current = select_adapted_tensors(model) if model.is_adapted else {}
     if not (current or stored):
         return
     shapes, begun = ({name: one.shape for name, one in tensors.items()} for tensors in (current, stored))

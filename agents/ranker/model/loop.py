@@ -13,7 +13,7 @@ from typing import Any
 import parlai.utils.logging as logging
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.model.checkpoints import restore_counters
-from parlai.agents.ranker.model.open_data import check_evaluation_data, check_metric, planned_updates
+from parlai.agents.ranker.model.open_data import check_evaluation_data, check_metric, compute_planned_updates
 from parlai.core.metrics import dict_report
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainLoop
@@ -21,15 +21,15 @@ from parlai.utils.distributed import is_primary_worker, num_workers
 
 from polyencoder.checkpoint import read_states
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError, TrainingError
-from polyencoder.evaluation.names import main_measures, summary
+from polyencoder.evaluation.names import format_summary, select_main_measures
 from polyencoder.importing import is_parlai_model
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.lock import TrainingLock
-from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
+from polyencoder.training.randomness import get_random_state, restore_random_state, seed_everything
 from polyencoder.training.skipped import DIVERGED
 
 
-def trains(opt: Opt) -> bool:
+def is_trained(opt: Opt) -> bool:
     """Whether an agent with these options trains."""
     datatype = opt.get("datatype") or ""
     return "train" in datatype and "evalmode" not in datatype and not opt.get("interactive_mode")
@@ -46,7 +46,7 @@ def settle_datatype(opt: Opt) -> None:
         return
     if "datatype" not in (opt.get("override") or {}):
         opt["datatype"] = "valid"
-    if trains(opt):
+    if is_trained(opt):
         raise ConfigError(f"-dt {opt['datatype']}: this would train; show training data as train:evalmode")
 
 
@@ -56,7 +56,7 @@ def find_train_loop_on_stack() -> TrainLoop | None:
     return next((one for one in callers if isinstance(one, TrainLoop)), None)
 
 
-def checkpoint_path(opt: Opt) -> str:
+def get_checkpoint_path(opt: Opt) -> str:
     """The path of the trained model's checkpoints."""
     return f"{opt.get('model_file')}.checkpoint"
 
@@ -73,7 +73,7 @@ class TrainLoopState:
 
     def __init__(self, opt: Opt, *, shared: bool = False) -> None:
         self._opt = opt
-        self.trains = not shared and trains(opt)
+        self.trains = not shared and is_trained(opt)
         self._loop = None if shared else find_train_loop_on_stack()
         has_begun = hasattr(self._loop, "train_time")  # set after its first agent
         self.evaluates_the_best = self.trains and has_begun
@@ -99,36 +99,39 @@ class TrainLoopState:
                 f"from this model with --init-model {path}"
             )
         if opt.get("model_file") and (self.is_in_loop or self.evaluates_the_best):
-            self._lock = _locked_model(opt["model_file"])
+            self._lock = _lock_model(opt["model_file"])
         if self.is_in_loop:
             _check_checkpoint(opt)
             check_evaluation_data(opt, source=source)
-            self.planned_updates = planned_updates(opt)
+            self.planned_updates = compute_planned_updates(opt)
         if opt.get("seed") is not None:
             seed_everything(opt["seed"])  # ParlAI would seed after the weights are initialized
 
     # ---- what a run needs to resume
 
-    def state(self, random: Random) -> dict[str, Any]:
+    def get_state(self, random: Random) -> dict[str, Any]:
         """The state as numbers, texts and containers; `random` is the agent's own generator."""
         has_trained = self.is_in_loop and hasattr(self._loop, "_total_epochs")  # set after its first batch
         return {
-            "random": random_state(random),
+            "random": get_random_state(random),
             "planned_updates": self.planned_updates,
-            "counters": json.dumps(_counters(self._loop)) if self._loop and has_trained else None,
+            "counters": json.dumps(_get_counters(self._loop)) if self._loop and has_trained else None,
         }
 
     def load_state(self, path: str, state: dict[str, Any], *, updates: int) -> None:
-        """Restores a `state`, and in the loop ParlAI's counters; random states follow after ParlAI has seeded."""
+        """Restores what `get_state` gave, and in the loop ParlAI's counters.
+
+        Random states follow after ParlAI has seeded.
+        """
         self.resumed_at = updates
         if self.planned_updates is None:
             self.planned_updates = state["planned_updates"]
         counters = json.loads(state["counters"] or "{}")
         if validations := counters.get("valid_reports"):
-            self._measures = main_measures(validations[-1])
+            self._measures = select_main_measures(validations[-1])
         if self.is_in_loop and counters and is_primary_worker():
             batch = (self._opt.get("batchsize") or 1) * num_workers()
-            restore_counters(path, counters, batch=batch, missing_ok=path == checkpoint_path(self._opt))
+            restore_counters(path, counters, batch=batch, missing_ok=path == get_checkpoint_path(self._opt))
 
     def resume(self, state: dict[str, Any], random: Random) -> None:
         """Restores, before the first batch, the random state (in the first process, which wrote it), and what ParlAI's
@@ -159,14 +162,14 @@ class TrainLoopState:
         """Logs the result after the final evaluations of ParlAI's loop, which creates an agent with the best model."""
         if not (self.evaluates_the_best and self.resumed_at is not None and is_primary_worker()):
             return
-        path, measures = self._opt["model_file"], summary(self._measures)
+        path, measures = self._opt["model_file"], format_summary(self._measures)
         logging.success(f"{path}: the model after {self.resumed_at:,} updates{measures and f', {measures}'}")
         for line in next_steps:
             logging.info(line)
         self.resumed_at = None  # called for each evaluated world
 
 
-def _counters(loop: TrainLoop) -> dict[str, Any]:
+def _get_counters(loop: TrainLoop) -> dict[str, Any]:
     return {
         "parleys": loop.parleys,
         "train_time": loop.train_time.time(),
@@ -181,7 +184,7 @@ def _counters(loop: TrainLoop) -> dict[str, Any]:
 
 def _check_checkpoint(opt: Opt) -> None:
     """Raises CheckpointError if the checkpoint of a resumed run is damaged, or its best model so far."""
-    path, model = checkpoint_path(opt), opt.get("model_file") or ""
+    path, model = get_checkpoint_path(opt), opt.get("model_file") or ""
     if opt.get("init_model") != path or not os.path.exists(path) or is_parlai_model(path):
         return
     for file, other in ((path, model), (model, path)):
@@ -193,12 +196,12 @@ def _check_checkpoint(opt: Opt) -> None:
             raise CheckpointError(f"{error}. If it is damaged, delete it: the run then {then}") from None
 
 
-def _locked_model(model_file: str) -> TrainingLock | None:
+def _lock_model(model_file: str) -> TrainingLock | None:
     """Locks the trained model file, in the first process; TrainingError in all of them if it fails."""
     lock, problem = None, None
     if is_primary_worker():
         try:
-            lock = TrainingLock.shared(model_file)
+            lock = TrainingLock.get_or_create(model_file)
         except PolyencoderError as error:
             problem = error
     if problem := gather_objects(problem)[0]:

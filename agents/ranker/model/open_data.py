@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from parlai.agents.ranker.dialogue.examples import Examples, choose_label
-from parlai.agents.ranker.dialogue.ranking import parlai_metrics
+from parlai.agents.ranker.dialogue.ranking import convert_metrics
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.model.optimization import needs_length, read_goal
 from parlai.core.agents import Agent
@@ -19,10 +19,10 @@ from parlai.core.torch_agent import Batch
 from parlai.core.worlds import World, create_task
 from parlai.utils.distributed import num_workers
 
-from polyencoder.errors import ConfigError, InputError, PolyencoderError, did_you_mean, first_line
+from polyencoder.errors import ConfigError, InputError, PolyencoderError, get_first_line, suggest_similar
 from polyencoder.evaluation import of_example
 from polyencoder.training.callbacks.evaluation import LOWER_IS_BETTER
-from polyencoder.training.randomness import random_state, restore_random_state
+from polyencoder.training.randomness import get_random_state, restore_random_state
 
 REHEARSED = 1000  # examples of each task
 OF_EVERY_AGENT = ("lr", "total_train_updates", "gpu_mem", "exps", "ups", "tpb", "tps", "ctpb", "ctps", "ltpb", "ltps")
@@ -43,9 +43,9 @@ class Rehearsal(Agent):
         obs.force_set("label_choice", label)
         if label is None or not self._examples.is_usable(obs, self._source):
             return reply
-        batch = Batch(labels=[label], candidates=[self._source.required_candidates(obs)], right=None)
-        n = self._source.pool(batch).counts(1)[0] if self._source.has_n else None
-        metrics = parlai_metrics(of_example(1, 0.0, n, hits_at=self._source.hits_at))
+        batch = Batch(labels=[label], candidates=[self._source.get_required_candidates(obs)], right=None)
+        n = self._source.build_pool(batch).count_candidates(1)[0] if self._source.has_n else None
+        metrics = convert_metrics(of_example(1, 0.0, n, hits_at=self._source.hits_at))
         reply.update({"text": label, "text_candidates": [label], "metrics": metrics})
         return reply
 
@@ -74,14 +74,14 @@ def check_metric(opt: Opt, report: Mapping[str, Any]) -> None:
     """Raises ConfigError if a validation lacks `--validation-metric`, or ParlAI would keep the highest of a loss."""
     name = opt.get("validation_metric") or "accuracy"
     if name not in report:
-        metrics, meant = ", ".join(sorted(report)), did_you_mean(name, report, listed=False)
+        metrics, meant = ", ".join(sorted(report)), suggest_similar(name, report, listed=False)
         raise ConfigError(f"--validation-metric {name}: validations report no such metric; there are {metrics}{meant}")
     is_lower_better = name.rpartition("/")[2] in LOWER_IS_BETTER and name != "loss"  # that one ParlAI knows
     if is_lower_better and opt.get("validation_metric_mode") != "min":
         raise ConfigError(f"--validation-metric {name}: a lower one is better: give --validation-metric-mode min")
 
 
-def planned_updates(opt: Opt) -> int | None:
+def compute_planned_updates(opt: Opt) -> int | None:
     """The number of updates of a run, by `--max-train-steps` and `--num-epochs`; None if unknown.
 
     Opens the training data to count its examples, if the schedule needs that. An epoch's number of updates is unknown
@@ -91,7 +91,7 @@ def planned_updates(opt: Opt) -> int | None:
     if (opt.get("num_epochs") or -1) > 0 and needs_length(opt) and not opt.get("dynamic_batching"):
         with _opened(opt, "train", Agent(opt)) as world:
             epoch = world.num_examples()
-    return read_goal(opt, epoch=epoch).total_updates(
+    return read_goal(opt, epoch=epoch).compute_total_updates(
         batch=max(1, opt.get("batchsize") or 1) * num_workers(), accumulate=max(1, opt.get("update_freq") or 1)
     )
 
@@ -102,7 +102,7 @@ def _opened(opt: Opt, fold: str, agent: Agent) -> Iterator[World]:
     task = opt["task"] if fold == "train" or not opt.get("evaltask") else opt["evaltask"]
     datatype = f"{fold}:stream" if "stream" in opt["datatype"] else fold
     alone = {"batchsize": 1, "dynamic_batching": None, "num_workers": 0, "model_file": None}
-    before, generator = random_state(Random()), Random()
+    before, generator = get_random_state(Random()), Random()
     world = None
     try:
         world = create_task(Opt({**opt, **alone, "task": task, "datatype": datatype}), agent)
@@ -111,8 +111,8 @@ def _opened(opt: Opt, fold: str, agent: Agent) -> Iterator[World]:
         raise
     except Exception as error:  # a task's own code raises anything
         raise InputError(
-            f"-t {task}: its data for {fold} cannot be opened: {type(error).__name__}: {first_line(error)}. Training "
-            "needs it and was not started"
+            f"-t {task}: its data for {fold} cannot be opened: {type(error).__name__}: {get_first_line(error)}. "
+            "Training needs it and was not started"
         ) from error
     finally:
         if world is not None:

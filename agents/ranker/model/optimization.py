@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.options import explicit_flags
-from parlai.agents.ranker.settings import flag
+from parlai.agents.ranker.options import select_explicit_flags
+from parlai.agents.ranker.settings import format_flag
 from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
 from polyencoder.settings.training import ScheduleName
-from polyencoder.training.precision import why_bf16_gains_nothing
+from polyencoder.training.precision import explain_no_bf16_gain
 from polyencoder.training.progress import Goal
 
 ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
@@ -29,7 +29,7 @@ def check_precision(opt: Opt, *, use_cuda: bool) -> None:
     if opt.get("fp16_impl") not in (None, "safe"):
         logging.warning(f"--fp16-impl {opt['fp16_impl']}: --fp16 keeps weights in float32, by autocast")
         opt["fp16_impl"] = "safe"
-    if opt.get("bf16") and (reason := why_bf16_gains_nothing("cuda" if use_cuda else "cpu")):
+    if opt.get("bf16") and (reason := explain_no_bf16_gain("cuda" if use_cuda else "cpu")):
         logging.warning(f"--bf16 true gains nothing here: {reason}")
 
 
@@ -55,14 +55,14 @@ UNTIL_THE_END = ("linear", "cosine")  # schedules that reach their last rate wit
 
 def update_settings(opt: Opt) -> dict[str, Any]:
     """The library's settings of optimizer, schedule and updates, by flat name. ConfigError: a flag has no effect."""
-    explicit, optimizer, schedule = explicit_flags(opt), opt["optimizer"], opt.get("lr_scheduler") or "none"
+    explicit, optimizer, schedule = select_explicit_flags(opt), opt["optimizer"], opt.get("lr_scheduler") or "none"
     if schedule not in SCHEDULES:
         raise ConfigError(f"--lr-scheduler {schedule} is not supported; use one of {', '.join(SCHEDULES)}")
     for name, (default, readers) in _READ_BY.items():
         value = tuple(explicit[name]) if isinstance(explicit.get(name), list) else explicit.get(name)
         if value not in (None, default) and optimizer not in readers:
             raise ConfigError(
-                f"{flag(name)} {explicit[name]} is not read by --optimizer {optimizer}"
+                f"{format_flag(name)} {explicit[name]} is not read by --optimizer {optimizer}"
                 + (f", but by {', '.join(readers)}" if readers else "")
                 + ": leave it out"
             )
@@ -101,9 +101,9 @@ def needs_length(opt: Opt) -> bool:
 def read_goal(opt: Opt, *, epoch: int | None) -> Goal:
     """The goal of ParlAI's training loop, from the options; `epoch`: the number of examples in one, if known."""
 
-    def limit(name: str) -> Any:
+    def read_limit(name: str) -> Any:
         return value if (value := opt.get(name) or -1) > 0 else None
 
-    epochs = limit("num_epochs")
+    epochs = read_limit("num_epochs")
     examples = epochs * epoch if epochs and epoch else None
-    return Goal(examples, limit("max_train_steps"), limit("max_train_time"))
+    return Goal(examples, read_limit("max_train_steps"), read_limit("max_train_time"))

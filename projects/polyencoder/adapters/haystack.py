@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from polyencoder.adapters.relevance import Relevance, best_documents, make_relevance
+from polyencoder.adapters.relevance import Relevance, make_relevance, select_best_documents
 from polyencoder.errors import InputError
 from polyencoder.packages import require
 from polyencoder.ranker import Ranker
@@ -33,7 +33,7 @@ class PolyencoderRanker:
         served_model: str | None = None,
     ) -> None:
         self.model = model
-        self.top_k = _checked(top_k)
+        self.top_k = _check_top_k(top_k)
         self.api_key = api_key
         self.served_model = served_model
         self._relevance: Relevance | None = None
@@ -47,10 +47,10 @@ class PolyencoderRanker:
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
         """The best documents, best first: copies, with their relevance as score. `top_k` overrides the component's."""
-        top_k = self.top_k if top_k is None else _checked(top_k)
+        top_k = self.top_k if top_k is None else _check_top_k(top_k)
         self.warm_up()
         assert self._relevance is not None
-        ranked = best_documents(self._relevance, query, [one.content or "" for one in documents], top_n=top_k)
+        ranked = select_best_documents(self._relevance, query, [one.content or "" for one in documents], top_n=top_k)
         return {"documents": [replace(documents[place], score=relevance) for place, relevance in ranked]}
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class PolyencoderRanker:
         return default_from_dict(cls, data)
 
 
-def _checked(top_k: int | None) -> int | None:
+def _check_top_k(top_k: int | None) -> int | None:
     if top_k is not None and top_k <= 0:
         raise ValueError(f"top_k must be > 0, but got {top_k}")  # as Haystack's own rankers say it
     return top_k

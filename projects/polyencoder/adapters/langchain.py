@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polyencoder.adapters.relevance import Reranker, best_documents
+from polyencoder.adapters.relevance import Reranker, select_best_documents
 from polyencoder.packages import require
 
 require("langchain_core", extra="langchain")
@@ -29,7 +29,7 @@ class PolyencoderReranker(Reranker, BaseDocumentCompressor):
         """The best documents, best first: copies, with their relevance, 0 to 1."""
         texts = [document.page_content for document in documents]
         best = []
-        for idx, relevance in best_documents(self._relevance, query, texts, top_n=self.top_n):
+        for idx, relevance in select_best_documents(self._relevance, query, texts, top_n=self.top_n):
             score = {} if relevance is None else {"relevance_score": relevance}
             best.append(documents[idx].model_copy(update={"metadata": {**documents[idx].metadata, **score}}))
         return best

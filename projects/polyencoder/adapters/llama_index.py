@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyencoder.adapters.relevance import Reranker, best_documents
+from polyencoder.adapters.relevance import Reranker, select_best_documents
 from polyencoder.errors import InputError
 from polyencoder.packages import require
 
@@ -29,5 +29,5 @@ class PolyencoderRerank(Reranker, BaseNodePostprocessor):
         if query_bundle is None:
             raise InputError("no query to order the nodes for")
         texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
-        ranked = best_documents(self._relevance, query_bundle.query_str, texts, top_n=self.top_n)
+        ranked = select_best_documents(self._relevance, query_bundle.query_str, texts, top_n=self.top_n)
         return [NodeWithScore(node=nodes[place].node, score=relevance) for place, relevance in ranked]

@@ -52,7 +52,7 @@ class MtebRanker:
 
     def index(self, corpus: CorpusDatasetType, **_: Any) -> None:
         """Takes the corpus. MTEB calls it before `search`."""
-        self._texts = {row["id"]: _text(row) for row in corpus}
+        self._texts = {row["id"]: _get_text(row) for row in corpus}
 
     def search(
         self,
@@ -77,6 +77,6 @@ class MtebRanker:
         return search_run(self.ranker, index, dialogues, depth=top_k)
 
 
-def _text(row: dict[str, Any]) -> str:
+def _get_text(row: dict[str, Any]) -> str:
     joined = f"{row.get('title') or ''} {row['text']}".strip()
     return joined or _EMPTY

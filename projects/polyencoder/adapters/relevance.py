@@ -10,9 +10,9 @@ from typing import Any
 import requests
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
-from polyencoder.calibration.probability import ranked
+from polyencoder.calibration.probability import rank_documents
 from polyencoder.checks import is_blank
-from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
+from polyencoder.errors import ConfigError, InputError, PolyencoderError, get_first_line
 from polyencoder.ranker import Ranker
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class InProcess:
 
     def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
         """(place, relevance 0 to 1) of each document, best first; of the first `top_n`, at least 1, or of all."""
-        return ranked(documents, self.ranker.score([query], documents)[0], self.ranker.calibration, top_n=top_n)
+        return rank_documents(documents, self.ranker.score([query], documents)[0], self.ranker.calibration, top_n=top_n)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class OfServer:
         try:
             answer = requests.post(address, json=asked, headers=headers, timeout=self.seconds)
         except (requests.RequestException, ValueError) as error:
-            raise PolyencoderError(f"{address}: no answer ({first_line(error):.200})") from None
+            raise PolyencoderError(f"{address}: no answer ({get_first_line(error):.200})") from None
         if not answer.ok:
             kind = InputError if answer.status_code in (400, 422) else PolyencoderError
             raise kind(f"{address}: {answer.status_code}, {_read_reason(answer):.300}")
@@ -82,7 +82,7 @@ Relevance = InProcess | OfServer
 """Orders documents for a query."""
 
 
-def best_documents(
+def select_best_documents(
     relevance: Relevance, query: str, documents: Sequence[str], *, top_n: int | None
 ) -> list[tuple[int, float | None]]:
     """(place, relevance) of the best documents, best first. Empty ones follow, with None: no model can read them."""

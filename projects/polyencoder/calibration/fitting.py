@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.calibration.probability import Calibration
-from polyencoder.calibration.risk import CONFIDENCE, Answers, fewest_answers, least_risk, prove
+from polyencoder.calibration.risk import CONFIDENCE, Answers, count_fewest_answers, find_smallest_risk, prove
 from polyencoder.errors import InputError
 
 
@@ -44,15 +44,15 @@ class Observations:
     def select(self, rows: Tensor) -> Observations:
         return replace(self, scores=self.scores[rows], right=self.right[rows], among=self.among[rows])
 
-    def without_the_right(self) -> Observations:
+    def remove_right(self) -> Observations:
         """Copies the observations without the right candidates."""
         scores = self.scores.masked_fill(self.right, -torch.inf).sort(1, descending=True).values
         among = self.among - self.right.sum(1).to(self.among)
         return replace(self, scores=scores, right=torch.zeros_like(self.right), among=among.clamp(min=1))
 
-    def where(self, answerable: Tensor) -> Observations:
+    def keep_right_where(self, answerable: Tensor) -> Observations:
         """Copies the observations, those that are not `answerable` (bool [examples]) without the right candidates."""
-        other, rows = self.without_the_right(), answerable.unsqueeze(1)
+        other, rows = self.remove_right(), answerable.unsqueeze(1)
         return replace(
             self,
             scores=torch.where(rows, self.scores, other.scores),
@@ -112,7 +112,7 @@ def check_fit(examples: int, *, unanswerable: float, risks: Sequence[float], con
     if examples < _FEWEST_EXAMPLES:
         raise InputError(f"{examples} examples are too few to calibrate a model; give at least {_FEWEST_EXAMPLES}")
     for risk in risks:
-        needed = 2 * max(_FEWEST_EXAMPLES, fewest_answers(risk, confidence=confidence))
+        needed = 2 * max(_FEWEST_EXAMPLES, count_fewest_answers(risk, confidence=confidence))
         if examples < needed:
             lowest = 1 - (1 - confidence) ** (1 / (examples // 2))
             raise InputError(
@@ -135,7 +135,7 @@ def fit(
 
     Args:
         observations: of at least ten examples that the model was not trained on.
-        fingerprint: of the model, see `polyencoder.encoding.fingerprint.model_fingerprint`.
+        fingerprint: of the model, see `polyencoder.encoding.fingerprint.compute_model_fingerprint`.
         unanswerable: the expected share of contexts without a right candidate.
         risks: shares of wrong answers to promise, each between 0 and 1.
         confidence: the probability that such a promise holds.
@@ -158,24 +158,24 @@ def fit(
     after = torch.empty(2, len(observations), dtype=torch.float64)
     for i in range(_FOLDS):
         held_out, others = (fold == i).nonzero().squeeze(1), (fold != i).nonzero().squeeze(1)
-        fold_calibration = _fitted(observations.select(others), unanswerable=unanswerable, fingerprint=fingerprint)
-        both, _ = _both(observations.select(held_out), unanswerable=unanswerable)
-        after[:, held_out] = _first_probabilities(fold_calibration, both).view(2, -1)
-    asked, weights = _both(observations, unanswerable=unanswerable)
+        fold_calibration = _fit_scaled(observations.select(others), unanswerable=unanswerable, fingerprint=fingerprint)
+        both, _ = _add_unanswerable(observations.select(held_out), unanswerable=unanswerable)
+        after[:, held_out] = _compute_first_probabilities(fold_calibration, both).view(2, -1)
+    asked, weights = _add_unanswerable(observations, unanswerable=unanswerable)
     before, right = asked.scores.softmax(1)[:, 0].nan_to_num(0), asked.right[:, 0]  # nan without any candidate
-    calibration, lowest_risk = promising(
+    calibration, lowest_risk = fit_promising(
         observations, risks, confidence=confidence, unanswerable=unanswerable, fingerprint=fingerprint, seed=seed
     )
     return Fit(
         calibration,
-        reliability(before, right, weights),
-        reliability(after.flatten(), right, weights),
+        measure_reliability(before, right, weights),
+        measure_reliability(after.flatten(), right, weights),
         observations.right[:, 0].double().mean().item(),
         lowest_risk,
     )
 
 
-def promising(
+def fit_promising(
     observations: Observations,
     risks: Sequence[float],
     *,
@@ -186,27 +186,27 @@ def promising(
 ) -> tuple[Calibration, float | None]:
     """The calibration of `fit`, and the smallest risk that could be promised; its reliability is not measured."""
     if not risks:
-        return _fitted(observations, unanswerable=unanswerable, fingerprint=fingerprint), None
+        return _fit_scaled(observations, unanswerable=unanswerable, fingerprint=fingerprint), None
     generator = torch.Generator().manual_seed(seed)
     n = len(observations)
     halves = torch.randperm(n, generator=generator).split((n + 1) // 2)
     answerable = torch.rand(n, generator=generator) >= unanswerable
-    calibration = _fitted(observations.select(halves[0]), unanswerable=unanswerable, fingerprint=fingerprint)
-    asked = observations.where(answerable)
-    probabilities, right = _first_probabilities(calibration, asked).numpy(), asked.right[:, 0].numpy()
+    calibration = _fit_scaled(observations.select(halves[0]), unanswerable=unanswerable, fingerprint=fingerprint)
+    asked = observations.keep_right_where(answerable)
+    probabilities, right = _compute_first_probabilities(calibration, asked).numpy(), asked.right[:, 0].numpy()
     fitted, tested = (Answers(probabilities[half], right[half]) for half in halves)
     promises = [prove(fitted, tested, risk=risk, confidence=confidence) for risk in risks]
     proven = tuple(one for one in promises if one is not None)
-    return replace(calibration, promises=proven), least_risk(fitted, tested, confidence=confidence)
+    return replace(calibration, promises=proven), find_smallest_risk(fitted, tested, confidence=confidence)
 
 
-def _first_probabilities(calibration: Calibration, observations: Observations) -> Tensor:
+def _compute_first_probabilities(calibration: Calibration, observations: Observations) -> Tensor:
     scores = observations.scores[:, : observations.depth]
     probabilities = calibration.probabilities(scores.numpy(), among=observations.among.numpy())
     return torch.from_numpy(probabilities[:, 0])
 
 
-def reliability(probabilities: Tensor, right: Tensor, weights: Tensor) -> Reliability:
+def measure_reliability(probabilities: Tensor, right: Tensor, weights: Tensor) -> Reliability:
     """The reliability of `probabilities` [n], given which are `right` [n], bool, and their weights [n]."""
     order = probabilities.argsort()
     p, y, w = probabilities[order].double(), right[order].double(), (weights / weights.sum())[order].double()
@@ -221,9 +221,9 @@ def reliability(probabilities: Tensor, right: Tensor, weights: Tensor) -> Reliab
     return Reliability(bins, error, float((w * (p - y) ** 2).sum()))
 
 
-def _both(observations: Observations, *, unanswerable: float) -> tuple[Observations, Tensor]:
+def _add_unanswerable(observations: Observations, *, unanswerable: float) -> tuple[Observations, Tensor]:
     """Each example with its right candidates, then each without them, and their weights."""
-    parts = [observations, observations.without_the_right()]
+    parts = [observations, observations.remove_right()]
     scores = torch.cat([part.scores[:, : part.depth] for part in parts]).double()
     right = torch.cat([part.right[:, : part.depth] for part in parts])
     among = torch.cat([part.among for part in parts]).double()
@@ -232,11 +232,11 @@ def _both(observations: Observations, *, unanswerable: float) -> tuple[Observati
     return Observations(scores, right, among), weights / n
 
 
-def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str) -> Calibration:
+def _fit_scaled(observations: Observations, *, unanswerable: float, fingerprint: str) -> Calibration:
     """Fits to scores that are standardised to mean 0 and deviation 1, with a penalty that vanishes with n."""
     from scipy.optimize import minimize  # comes with scikit-learn; takes a while to import
 
-    asked, weights = _both(observations, unanswerable=unanswerable)
+    asked, weights = _add_unanswerable(observations, unanswerable=unanswerable)
     real = asked.scores.isfinite()
     mean, deviation = asked.scores[real].mean(), asked.scores[real].std()
     if not deviation > 0:
@@ -245,17 +245,17 @@ def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str
     offset = asked.among.log().unsqueeze(1)
     right = torch.cat([asked.right, ~asked.right.any(1, keepdim=True)], 1)  # "none" is the last
 
-    def loss(at: Tensor) -> Tensor:
+    def compute_loss(at: Tensor) -> Tensor:
         logits = torch.cat([(at[0] * z).masked_fill(~real, -torch.inf), at[1] + offset], 1)
         picked = logits.log_softmax(1).masked_fill(~right, -torch.inf).logsumexp(1)
         return (at.square().sum() / len(observations) / 2) - (weights * picked).sum()
 
-    def with_gradient(at: np.ndarray) -> tuple[float, np.ndarray]:
+    def compute_gradient(at: np.ndarray) -> tuple[float, np.ndarray]:
         variable = torch.from_numpy(at).requires_grad_()
-        value = loss(variable)
+        value = compute_loss(variable)
         return value.item(), torch.autograd.grad(value, variable)[0].numpy()
 
-    slope, none = minimize(with_gradient, np.zeros(2), jac=True, method="BFGS", options={"gtol": 1e-9}).x.tolist()
+    slope, none = minimize(compute_gradient, np.zeros(2), jac=True, method="BFGS", options={"gtol": 1e-9}).x.tolist()
     if slope <= 0:
         raise InputError(
             "the scores are no better than chance at finding the right candidate: is it this model's data?"

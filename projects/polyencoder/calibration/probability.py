@@ -31,10 +31,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from polyencoder.calibration.risk import Promise
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.storage.files import versioned
+from polyencoder.storage.files import parse_versioned
 from polyencoder.storage.names import CALIBRATION
 from polyencoder.validation import Positive, from_json_values, validated
 
@@ -65,7 +65,7 @@ class Calibration:
     none: float
     """b: the logit of "none of these", per candidate."""
     fingerprint: str
-    """The model's, by `polyencoder.encoding.fingerprint.model_fingerprint`."""
+    """The model's, by `polyencoder.encoding.fingerprint.compute_model_fingerprint`."""
     promises: tuple[Promise, ...] = ()
     """The risks that it promises, in the order in which they were requested."""
     fitted_on: FittedOn | None = None
@@ -80,7 +80,7 @@ class Calibration:
     def promises_for(self, index: str | None) -> tuple[Promise, ...]:
         """The promises for searches of an index, by its address, or for rankings: those of another use do not hold."""
         tested = index if self.fitted_on is None else self.fitted_on.index
-        same = tested is index is None or (tested and index and name_of(tested) == name_of(index))
+        same = tested is index is None or (tested and index and get_index_name(tested) == get_index_name(index))
         return self.promises if same else ()
 
     def promise(self, risk: float, *, index: str | None) -> Promise:
@@ -89,7 +89,7 @@ class Calibration:
         for promise in promises:
             if promise.risk == risk:
                 return promise
-        use = "ranking" if index is None else f"searching {name_of(index)}"
+        use = "ranking" if index is None else f"searching {get_index_name(index)}"
         risks = ", ".join(f"{one.risk:g}" for one in promises)
         other = f"{risks} for {use}: give one of these, or" if risks else f"none for {use}:"
         raise ConfigError(
@@ -132,19 +132,19 @@ class Calibration:
 
     def of_ranking(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> list[float]:
         """The probabilities of all candidates of a ranking, best first. Equal texts are one candidate."""
-        probabilities = self._of_texts(texts, scores, among=among, depth=None)
+        probabilities = self._compute_by_text(texts, scores, among=among, depth=None)
         return [probabilities[text] for text in texts]
 
     def of_search(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> list[float | None]:
         """The probabilities of the `DEPTH` best of these candidates, in their order; None for the others."""
-        probabilities = self._of_texts(texts, scores, among=among, depth=DEPTH)
+        probabilities = self._compute_by_text(texts, scores, among=among, depth=DEPTH)
         return [probabilities.get(text) for text in texts]
 
     def of_none(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> float:
         """The probability that none of a ranking is right: what `of_ranking` leaves."""
-        return max(0.0, 1 - math.fsum(self._of_texts(texts, scores, among=among, depth=None).values()))
+        return max(0.0, 1 - math.fsum(self._compute_by_text(texts, scores, among=among, depth=None).values()))
 
-    def _of_texts(
+    def _compute_by_text(
         self, texts: Sequence[str], scores: Sequence[float], *, among: int, depth: int | None
     ) -> dict[str, float]:
         first: dict[str, float] = {}
@@ -166,7 +166,7 @@ class Calibration:
             write_text(path, json.dumps(values, indent=2) + "\n")
 
 
-def name_of(index: str) -> str:
+def get_index_name(index: str) -> str:
     """The name of an index, at the end of its path or address: a calibration holds no private paths."""
     return re.split(r"[/\\:]", index.rstrip("/\\"))[-1]
 
@@ -196,10 +196,10 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
         return None
     again = "calibrate the model again, with `polyencoder calibrate`"
     remedy = f"remove this file and {again}"
-    calibration = versioned(
+    calibration = parse_versioned(
         path.read_bytes(), partial(from_json_values, Calibration), version=FORMAT_VERSION, origin=path, remedy=remedy
     )
-    if calibration.fingerprint == model_fingerprint(ranker.model, ranker.text):
+    if calibration.fingerprint == compute_model_fingerprint(ranker.model, ranker.text):
         return calibration
     warnings.warn(
         f"{path}: not used, as it was fitted to other weights than the model has now, or with another backend; {again}",
@@ -208,14 +208,14 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
     return None
 
 
-def best_first(scores: np.ndarray[Any, Any]) -> list[int]:
+def sort_best_first(scores: np.ndarray[Any, Any]) -> list[int]:
     """The places of scores [n], best first; equal ones in their order. InputError for a nan."""
     if np.isnan(scores).any():
         raise InputError("the model's scores are nan: its weights are damaged, or overflow")
     return np.argsort(-scores, kind="stable").tolist()
 
 
-def ranked(
+def rank_documents(
     documents: Sequence[str], scores: np.ndarray[Any, Any], calibration: Calibration | None, *, top_n: int | None = None
 ) -> list[tuple[int, float]]:
     """Sorts documents by score, best first: (place, relevance).
@@ -231,7 +231,7 @@ def ranked(
     Raises:
         InputError: a score is nan.
     """
-    places = best_first(scores)
+    places = sort_best_first(scores)
     values = scores[places]
     if calibration is None:
         relevance = np.exp(-np.logaddexp(0, -values.astype(np.float64))).tolist()

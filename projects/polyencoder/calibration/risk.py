@@ -54,12 +54,12 @@ class Promise:
         )
 
 
-def promised(promises: Sequence[Promise], probability: float) -> float | None:
+def find_promised_risk(promises: Sequence[Promise], probability: float) -> float | None:
     """The smallest promised risk of a best candidate with this probability; None if it is below all thresholds."""
     return min((one.risk for one in promises if probability >= one.threshold), default=None)
 
 
-def largest_risk(wrong: int | Array, answers: int | Array, *, confidence: float) -> Any:
+def bound_risk(wrong: int | Array, answers: int | Array, *, confidence: float) -> Any:
     """The upper bound of Clopper and Pearson on the share of wrong answers, from the wrong ones among some answers."""
     from scipy.stats import beta  # takes a while to import
 
@@ -75,14 +75,14 @@ def compute_p_value(wrong: int, answers: int, *, risk: float) -> float:
     return float(binomtest(wrong, answers, risk, alternative="greater").pvalue)
 
 
-def fewest_answers(risk: float, *, confidence: float) -> int:
+def count_fewest_answers(risk: float, *, confidence: float) -> int:
     """The number of answers, all of them right, that prove a risk."""
     return math.ceil(math.log(1 - confidence) / math.log(1 - risk))
 
 
-def least_risk(fitted: Answers, tested: Answers, *, confidence: float = CONFIDENCE) -> float:
+def find_smallest_risk(fitted: Answers, tested: Answers, *, confidence: float = CONFIDENCE) -> float:
     """The smallest risk that the tested answers prove: the bound at the first threshold that is tested."""
-    return _bound(tested, _in_order(fitted, confidence=confidence)[0], confidence=confidence)
+    return _bound_risk(tested, _sort_thresholds(fitted, confidence=confidence)[0], confidence=confidence)
 
 
 def prove(fitted: Answers, tested: Answers, *, risk: float, confidence: float = CONFIDENCE) -> Promise | None:
@@ -95,8 +95,8 @@ def prove(fitted: Answers, tested: Answers, *, risk: float, confidence: float = 
         confidence: the probability that the promise holds, between 0 and 1.
     """
     best = None
-    for threshold in _in_order(fitted, confidence=confidence):
-        if _bound(tested, threshold, confidence=confidence) > risk:
+    for threshold in _sort_thresholds(fitted, confidence=confidence):
+        if _bound_risk(tested, threshold, confidence=confidence) > risk:
             break
         count = int((tested.probabilities >= threshold).sum())
         best = Promise(
@@ -109,15 +109,15 @@ def prove(fitted: Answers, tested: Answers, *, risk: float, confidence: float = 
     return best
 
 
-def _in_order(fitted: Answers, *, confidence: float) -> Array:
+def _sort_thresholds(fitted: Answers, *, confidence: float) -> Array:
     """The thresholds to test: from the one that promises most by the fitted answers, downwards."""
     thresholds = np.unique(np.quantile(fitted.probabilities, np.linspace(0, 1, _STEPS)))[::-1]
     above = fitted.probabilities >= thresholds[:, None]
-    bounds = largest_risk((above & ~fitted.right).sum(1), above.sum(1), confidence=confidence)
+    bounds = bound_risk((above & ~fitted.right).sum(1), above.sum(1), confidence=confidence)
     return thresholds[int(bounds.argmin()) :]
 
 
-def _bound(tested: Answers, threshold: float, *, confidence: float) -> float:
+def _bound_risk(tested: Answers, threshold: float, *, confidence: float) -> float:
     answered = tested.probabilities >= threshold
     wrong = int((answered & ~tested.right).sum())
-    return float(largest_risk(wrong, int(answered.sum()), confidence=confidence))
+    return float(bound_risk(wrong, int(answered.sum()), confidence=confidence))

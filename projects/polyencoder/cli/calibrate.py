@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from polyencoder.calibration import Calibration, calibration_file
-from polyencoder.calibration.risk import CONFIDENCE, compute_p_value, largest_risk
-from polyencoder.cli.shared.loading import check_index, check_reads_candidates, left_out, load, load_reranker
+from polyencoder.calibration.risk import CONFIDENCE, bound_risk, compute_p_value
+from polyencoder.cli.shared.loading import check_index, check_reads_candidates, describe_left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
 from polyencoder.data.pairs import read_examples
 from polyencoder.data.readers import BadExamples
-from polyencoder.data.readers.lines import lines
+from polyencoder.data.readers.lines import iter_lines
 from polyencoder.data.readers.sources import open_bytes
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.hub.resolve import exists
@@ -76,11 +76,11 @@ def calibrate(settings: CalibrateSettings) -> None:
     of one backend: int8 graphs have others than the model.
     """
     from polyencoder.calibration.fitting import check_fit
-    from polyencoder.export.metadata import without_folder
+    from polyencoder.export.metadata import cut_folder
 
     data, index = settings.data, settings.index
     if settings.feedback is not None:
-        _test_promises(settings.feedback, load(settings.model).calibration, model=settings.model.model)
+        _compare_promises(settings.feedback, load(settings.model).calibration, model=settings.model.model)
         return
     if data is None:
         raise UsageError("calibrate requires --data, examples to fit, or --feedback, ratings that test the promises")
@@ -111,7 +111,7 @@ def calibrate(settings: CalibrateSettings) -> None:
         risk=settings.risk,
         **asked,
         seed=settings.seed,
-        data=without_folder(data),  # the file goes where the model goes
+        data=cut_folder(data),  # the file goes where the model goes
         rerank=reranker,
         rerank_k=settings.rerank_k,
         keep_turns=settings.keep_turns,
@@ -122,9 +122,9 @@ def calibrate(settings: CalibrateSettings) -> None:
     say(_format_report(fitted, settings, examples=len(examples)))
     if drawn:
         say(f"{drawn:,} of the examples had no candidates: other responses of {settings.negatives or data} were drawn")
-    if skipped := bad.summary():
+    if skipped := bad.summarize():
         say(f"polyencoder: {skipped}", err=True)
-    if note := left_out(fitted.left_out):
+    if note := describe_left_out(fitted.left_out):
         say(note)
     say(f"{calibration_file(calibrated)}: written, for {_describe_use(new)}")
     _show_on_card(Path(calibrated), fitted, new)
@@ -133,7 +133,7 @@ def calibrate(settings: CalibrateSettings) -> None:
             say(f"the one for {_describe_use(beside)} is kept beside it")
 
 
-def _test_promises(path: str, calibration: Calibration | None, *, model: str) -> None:
+def _compare_promises(path: str, calibration: Calibration | None, *, model: str) -> None:
     """Compares the share of rejected replies with the promised risks. Raises InputError without either."""
     promises = [] if calibration is None else [*calibration.promises, *(calibration.index or calibration).promises]
     risks = dict.fromkeys(promise.risk for promise in promises)  # of rankings and of searches
@@ -142,7 +142,7 @@ def _test_promises(path: str, calibration: Calibration | None, *, model: str) ->
     good, wrong = _count_lines(path), _count_lines(f"{path}.rejected.jsonl") if exists(f"{path}.rejected.jsonl") else 0
     if not (rated := good + wrong):
         raise InputError(f"{path}: has no ratings")
-    share = float(largest_risk(wrong, rated, confidence=CONFIDENCE))
+    share = float(bound_risk(wrong, rated, confidence=CONFIDENCE))
     say(
         f"{rated:,} rated replies, {wrong:,} of them rejected: {wrong / rated:.1%}, at most {share:.1%} of all "
         f"({CONFIDENCE:.0%} confidence)"
@@ -161,13 +161,13 @@ def _test_promises(path: str, calibration: Calibration | None, *, model: str) ->
 
 def _count_lines(path: str) -> int:
     with open_bytes(path) as file:
-        return sum(1 for _, line in lines(file) if line.strip())
+        return sum(1 for _, line in iter_lines(file) if line.strip())
 
 
 def _show_on_card(folder: Path, fitted: Fit, calibration: Calibration) -> None:
     """Writes the calibration into the card of a model folder, with a picture of its reliability."""
     from polyencoder.checkpoint import holds_encoder
-    from polyencoder.export.card import with_calibration
+    from polyencoder.export.card import set_calibration
     from polyencoder.export.folder import README
     from polyencoder.pictures import RELIABILITY, draw_reliability
 
@@ -185,7 +185,7 @@ def _show_on_card(folder: Path, fitted: Fit, calibration: Calibration) -> None:
     )
     facts = " ".join([facts, *map(str, calibration.promises)])
     pictured = (folder / RELIABILITY).is_file()
-    write_text(card, with_calibration(card.read_text(encoding="utf-8"), facts, pictured=pictured))
+    write_text(card, set_calibration(card.read_text(encoding="utf-8"), facts, pictured=pictured))
 
 
 def _describe_use(calibration: Calibration) -> str:

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from polyencoder.calibration import AnswerOptions
 from polyencoder.cli.rank import read_candidates
 from polyencoder.cli.shared.loading import check_index, load
-from polyencoder.cli.shared.output import one_line, say
+from polyencoder.cli.shared.output import join_white_space, say
 from polyencoder.errors import UsageError
 from polyencoder.index.candidates import CandidateColumns
 from polyencoder.serving.config import NO_ANSWER
@@ -66,7 +66,7 @@ def chat(*, settings: ChatSettings) -> None:
         for line in _read_lines():
             turns.append(line)
             hits = searcher([turns])[0]
-            say(one_line(hits[0].text) if hits else settings.no_answer)
+            say(join_white_space(hits[0].text) if hits else settings.no_answer)
             turns += [hit.text for hit in hits[:1]]
 
 

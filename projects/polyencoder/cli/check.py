@@ -9,7 +9,7 @@ from pathlib import Path
 from polyencoder.cli.shared.output import say
 from polyencoder.encoding.graph_files import DESCRIPTION, check_graphs
 from polyencoder.errors import CheckpointError
-from polyencoder.progress import progress_bar
+from polyencoder.progress import create_progress
 from polyencoder.storage.names import CONFIG, MODULE_CONFIG, WEIGHTS
 
 
@@ -49,21 +49,21 @@ def _check_folder(folder: Path, *, progress: bool | None) -> None:
         return
     if weights or not graphs:
         size = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
-        with progress_bar(step="checking", unit="B", show=progress, total=size) as done:
+        with create_progress(step="checking", unit="B", show=progress, total=size) as done:
             check_folder(folder, progress=done.update)
         say(f"{folder}: a model, undamaged")
     if graphs:
         size = sum(path.stat().st_size for path in folder.glob("*.onnx"))
-        with progress_bar(step="checking", unit="B", show=progress, total=size) as done:
+        with create_progress(step="checking", unit="B", show=progress, total=size) as done:
             names = check_graphs(folder, progress=done.update)
         say(f"{folder}: {', '.join(names)}: undamaged")
 
 
 def _check_model(file: str, *, named: Sequence[str], progress: bool | None) -> None:
     from polyencoder.checkpoint import check_archive, read_states
-    from polyencoder.importing.options import check_options, model_option_files
+    from polyencoder.importing.options import check_options, find_model_option_files
 
-    options = model_option_files(file)
+    options = find_model_option_files(file)
     if not options and not os.path.exists(file):
         raise CheckpointError(f"{file:.200}: no such model, index or .opt file")
     for path in options:
@@ -72,6 +72,6 @@ def _check_model(file: str, *, named: Sequence[str], progress: bool | None) -> N
     weights = [name for name in (file, f"{file}.checkpoint") if os.path.exists(name)]
     for name in weights:
         read_states(name)
-        with progress_bar(step="checking", unit="B", show=progress, total=os.path.getsize(name)) as done:
+        with create_progress(step="checking", unit="B", show=progress, total=os.path.getsize(name)) as done:
             verified = check_archive(name, progress=done.update)
         say(f"{name}: weights, readable without running code" + (", undamaged" if verified else ""))

@@ -20,7 +20,7 @@ from polyencoder.data.readers import expand
 from polyencoder.encoding.protocol import Dialogue
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index import Candidate, Fingerprints, candidates_from
-from polyencoder.index.entries import checked
+from polyencoder.index.entries import check_candidate
 from polyencoder.packages import require
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerOrBackbone
@@ -115,6 +115,6 @@ def _write_parquet(out: Path, candidates: Iterator[Candidate], ranker: Ranker, *
 
 def _check(candidate: Candidate) -> tuple[str, str, str | None]:
     try:
-        return checked(candidate)
+        return check_candidate(candidate)
     except ValueError as error:
         raise InputError(f"{candidate.where}: not a candidate that an index can hold: {error}") from None

@@ -13,16 +13,16 @@ from polyencoder.cli.shared.loading import check_index, check_reads_candidates, 
 from polyencoder.cli.shared.output import say
 from polyencoder.data.contexts import read_queries
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.data.pairs import check_samples, examples_to_rank, read_all_pairs, read_responses
+from polyencoder.data.pairs import add_sampled_candidates, check_samples, read_all_pairs, read_responses
 from polyencoder.data.readers import BadExamples
 from polyencoder.data.trec import (
     Qrels,
     Run,
-    judgements,
+    drop_identical_ids,
+    iter_judgements,
+    iter_results,
     read_qrels,
     read_run,
-    results,
-    without_identical_ids,
     write_run,
 )
 from polyencoder.encoding.protocol import TextRanker
@@ -51,9 +51,9 @@ def evaluate(settings: EvaluateSettings) -> None:
 
 def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     from polyencoder.evaluation import evaluate as evaluated
-    from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
-    from polyencoder.evaluation.names import format_line, main_measures, parse_hits_at
-    from polyencoder.evaluation.significance import FEW, standard_error
+    from polyencoder.evaluation.contexts import reads_earlier_turns, use_contexts
+    from polyencoder.evaluation.names import format_line, parse_hits_at, select_main_measures
+    from polyencoder.evaluation.significance import FEW, compute_standard_error
     from polyencoder.evaluation.tfidf import evaluate_tfidf
 
     negatives, baseline = settings.negatives, settings.baseline
@@ -65,7 +65,7 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
         raise InputError(f"{data}: has no example to evaluate on")
     responses = partial(read_responses, pairs, negatives, columns=columns, bad=bad)
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=pool)
-    rows = list(zip(pairs, examples_to_rank(pairs, sampler), strict=True))
+    rows = list(zip(pairs, add_sampled_candidates(pairs, sampler), strict=True))
     check_samples(pairs, sorted(settings.explicit & {"num_negatives", "seed", *([] if baseline else ["negatives"])}))
     loaded = load(settings.model)
     check_reads_candidates(
@@ -73,7 +73,7 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     )
     ranker: TextRanker = loaded
     if settings.extra_contexts is not None or settings.context_vector is not None:
-        ranker = with_contexts(ranker, extra_contexts=settings.extra_contexts, vector=settings.context_vector)
+        ranker = use_contexts(ranker, extra_contexts=settings.extra_contexts, vector=settings.context_vector)
     if settings.context_vector == "extra":
         rows = [row for row in rows if reads_earlier_turns(ranker, row[1].turns)]
         if not rows:
@@ -82,21 +82,21 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     drawn, left_out = sum(pair.candidates is None for pair, _ in rows), len(pairs) - len(rows)
     report = evaluated(ranker, examples, hits_at=ks, progress=None).report()
     tfidf = evaluate_tfidf(responses(), examples, hits_at=ks) if baseline else {}
-    if skipped := bad.summary():
+    if skipped := bad.summarize():
         say(f"polyencoder: {skipped}", err=True)
     if settings.as_json:
         of_it = {"examples": len(examples), "drawn": drawn, **report}
         more = {"without_earlier_turns": left_out, "tfidf": tfidf}
         say(json.dumps(of_it | {name: value for name, value in more.items() if value}))
         return
-    measures = main_measures(report)
+    measures = select_main_measures(report)
     few = ""
     if len(examples) < FEW:
         first = next(iter(measures))
-        few = f" (standard error of {first} {standard_error(measures[first], len(examples)):.2g})"
+        few = f" (standard error of {first} {compute_standard_error(measures[first], len(examples)):.2g})"
     say(f"{len(examples):,} examples: {format_line(measures, form='.4g')}{few}")
     if tfidf:
-        say(f"TF-IDF, of the last turn: {format_line(main_measures(tfidf), form='.4g')}")
+        say(f"TF-IDF, of the last turn: {format_line(select_main_measures(tfidf), form='.4g')}")
     if left_out:
         say(f"{left_out:,} others have no turn before the last one, which is all that extra reads: left out")
     if drawn:
@@ -107,7 +107,7 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
 
 
 def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
-    from polyencoder.evaluation.retrieval import cannot_compute, check_measures, evaluate_retrieval
+    from polyencoder.evaluation.retrieval import build_measure_error, check_measures, evaluate_retrieval
     from polyencoder.index.open import open_index
 
     check_measures(of.measures)
@@ -127,7 +127,7 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
         raise UsageError("give --index, or --rerank-run with --corpus or --index")
     queries, qrels = read_queries(queries_file), read_qrels(qrels_file)
     if not qrels.keys() <= queries.keys():
-        for where, query, *_ in judgements(qrels_file):
+        for where, query, *_ in iter_judgements(qrels_file):
             if query not in queries:
                 raise InputError(f"{where}: the query {query!r} is not in {queries_file}")
     rerank, compare = (None if file is None else read_run(file) for file in (of.rerank_run, of.compare))
@@ -159,16 +159,20 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
         if not settings.as_json:
             say(f"{of.run_out}: {sum(map(len, report.run.values())):,} results")
     if report.failed:
-        raise cannot_compute(report.failed)
+        raise build_measure_error(report.failed)
 
 
 def _read_texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corpus: str) -> dict[str, str]:
     """The texts of the documents to rerank, of judged ones, and of the other run's best, by their ids."""
-    from polyencoder.evaluation.retrieval import documents_to_rerank
+    from polyencoder.evaluation.retrieval import select_documents_to_rerank
     from polyencoder.index.open import open_index
 
-    needed = documents_to_rerank(without_identical_ids(run) if of.ignore_identical_ids else run, qrels, depth=of.depth)
-    wanted = {id_ for own in qrels.values() for id_ in own} | needed | documents_to_rerank(compare, qrels, depth=1)
+    needed = select_documents_to_rerank(
+        drop_identical_ids(run) if of.ignore_identical_ids else run, qrels, depth=of.depth
+    )
+    wanted = (
+        {id_ for own in qrels.values() for id_ in own} | needed | select_documents_to_rerank(compare, qrels, depth=1)
+    )
     bad = BadExamples(skip=True)  # only the texts that are needed must be usable
     if of.index is not None:
         with open_index(of.index) as index:  # whichever model made it
@@ -177,11 +181,11 @@ def _read_texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corp
         documents = ((candidate.id, candidate.text) for candidate in candidates_from(corpus, bad=bad))
         texts = {id_: text for id_, text in documents if id_ in wanted}
     if not needed <= texts.keys():
-        for where, query, document, _ in results(of.rerank_run or ""):
+        for where, query, document, _ in iter_results(of.rerank_run or ""):
             if query in qrels and document in needed and document not in texts:
-                more = f"; {bad.summary()}" if bad.count else ""
+                more = f"; {bad.summarize()}" if bad.count else ""
                 raise InputError(f"{where}: the document {document!r} is not in {of.index or corpus}{more}")
-    if summary := bad.summary():
+    if summary := bad.summarize():
         say(f"polyencoder: {summary}", err=True)
     return texts
 

@@ -61,8 +61,8 @@ def export(
     from polyencoder.checkpoint import holds_encoder
     from polyencoder.export.card import copy_pictures
     from polyencoder.export.folder import BESIDE, README, export_folder
-    from polyencoder.export.training_run import read_run, trained_dims
-    from polyencoder.modeling.layout import layout_files
+    from polyencoder.export.training_run import find_trained_dims, read_run
+    from polyencoder.modeling.layout import list_layout_files
     from polyencoder.ranker import Ranker
     from polyencoder.storage.names import RECORD
 
@@ -79,7 +79,7 @@ def export(
     untrained = False
     if settings.vector_dim is not None:
         shorter = ranker.shortened(settings.vector_dim)
-        trained = trained_dims(run, earlier_card)
+        trained = find_trained_dims(run, earlier_card)
         untrained = settings.vector_dim < ranker.model.dim and settings.vector_dim not in trained
         ranker = shorter
     change = export_folder(
@@ -94,7 +94,7 @@ def export(
     )
     if earlier_card and whole:
         copy_pictures(card.parent, folder)
-    for path in (folder / name for name in sorted((*layout_files(folder), *BESIDE))):
+    for path in (folder / name for name in sorted((*list_layout_files(folder), *BESIDE))):
         if path.is_file():
             say(f"{path}  {path.stat().st_size / 1e6:,.1f} MB")
     if untrained:
@@ -111,7 +111,7 @@ def export(
 
 
 def _name_recall(examples: list[Example]) -> str:
-    from polyencoder.evaluation.names import recall_name
+    from polyencoder.evaluation.names import format_recall_name
 
     counts = {len(example.choices) for example in examples}
-    return recall_name(1, counts.pop()) if len(counts) == 1 else "R@1"
+    return format_recall_name(1, counts.pop()) if len(counts) == 1 else "R@1"

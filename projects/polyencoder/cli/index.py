@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from polyencoder.checks import without_password
+from polyencoder.checks import hide_password
 from polyencoder.cli.shared.filters import read_filter
 from polyencoder.cli.shared.loading import load, load_named
 from polyencoder.cli.shared.output import ProgressBars, say
 from polyencoder.data.contexts import read_questions
-from polyencoder.data.readers import BadExamples, expand, lines, open_bytes
+from polyencoder.data.readers import BadExamples, expand, iter_lines, open_bytes
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.index import Candidate, Fingerprints, candidates_from
 from polyencoder.index.build_options import IndexOptions
@@ -147,9 +147,9 @@ def _load_maker(settings: IndexSettings, files: list[str]) -> Ranker | Fingerpri
 @index.command(name="--info")
 def info(index: str, /) -> None:
     """Describe an index and exit."""
-    from polyencoder.index.open import described
+    from polyencoder.index.open import describe_index
 
-    say("\n".join(described(index)))
+    say("\n".join(describe_index(index)))
 
 
 @settings()
@@ -211,7 +211,7 @@ def update(*, settings: UpdateSettings) -> None:
     with open_index(where, load(settings.model)) as opened:
         if of_folders and not isinstance(opened, FolderIndex):
             raise ConfigError(
-                f"{without_password(where)}: --compact, --words, --faiss, --recall and --trust-faiss are for folders"
+                f"{hide_password(where)}: --compact, --words, --faiss, --recall and --trust-faiss are for folders"
             )
         if isinstance(opened, FolderIndex) and kind:  # before anything is encoded
             check_parameters(kind, parameters, dim=opened.meta.dim)
@@ -245,7 +245,7 @@ def update(*, settings: UpdateSettings) -> None:
         if settings.trust_faiss:
             changes.append("FAISS index trusted")
         if changes:
-            say(f"{without_password(where)}: {', '.join(changes)}")
+            say(f"{hide_password(where)}: {', '.join(changes)}")
         _report(where, opened, bad=bad, built=kind is not None)
 
 
@@ -255,13 +255,13 @@ def _count_changes(
     """Makes a change; returns the numbers of candidates that it changed, and that were equal before."""
     num_read = 0
 
-    def counted() -> Iterator[Candidate]:
+    def count_candidates() -> Iterator[Candidate]:
         nonlocal num_read
         for candidate in candidates:
             num_read += 1
             yield candidate
 
-    counts = {changed: change(counted())}
+    counts = {changed: change(count_candidates())}
     return counts | ({unchanged: num_read - counts[changed]} if num_read > counts[changed] else {})
 
 
@@ -270,7 +270,7 @@ def _remove(index: Index, ids: Iterable[str], paths: list[str]) -> int:
     places: dict[str, str] = {}
     for path in paths:
         with open_bytes(path) as file:
-            places |= {line.strip(): f"{file.path}, line {n}" for n, line in lines(file) if line.strip()}
+            places |= {line.strip(): f"{file.path}, line {n}" for n, line in iter_lines(file) if line.strip()}
     try:
         return index.remove([*ids, *places])
     except InputError:
@@ -285,9 +285,9 @@ def _report(where: str, index: Index, *, bad: BadExamples, built: bool) -> None:
     """Prints the contents of the index; `built` says that its FAISS index is new."""
     from polyencoder.index import FolderIndex
 
-    if summary := bad.summary():
+    if summary := bad.summarize():
         say(f"polyencoder: {summary}", err=True)
-    say(f"{without_password(where)}: {len(index):,} candidates")
+    say(f"{hide_password(where)}: {len(index):,} candidates")
     if isinstance(index, FolderIndex) and (faiss := index.meta.faiss) is not None:
         if built:
             say(f"{where}: {faiss}")

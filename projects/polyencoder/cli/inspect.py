@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from polyencoder.checks import check_place
 from polyencoder.cli.shared.loading import load
-from polyencoder.cli.shared.output import one_line, say, without_none
+from polyencoder.cli.shared.output import drop_none, join_white_space, say
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index import candidates_from
@@ -52,7 +52,7 @@ class InspectSettings(Settings):
 
 def inspect(*, settings: InspectSettings) -> None:
     """Show what a model attends to: scores, weights of context vectors, and the tokens behind these."""
-    from polyencoder.inspection import inspect_ranking, inspection_page
+    from polyencoder.inspection import inspect_ranking, render_page
 
     files = [] if settings.candidates is None else expand(settings.candidates)
     if settings.html is not None:
@@ -68,7 +68,7 @@ def inspect(*, settings: InspectSettings) -> None:
     inspection = inspect_ranking(load(settings.model), settings.context, candidates, top_k=settings.top_k)
     if settings.html is not None:
         with reporting_write_errors(settings.html):
-            write_text(settings.html, inspection_page(inspection), overwrite=settings.overwrite)
+            write_text(settings.html, render_page(inspection), overwrite=settings.overwrite)
     say(_format_json(inspection) if settings.as_json else "\n".join(_format_lines(inspection)))
     if settings.html is not None:
         say(f"{settings.html}: a page with all weights", err=True)
@@ -79,7 +79,7 @@ def _format_json(inspection: Inspection) -> str:
     for row, candidate in enumerate(inspection.ranked):
         more = {name: scores[row] for name, scores in inspection.objectives.items()} or None
         weights = inspection.weights[row] if inspection.weights else None
-        candidates.append(without_none({**candidate._asdict(), "objectives": more, "weights": weights}))
+        candidates.append(drop_none({**candidate._asdict(), "objectives": more, "weights": weights}))
     record = {
         "model": inspection.title,
         "context": inspection.context,
@@ -88,15 +88,15 @@ def _format_json(inspection: Inspection) -> str:
         "tokens": inspection.tokens or None,
         "token_weights": inspection.token_weights or None,
     }
-    return json.dumps(without_none(record), ensure_ascii=False)
+    return json.dumps(drop_none(record), ensure_ascii=False)
 
 
 def _format_lines(inspection: Inspection) -> Iterator[str]:
-    yield f"> {one_line(' / '.join(inspection.context))}"
+    yield f"> {join_white_space(' / '.join(inspection.context))}"
     named: dict[int, None] = {}
     for row, candidate in enumerate(inspection.ranked):
         likely = "" if candidate.probability is None else f"  {candidate.probability:4.0%}"
-        yield f"{row + 1:>4}  {candidate.score:9.4f}{likely}  {one_line(candidate.text)}"
+        yield f"{row + 1:>4}  {candidate.score:9.4f}{likely}  {join_white_space(candidate.text)}"
         if inspection.objectives:
             yield f"      {', '.join(f'{name} {scores[row]:.4f}' for name, scores in inspection.objectives.items())}"
         if inspection.weights:

@@ -20,9 +20,9 @@ from cyclopts.exceptions import MissingArgumentError, RepeatArgumentError, Unkno
 
 from polyencoder.cli import removed
 from polyencoder.cli.shared.output import say
-from polyencoder.errors import PolyencoderError, UsageError, did_you_mean, first_line
+from polyencoder.errors import PolyencoderError, UsageError, get_first_line, suggest_similar
 from polyencoder.guesses import PARAMETERS
-from polyencoder.packages import is_installed, missing, versions_line
+from polyencoder.packages import build_missing_error, format_versions, is_installed
 
 COMMANDS = {
     "rank": "rank:rank",
@@ -130,7 +130,7 @@ for _order, (_name, _place) in enumerate(COMMANDS.items()):
 @app.command(name="--version")
 def version() -> None:
     """Print the versions of this package and those below it, and exit."""
-    say(versions_line())
+    say(format_versions())
 
 
 def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
@@ -176,11 +176,11 @@ def main() -> None:
     except ModuleNotFoundError as error:  # of what polyencoder-runtime lacks
         if error.name is None or error.name.partition(".")[0] == "polyencoder":
             raise
-        _end(str(missing(error.name)))
+        _end(str(build_missing_error(error.name)))
     except OSError as error:  # a system error that no code expected
-        _end(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else first_line(error))
+        _end(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else get_first_line(error))
     except MemoryError as error:
-        _end(f"there is not enough memory ({first_line(error)})")
+        _end(f"there is not enough memory ({get_first_line(error)})")
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 
@@ -235,7 +235,7 @@ def _translate(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderErr
     """Converts an error of cyclopts to one of ours, in one line."""
     import pydantic
 
-    from polyencoder.validation import config_error
+    from polyencoder.validation import convert_error
 
     chain, unread = error.command_chain or (), error.unused_tokens or []
     if isinstance(error, UnknownCommandError) and error.app:
@@ -249,7 +249,7 @@ def _translate(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderErr
         if unknown:
             return _explain_flags(unknown, arguments[0])
     if isinstance(error, ValidationError) and error.argument and isinstance(error.__cause__, pydantic.ValidationError):
-        return config_error(error.__cause__, of=error.argument.hint)
+        return convert_error(error.__cause__, of=error.argument.hint)
     if isinstance(error, RepeatArgumentError):
         name = error.token.keyword
         files = "" if name in ("--index", "-i", "--compare", "--teacher") else ", with commas between files"
@@ -297,7 +297,7 @@ def _explain_command(name: str, commands: Sequence[str], *, of: str = "") -> Usa
         return UsageError(f"the command {name} was removed: {removed.COMMANDS[name]}")
     if not of and name in removed.GUESSED_COMMANDS:
         return UsageError(f"no command {name!r}; {removed.GUESSED_COMMANDS[name]}")
-    return UsageError(f"no command {name!r}{of}{did_you_mean(name, commands)}")
+    return UsageError(f"no command {name!r}{of}{suggest_similar(name, commands)}")
 
 
 def _explain_flags(flags: Sequence[str], command: str) -> UsageError:
@@ -310,7 +310,7 @@ def _explain_flags(flags: Sequence[str], command: str) -> UsageError:
     named = [  # a known one is of another command below this one
         flag
         if name in names_of_flags
-        else flag + (_guess_flag(name, names_of_flags) or did_you_mean(name, names_of_flags, **form))
+        else flag + (_guess_flag(name, names_of_flags) or suggest_similar(name, names_of_flags, **form))
         for flag, name in names.items()
     ]
     return UsageError(f"unknown option{'s' if len(named) > 1 else ''}: {', '.join(named)}")

@@ -15,20 +15,20 @@ from polyencoder.cli.shared.loading import check_index, check_reads_candidates, 
 from polyencoder.cli.shared.output import ProgressBars, check_json_lines, say
 from polyencoder.data.example import Example
 from polyencoder.data.layouts import LAYOUT_COLUMNS, PARTS, has_labels
-from polyencoder.data.loader import in_batches
-from polyencoder.data.pairs import pairs_and_records
+from polyencoder.data.loader import iter_batches
+from polyencoder.data.pairs import read_pairs_and_records
 from polyencoder.data.readers import BadExamples, OnBad, expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.hub.resolve import exists
-from polyencoder.index.entries import plain
+from polyencoder.index.entries import convert_value
 from polyencoder.index.folder.files import DATABASE
-from polyencoder.progress import progress_bar
+from polyencoder.progress import create_progress
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerSettings
 from polyencoder.settings.fields import Files, OneIndex
 from polyencoder.settings.metadata import Without
 from polyencoder.settings.training import HardNegatives, Similarity, parse_ranks
-from polyencoder.storage.digests import fingerprint
+from polyencoder.storage.digests import compute_fingerprint
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
 from polyencoder.validation import Count
 
@@ -98,9 +98,9 @@ def mine(settings: MineSettings) -> None:
         reporting_write_errors(out),
         atomic_write(out, overwrite=settings.overwrite) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
-        progress_bar(step="mining", unit="pairs", show=settings.progress) as shown,
+        create_progress(step="mining", unit="pairs", show=settings.progress) as shown,
     ):
-        for batch in in_batches(_read_pairs(files, settings, bad), settings.batch_size):
+        for batch in iter_batches(_read_pairs(files, settings, bad), settings.batch_size):
             contexts, labels = [pair.turns for pair, _ in batch], [pair.label for pair, _ in batch]
             mined = find(contexts, labels, [right[_make_key(pair)] for pair, _ in batch])
             for (pair, record), texts in zip(batch, mined, strict=True):
@@ -114,7 +114,7 @@ def mine(settings: MineSettings) -> None:
                 f"{settings.ranks}, or a margin leaves all of them out",
                 argument="ranks",
             )
-    if skipped := bad.summary():
+    if skipped := bad.summarize():
         say(f"polyencoder: {skipped}", err=True)
     say(f"{out}: {counts['pairs']:,} pairs, {counts['negatives'] / counts['pairs']:.2f} hard negatives each")
 
@@ -130,7 +130,7 @@ def _open_miner(ranker: Ranker, responses: list[str], chosen: HardNegatives, set
     from polyencoder.training.hard_negatives import Miner
 
     if settings.words:
-        by_words = Miner.by_words(ranker, responses, chosen)
+        by_words = Miner.from_texts(ranker, responses, chosen)
         yield lambda contexts, labels, right: by_words(contexts, labels, right=right)
         return
     if settings.index is None:
@@ -139,7 +139,7 @@ def _open_miner(ranker: Ranker, responses: list[str], chosen: HardNegatives, set
         open_index(settings.index, ranker) if settings.index else ranker.index(responses, progress=settings.progress)
     )
     with index:
-        by_vectors = Miner.by_vectors(ranker, index, chosen)
+        by_vectors = Miner.from_index(ranker, index, chosen)
         yield lambda contexts, labels, right: by_vectors(ranker.encode_contexts(contexts), labels, right=right)
 
 
@@ -186,7 +186,7 @@ def _read_pairs(files: list[str], settings: MineSettings, bad: OnBad) -> Iterato
     """The pairs with their records for JSON. InputError for labels that seem to be of the written column."""
     columns, name = settings.columns.columns, settings.candidates
     for file in files:
-        for pair, record in pairs_and_records(file, columns=columns, add_response=True, bad=bad):
+        for pair, record in read_pairs_and_records(file, columns=columns, add_response=True, bad=bad):
             theirs = record.get(name)
             has_candidates = name == columns.candidates or pair.candidates is not None
             if theirs and not has_candidates and has_labels(record, columns, theirs, where=pair.where):
@@ -204,8 +204,8 @@ def _read_pairs(files: list[str], settings: MineSettings, bad: OnBad) -> Iterato
 
 
 def _format_json(record: dict[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False, default=plain)
+    return json.dumps(record, ensure_ascii=False, default=convert_value)
 
 
 def _make_key(pair: Example) -> str:
-    return fingerprint([pair.text])
+    return compute_fingerprint([pair.text])

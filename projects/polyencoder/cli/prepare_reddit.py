@@ -10,12 +10,12 @@ from typing import IO, Annotated
 
 from cyclopts import Parameter
 
-from polyencoder.checks import checked_count
+from polyencoder.checks import check_count
 from polyencoder.cli.shared.output import ProgressBars, check_json_lines, say
 from polyencoder.data.readers import BadExamples, expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.reddit import REASONS, Filters, ThreadIndex
-from polyencoder.progress import progress_bar
+from polyencoder.progress import create_progress
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
 
 _FILTERS = Filters()
@@ -43,14 +43,14 @@ def prepare_reddit(
         skip_bad_examples: Skip and count lines that cannot be used.
         overwrite: Replace --out.
     """
-    checked_count("history", history)
+    check_count("history", history)
     files, bad = expand(dump), BadExamples(skip=skip_bad_examples)
     check_writable(out, argument="out", overwrite=overwrite, read=files)
     check_json_lines(out.with_suffix("") if out.suffix == ".gz" else out)
     if "-" in files:
         raise ConfigError("a dump cannot be standard input: give files")
     with reporting_write_errors(out), ThreadIndex(out.with_name(f".{out.name}.index.sqlite"), filters) as index:
-        with progress_bar(step="reading", unit="comments", show=progress) as reading:
+        with create_progress(step="reading", unit="comments", show=progress) as reading:
             for count in index.read(files, bad=bad):
                 reading.update(count - reading.n)
         written = 0
@@ -58,8 +58,8 @@ def prepare_reddit(
             atomic_write(out, overwrite=overwrite) as temporary,
             closing(_open(temporary, packed=out.suffix == ".gz")) as file,
         ):
-            replies = index.replies(history=history)
-            for reply in progress_bar(replies, step="writing", unit="pairs", show=progress):
+            replies = index.iter_replies(history=history)
+            for reply in create_progress(replies, step="writing", unit="pairs", show=progress):
                 record = {"context": list(reply.context), "response": reply.response, "thread": reply.thread}
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
                 written += 1
@@ -67,7 +67,7 @@ def prepare_reddit(
                 raise InputError(f"{', '.join(dump)}: no comment replies to another one that is kept")
     for reason in REASONS:
         say(f"left out: {reason:20} {index.left_out[reason]:,}")
-    if summary := bad.summary():
+    if summary := bad.summarize():
         say(summary)
     say(f"kept: {index.num_kept:,} comments and submissions; {out}: {written:,} pairs")
 

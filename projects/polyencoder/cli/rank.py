@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from polyencoder.calibration import AnswerOptions
 from polyencoder.cli.shared.loading import load
-from polyencoder.cli.shared.output import one_line, say, without_none
+from polyencoder.cli.shared.output import drop_none, join_white_space, say
 from polyencoder.data.readers import detect_format, expand
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, candidates_from
@@ -59,17 +59,20 @@ def rank(*, settings: RankSettings) -> None:
             record["best_left_out"] = _describe_hit(best_left_out, candidates)
         say(json.dumps(record, ensure_ascii=False))
         return
-    say(f"> {one_line(' / '.join(context))}")
+    say(f"> {join_white_space(' / '.join(context))}")
     for position, hit in enumerate(ranked, start=1):
         likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
-        say(f"{position:>4}  {hit.score:9.4f}{likely}  {one_line(hit.text)}")
+        say(f"{position:>4}  {hit.score:9.4f}{likely}  {join_white_space(hit.text)}")
     if best_left_out is not None:
         likely = f"{best_left_out.probability:.1%}"
-        say(f"  no candidate is probable enough; the best is right with {likely}: {one_line(best_left_out.text)}")
+        say(
+            f"  no candidate is probable enough; the best is right with {likely}: "
+            f"{join_white_space(best_left_out.text)}"
+        )
 
 
 def _describe_hit(hit: Ranked, candidates: list[Candidate]) -> dict[str, Any]:
-    return without_none({"id": candidates[hit.index].id, **hit._asdict()})
+    return drop_none({"id": candidates[hit.index].id, **hit._asdict()})
 
 
 def read_candidates(texts: Sequence[str], columns: CandidateColumns) -> Iterator[Candidate]:

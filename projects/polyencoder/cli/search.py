@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from polyencoder.cli.shared.filters import read_filter
-from polyencoder.cli.shared.loading import left_out, load, load_reranker
-from polyencoder.cli.shared.output import one_line, say, without_none
+from polyencoder.cli.shared.loading import describe_left_out, load, load_reranker
+from polyencoder.cli.shared.output import drop_none, join_white_space, say
 from polyencoder.data.contexts import Question, read_questions
-from polyencoder.data.loader import in_batches
+from polyencoder.data.loader import iter_batches
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
-from polyencoder.index.entries import plain
+from polyencoder.index.entries import convert_value
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.settings.base import Settings, settings
@@ -85,12 +85,12 @@ def search(*, settings: SearchSettings) -> None:
             rerank_k=settings.rerank_k,
             keep_turns=settings.keep_turns,
         )
-        for batch in in_batches(questions, batch_size):
+        for batch in iter_batches(questions, batch_size):
             _print_hits(searcher, batch, as_json=settings.as_json)
     if searcher.contexts == 0:
         where = "no context on standard input" if settings.contexts == "-" else f"{settings.contexts}: no context in it"
         raise InputError(where)
-    if note := left_out(searcher.left_out):
+    if note := describe_left_out(searcher.left_out):
         say(f"polyencoder: {note}", err=True)
     if settings.timing:
         each = {step: 1000 * seconds / searcher.contexts for step, seconds in searcher.seconds.items()}
@@ -112,7 +112,9 @@ def _explain_none(searcher: Searcher, improbable: Hit | None) -> str:
     """The reason why a context has no hit."""
     if improbable is not None:
         probable = f"{improbable.probability:.1%}"
-        return f"no candidate is probable enough; the best is right with {probable}: {one_line(improbable.text)}"
+        return (
+            f"no candidate is probable enough; the best is right with {probable}: {join_white_space(improbable.text)}"
+        )
     if searcher.top_k == 0:
         return "the index is empty"
     if searcher.options.filter and searcher.among == 0:
@@ -123,10 +125,10 @@ def _explain_none(searcher: Searcher, improbable: Hit | None) -> str:
 
 
 def _format_json(question: Question, hits: list[Hit], improbable: Hit | None) -> str:
-    records = [without_none(hit._asdict()) for hit in hits]
-    left_out = None if improbable is None else without_none(improbable._asdict())
+    records = [drop_none(hit._asdict()) for hit in hits]
+    left_out = None if improbable is None else drop_none(improbable._asdict())
     record = {"context": question.turns, "hits": records, "id": question.id, "best_left_out": left_out}
-    return json.dumps(without_none(record), ensure_ascii=False, default=plain)
+    return json.dumps(drop_none(record), ensure_ascii=False, default=convert_value)
 
 
 def _explain_choice(searcher: Searcher, hit: Hit) -> str:
@@ -137,13 +139,13 @@ def _explain_choice(searcher: Searcher, hit: Hit) -> str:
 
 
 def _format_text(question: Question, hits: list[Hit], note: str) -> str:
-    rows = [f"> {one_line(' / '.join(question.turns))}"]
+    rows = [f"> {join_white_space(' / '.join(question.turns))}"]
     for rank, hit in enumerate(hits, start=1):
         again = "" if hit.rerank_score is None else f"  {hit.rerank_score:9.4f} (of {hit.score:.4f})"
         score = again or f"  {hit.score:9.4f}"
         likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
         words = "" if hit.word_score is None else f"  {hit.word_score:7.2f} by words"
-        rows.append(f"{rank:>4}{score}{likely}{words}  {hit.found}  {hit.id}  {one_line(hit.text)}")
+        rows.append(f"{rank:>4}{score}{likely}{words}  {hit.found}  {hit.id}  {join_white_space(hit.text)}")
     if note:
         rows.append(f"  {note.strip()}")
     return "\n".join(rows)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from polyencoder.cli.shared.output import say
 from polyencoder.config import Architecture
-from polyencoder.modeling.families import family
-from polyencoder.settings.base import Settings, flat_values
+from polyencoder.modeling.families import get_family
+from polyencoder.settings.base import Settings, get_flat_values
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
 from polyencoder.storage.files import check_writable_folder
@@ -36,12 +36,12 @@ def train(settings: TrainSettings) -> None:
 
 
 def _format_summary(report: RunReport, *, of: Architecture) -> str:
-    from polyencoder.evaluation.names import main_measures
-    from polyencoder.evaluation.significance import FEW, standard_error
+    from polyencoder.evaluation.names import select_main_measures
+    from polyencoder.evaluation.significance import FEW, compute_standard_error
 
     rows = {"TF-IDF": report.tfidf, "before training": report.before, "trained": report.trained}
     rows = {who: metrics for who, metrics in rows.items() if metrics}
-    measures = main_measures(report.trained)
+    measures = select_main_measures(report.trained)
     first = next(iter(measures))
     lines = [f"{who:16} {first} {_get_first(metrics, first):.3f}" for who, metrics in rows.items()]
     if report.as_bi_encoder:
@@ -49,7 +49,7 @@ def _format_summary(report: RunReport, *, of: Architecture) -> str:
     after, before = _get_first(report.trained, first), _get_first(report.before, first)
     few = ""
     if report.examples < FEW:
-        error = math.hypot(*(standard_error(share, report.examples) for share in (after, before)))
+        error = math.hypot(*(compute_standard_error(share, report.examples) for share in (after, before)))
         few = f" (standard error {error:.3f}: {report.examples} examples are few)"
     ended = f"; ended early: {report.stopped}" if report.stopped else ""
     which = f"the model after {report.best} of {report.updates} updates" if report.best else "the model before training"
@@ -63,7 +63,7 @@ def _format_summary(report: RunReport, *, of: Architecture) -> str:
 
 def _suggest_next(model: str, architecture: Architecture) -> str:
     """A next command for the trained model: search or, for a cross-encoder, evaluation."""
-    if not family(architecture).can.has_vectors:
+    if not get_family(architecture).can.has_vectors:
         return f"polyencoder evaluate --model {model} --data FILE, or --rerank {model} in polyencoder search and serve"
     return f"polyencoder index --model {model} --candidates FILE --out INDEX"
 
@@ -116,7 +116,7 @@ def join_group(settings: T) -> Iterator[tuple[T, bool]]:
         yield settings, True
         return
     ranks = Ranks.from_environment()
-    values = flat_values(settings)
+    values = get_flat_values(settings)
     shared = {name: value for name, value in values.items() if name not in ("out", "device")}
     with process_group(ranks, shared, on_cpu=values["device"] == "cpu") as device:
         yield settings.changed(device=str(device)), ranks.rank == 0

@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from polyencoder.checks import unencodable
+from polyencoder.checks import explain_unencodable
 from polyencoder.cli.shared.output import ProgressBars, say
 from polyencoder.data.readers import expand
-from polyencoder.data.texts import read_texts, sampled
+from polyencoder.data.texts import read_texts, sample_uniformly
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.documents import read_documents
-from polyencoder.progress import progress_bar
+from polyencoder.progress import create_progress
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.metadata import Needs
 from polyencoder.storage.files import check_writable, check_writable_folder, reporting_write_errors, write_text
@@ -71,24 +71,24 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
         raise ConfigError("the corpus is read twice, so it cannot be standard input: give files")
     files, name = expand(corpus), ", ".join(corpus)
 
-    def texts(step: str) -> Iterator[str]:
+    def count_texts(step: str) -> Iterator[str]:
         of_texts = kind == "convert" or settings.column
         read = read_texts(files, columns=settings.column) if of_texts else _read_units(files)
-        for text in progress_bar(read, step=step, unit="texts", show=settings.progress):
-            if problem := unencodable(text):
+        for text in create_progress(read, step=step, unit="texts", show=settings.progress):
+            if problem := explain_unencodable(text):
                 raise InputError(f"{name}: {problem}")
             yield text
 
     def sample(total: int) -> Iterator[str]:
         if not total:
             raise InputError(f"{name}: no text in it")
-        return sampled(texts("words"), count=settings.sample, of=total, seed=settings.seed)
+        return sample_uniformly(count_texts("words"), count=settings.sample, of=total, seed=settings.seed)
 
-    def sentences(total: int) -> str:
+    def describe_sentences(total: int) -> str:
         return f"{min(settings.sample, total):,} of {total:,} sentences"
 
     if kind == "convert":
-        total = sum(1 for _ in texts("counting"))
+        total = sum(1 for _ in count_texts("counting"))
         words, subwords = count_words(sample(total)), settings.subwords
         if settings.size is None:
             convert, count = learn_subwords(words, subwords), subwords.min_count
@@ -101,19 +101,19 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
             (settings.out / TOKENIZER_CONFIG).unlink(missing_ok=True)  # of a tokenizer that was there
         ids = "1 id" if subwords.buckets == 1 else f"{subwords.buckets:,} ids"
         say(
-            f"{path}: {len(convert.subwords):,} subwords that occur at least {count:,} times in {sentences(total)}, "
-            f"and {ids} for unknown characters"
+            f"{path}: {len(convert.subwords):,} subwords that occur at least {count:,} times in "
+            f"{describe_sentences(total)}, and {ids} for unknown characters"
         )
         return
     pieces = PieceSettings(kind, SIZE if settings.size is None else settings.size, settings.merges, settings.lower_case)
-    characters = count_characters(texts("counting"), pieces)
+    characters = count_characters(count_texts("counting"), pieces)
     tokenizer = learn_pieces(sample(characters.texts), characters, pieces)
     save_tokenizer(settings.out, tokenizer, special_tokens=ROLES, overwrite=settings.overwrite)
     num_known = sum(form in tokenizer.get_vocab() for form in characters.counts)
     say(
-        f"{path}: {tokenizer.get_vocab_size():,} tokens trained on {sentences(characters.texts)}; "
+        f"{path}: {tokenizer.get_vocab_size():,} tokens trained on {describe_sentences(characters.texts)}; "
         f"{num_known:,} of their {len(characters.counts):,} forms of characters have one, "
-        f"{characters.unknown(tokenizer):.3%} of the text is "
+        f"{characters.compute_unknown_share(tokenizer):.3%} of the text is "
         "unknown"
     )
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from polyencoder.cli.shared.output import say, table
-from polyencoder.hub.zoo import PAPER, ZooModel, zoo_model, zoo_models
+from polyencoder.cli.shared.output import format_table, say
+from polyencoder.hub.zoo import PAPER, ZooModel, get_zoo_model, read_zoo_models
 
 
 def zoo(name: str | None = None, /, *, as_json: Annotated[bool, Parameter(name="--json")] = False) -> None:
@@ -19,13 +19,13 @@ def zoo(name: str | None = None, /, *, as_json: Annotated[bool, Parameter(name="
         name: Show the details of this model (default: list all).
         as_json: Print JSON.
     """
-    models = list(zoo_models().values()) if name is None else [zoo_model(name)]
+    models = list(read_zoo_models().values()) if name is None else [get_zoo_model(name)]
     if as_json:
         facts = [{**dataclasses.asdict(model), "path": model.path, "paper": PAPER} for model in models]
         say(json.dumps(facts if name is None else facts[0], indent=2))
     elif name is None:
         rows = [(model.name, model.title, _format_size(model.source.size), model.source.licence) for model in models]
-        say(table([("name", "what", "size", "licence"), *rows]))
+        say(format_table([("name", "what", "size", "licence"), *rows]))
     else:
         say(_format_details(models[0]))
 
@@ -44,7 +44,7 @@ def _format_details(model: ZooModel) -> str:
     ]
     results = [f"  {result.value:.1f}  {result.measure} ({result.source})" for result in model.results]
     paper = ["", f"In percent, after fine-tuning, by {PAPER}:", *results] if results else []
-    return "\n".join([table(fields), *paper])
+    return "\n".join([format_table(fields), *paper])
 
 
 def _format_size(size: int | None) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import count, takewhile
 from typing import Any
 
-from polyencoder.checks import checked_candidate
+from polyencoder.checks import check_candidate
 from polyencoder.errors import InputError
 
 _TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
@@ -57,18 +57,18 @@ def read_texts(value: Any, name: str) -> list[str]:
         value = value.split("|")
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise TypeError(f"the {name}s are not a list of texts (in CSV: joined by |)")
-    return [checked_candidate(f"{name} {place}", text).strip() for place, text in enumerate(value)]
+    return [check_candidate(f"{name} {place}", text).strip() for place, text in enumerate(value)]
 
 
-def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[str]:
+def find_earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[str]:
     """The columns of earlier turns, oldest first; `context/0` is the latest of them, as in PolyAI's datasets."""
     names = takewhile(record.__contains__, (f"{column}/{number}" for number in count()))
     return list(names)[::-1]
 
 
-def with_earlier(record: Mapping[str, Any], column: str = "context") -> Any:
+def join_earlier(record: Mapping[str, Any], column: str = "context") -> Any:
     """The context of a record: the turns of all of its columns, oldest first. InputError: one is no text."""
-    value, earlier = record[column], [record[name] for name in earlier_columns(record, column)]
+    value, earlier = record[column], [record[name] for name in find_earlier_columns(record, column)]
     if not earlier or not isinstance(value, str | None):
         return value
     if others := [turn for turn in earlier if not isinstance(turn, str | None)]:

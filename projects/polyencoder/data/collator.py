@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from polyencoder.data.example import Example
-from polyencoder.data.pool import CandidatePool, batch_pool
+from polyencoder.data.pool import CandidatePool, build_batch_pool
 from polyencoder.errors import InputError
 from polyencoder.text import TextEncoder, TokenBatch
 
@@ -51,21 +51,21 @@ class Collator:
     def __call__(self, examples: Sequence[Example]) -> Batch:
         """Collates examples, on the CPU. InputError: an example lacks the label or candidates that the source needs."""
         takes_own = self.candidates in OWN_CANDIDATES
-        pool = batch_pool(
+        pool = build_batch_pool(
             self.candidates,
             labels=[example.label for example in examples],
-            candidates=[_own(example) for example in examples] if takes_own else None,
+            candidates=[_get_candidates(example) for example in examples] if takes_own else None,
             relevance=[example.labels for example in examples],
         )
         return Batch(
-            contexts=self.text.contexts([example.turns for example in examples]),
+            contexts=self.text.batch_contexts([example.turns for example in examples]),
             pool=pool,
-            candidates=self.text.candidates(pool.texts),
+            candidates=self.text.batch_candidates(pool.texts),
             turns=[example.turns for example in examples] if self._with_turns else None,
         )
 
 
-def _own(example: Example) -> Sequence[str]:
+def _get_candidates(example: Example) -> Sequence[str]:
     if example.candidates is None:
         raise InputError(f"the example with the label {example.label!r} has no candidates, and no sampler draws any")
     for text in example.right:

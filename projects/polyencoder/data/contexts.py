@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from polyencoder.data.cells import parse_list, with_earlier
-from polyencoder.data.readers import detect_format, lines, log_system_messages
+from polyencoder.data.cells import join_earlier, parse_list
+from polyencoder.data.readers import detect_format, iter_lines, log_system_messages
 from polyencoder.data.texts import read_records
 from polyencoder.errors import InputError
-from polyencoder.text.dialogue import SystemMessages, checked_context, num_system_messages
+from polyencoder.text.dialogue import SystemMessages, check_context, count_system_messages
 
 COLUMNS = ("context", "messages", "text")
 """Where records have their context."""
@@ -72,11 +72,11 @@ def read_queries(path: str) -> dict[str, list[str]]:
 
 
 def _read_queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    def rows() -> Iterator[tuple[int, str]]:
-        return ((number, line) for number, line in lines(path) if line.strip())
+    def iter_rows() -> Iterator[tuple[int, str]]:
+        return ((number, line) for number, line in iter_lines(path) if line.strip())
 
-    if detect_format(path) == "tsv" and not {"id", "_id"} & set(next(rows(), (0, ""))[1].split("\t")):
-        for number, line in rows():
+    if detect_format(path) == "tsv" and not {"id", "_id"} & set(next(iter_rows(), (0, ""))[1].split("\t")):
+        for number, line in iter_rows():
             id_, tab, text = line.partition("\t")
             yield f"{path}, line {number}", {"id": id_ if tab else None, "text": text}
     else:
@@ -92,9 +92,9 @@ def _read_turns(record: dict[str, Any], *, where: str, system: SystemMessages) -
             f"{where}: has none of {', '.join(map(repr, COLUMNS))}; it has {', '.join(map(repr, record)) or 'nothing'}"
         )
     try:
-        value = with_earlier(record, name)
+        value = join_earlier(record, name)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     value = value if name == "text" else parse_list(value, where=where)
-    left_out = num_system_messages(value) if system == "leave-out" else 0
-    return checked_context(f"{where}: {name!r}", value, system=system), left_out
+    left_out = count_system_messages(value) if system == "leave-out" else 0
+    return check_context(f"{where}: {name!r}", value, system=system), left_out

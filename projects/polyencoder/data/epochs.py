@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from polyencoder.data.readers import DataFile, open_bytes
-from polyencoder.data.seeded_random import SeededRandom, shuffled
+from polyencoder.data.seeded_random import SeededRandom, shuffle_buffered
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -32,7 +32,7 @@ class Reader:
     number: int = 0
     count: int = 1
 
-    def share(self, items: Iterator[T]) -> Iterator[T]:
+    def take_share(self, items: Iterator[T]) -> Iterator[T]:
         """This reader's share: every `count`-th item."""
         return islice(items, self.number, None, self.count)
 
@@ -50,11 +50,11 @@ class Counts(NamedTuple):
 class Source(Protocol[T_co]):
     """A source of items (examples, or dialogues of several), in memory or read from files in each epoch."""
 
-    def items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[T_co]:
+    def iter_items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[T_co]:
         """A reader's items of one epoch: in order without rng, else shuffled."""
         ...
 
-    def counts(self) -> Counts:
+    def count_items(self) -> Counts:
         """The number of items and examples, possibly estimated."""
         ...
 
@@ -64,12 +64,12 @@ class InMemory(Generic[T]):
 
     def __init__(self, items: Iterator[T] | Sequence[T], *, size: Callable[[T], int] = lambda _: 1) -> None:
         self._items = items if isinstance(items, Sequence) else list(items)
-        self.counts = cache(lambda: Counts(len(self._items), sum(map(size, self._items))))
+        self.count_items = cache(lambda: Counts(len(self._items), sum(map(size, self._items))))
 
-    def items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[T]:
+    def iter_items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[T]:
         if rng is None:
-            return reader.share(iter(self._items))
-        return reader.share(self._items[place] for place in rng.order(len(self._items)))
+            return reader.take_share(iter(self._items))
+        return reader.take_share(self._items[place] for place in rng.iter_order(len(self._items)))
 
 
 class Streamed(Generic[T]):
@@ -82,20 +82,20 @@ class Streamed(Generic[T]):
         self, read: Callable[[str], Iterator[T]], files: Sequence[str], *, buffer: int, estimate: Callable[[], Counts]
     ) -> None:
         self._read, self._files, self._buffer = read, files, buffer
-        self.counts = cache(estimate)
+        self.count_items = cache(estimate)
 
-    def items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[T]:
-        files = self._files if rng is None else rng.shuffled(self._files)
-        items = reader.share(item for file in files for item in self._read(file))
-        return items if rng is None else shuffled(items, size=self._buffer, rng=rng)
+    def iter_items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[T]:
+        files = self._files if rng is None else rng.shuffle_buffered(self._files)
+        items = reader.take_share(item for file in files for item in self._read(file))
+        return items if rng is None else shuffle_buffered(items, size=self._buffer, rng=rng)
 
 
-def endless(source: Source[T], *, seed: int, reader: Reader = ALONE, seen: int = 0) -> Iterator[T]:
+def iter_endless(source: Source[T], *, seed: int, reader: Reader = ALONE, seen: int = 0) -> Iterator[T]:
     """A reader's items of consecutive epochs, after the `seen` ones; ends if it has none in an epoch."""
     epoch = 0
     while True:
         length = 0
-        for length, item in enumerate(source.items(SeededRandom(f"{seed}:epoch {epoch}"), reader=reader), start=1):
+        for length, item in enumerate(source.iter_items(SeededRandom(f"{seed}:epoch {epoch}"), reader=reader), start=1):
             if length > seen:
                 yield item
         if not length:
@@ -104,7 +104,7 @@ def endless(source: Source[T], *, seed: int, reader: Reader = ALONE, seen: int =
         epoch, seen = epoch + epochs, max(0, seen - epochs * length)
 
 
-def estimated_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequence[str]) -> Counts:
+def estimate_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequence[str]) -> Counts:
     """Estimates the number of items in files, by the beginnings of some of each suffix; exact for small files."""
     kinds: dict[str, list[str]] = {}
     for path in files:
@@ -112,14 +112,14 @@ def estimated_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequenc
     items = examples = 0.0
     for paths in kinds.values():
         chosen = paths[:: -(-len(paths) // FILES)]
-        estimates = [_estimated(read, path) for path in chosen]
+        estimates = [_estimate_counts(read, path) for path in chosen]
         scale = sum(map(os.path.getsize, paths)) / max(1, sum(map(os.path.getsize, chosen)))
         items += scale * sum(one for one, _ in estimates)
         examples += scale * sum(other for _, other in estimates)
     return Counts(round(items), round(examples))
 
 
-def _estimated(read: Callable[[DataFile], Iterator[Sized]], path: str) -> tuple[float, float]:
+def _estimate_counts(read: Callable[[DataFile], Iterator[Sized]], path: str) -> tuple[float, float]:
     """Estimates the number of items and examples in a file, whose reader reads ahead in blocks."""
     with open_bytes(path) as file:
         items = examples = 0

@@ -8,8 +8,8 @@ from typing import Any
 
 from polyencoder.data.contexts import read_queries
 from polyencoder.data.example import Example
-from polyencoder.data.readers import DataFile, OnBad, raise_it, records
-from polyencoder.data.trec import judgements
+from polyencoder.data.readers import DataFile, OnBad, iter_records, raise_it
+from polyencoder.data.trec import iter_judgements
 from polyencoder.errors import InputError
 
 CORPUS, QUERIES = "corpus.jsonl", ("queries.jsonl", "queries.tsv")
@@ -22,7 +22,9 @@ def is_judged(source: str | Path | DataFile) -> bool:
     return path.parent.name == FOLDER and bool(_find_beside(path, CORPUS))
 
 
-def judged_pairs(source: str | Path | DataFile, *, bad: OnBad = raise_it) -> Iterator[tuple[Example, dict[str, Any]]]:
+def read_judged_pairs(
+    source: str | Path | DataFile, *, bad: OnBad = raise_it
+) -> Iterator[tuple[Example, dict[str, Any]]]:
     """Yields an example for each judged query, with its record, in the order of the file.
 
     Documents with a label above 0 are right, and those with 0 are candidates. Without any of 0 there are no candidates:
@@ -39,7 +41,7 @@ def judged_pairs(source: str | Path | DataFile, *, bad: OnBad = raise_it) -> Ite
     turns = read_queries(queries)
     judged: dict[str, dict[str, int]] = {}
     places: dict[str, str] = {}
-    for where, query, document, label in judgements(source):
+    for where, query, document, label in iter_judgements(source):
         places.setdefault(query, where)
         if judged.setdefault(query, {}).setdefault(document, label) != label:
             raise InputError(f"{where}: judges the document {document!r} for the query {query!r} a second time")
@@ -70,7 +72,7 @@ def _find_beside(path: Path, name: str) -> str:
 def _read_texts(corpus: str, wanted: set[str]) -> dict[str, str]:
     """The texts of these documents, with their titles before them, as `polyencoder index` reads them."""
     texts: dict[str, str] = {}
-    for _, record in records(corpus):
+    for _, record in iter_records(corpus):
         id_ = str(record.get("_id", record.get("id")))
         if id_ in wanted:
             texts[id_] = f"{record.get('title') or ''} {record.get('text') or ''}".strip()

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Any
 
-from polyencoder.checks import parse_number, unencodable
-from polyencoder.data.cells import earlier_columns, is_empty, parse_list, read_response, read_texts, with_earlier
+from polyencoder.checks import explain_unencodable, parse_number
+from polyencoder.data.cells import find_earlier_columns, is_empty, join_earlier, parse_list, read_response, read_texts
 from polyencoder.data.example import Example
 from polyencoder.data.ubuntu import LABEL as UBUNTU_LABEL
 from polyencoder.data.ubuntu import is_ubuntu
@@ -31,9 +31,9 @@ from polyencoder.text.dialogue import (
     TOOLS,
     SystemMessages,
     are_messages,
+    convert_messages,
+    count_system_messages,
     is_of_tools,
-    messages_to_turns,
-    num_system_messages,
 )
 
 Record = dict[str, Any]
@@ -103,7 +103,7 @@ def parse_examples(
     return [(example, rest | pair) for example, pair in zip(examples, named, strict=True)]
 
 
-def candidates_of(record: Record, *, where: str) -> list[str]:
+def collect_candidates(record: Record, *, where: str) -> list[str]:
     """The different candidates of a record, right or wrong; none if it has no layout. Errors as in `parse_examples`."""
     if not any(record.keys() >= {*layout.needs} for layout in LAYOUTS):
         return []
@@ -120,7 +120,7 @@ def _rename_columns(record: Record, columns: Columns, *, where: str) -> Record:
         if name != part and name not in record and not (part == "response" and has_right):
             raise InputError(_describe_missing(name, record, where=where, part=part), argument=f"columns.{part}")
     if (column := columns.context) != "context":
-        names |= {name.replace(column, "context", 1): name for name in earlier_columns(record, column)}
+        names |= {name.replace(column, "context", 1): name for name in find_earlier_columns(record, column)}
     usual_names = {name: part for part, name in names.items()}
     usual = {
         usual_names.get(name, name): value for name, value in record.items() if name in usual_names or name not in names
@@ -155,7 +155,7 @@ def _make_example(pair: Record, columns: Columns, *, where: str, add_response: b
     """The example of the columns of a pair."""
     turns, candidates = _read_turns(pair, columns), read_texts(pair.get("candidates"), "candidate")
     responses = _read_responses(pair) if "response" in pair or "responses" in pair else None
-    if problem := next(filter(None, map(unencodable, (*turns, *(responses or ())))), None):
+    if problem := next(filter(None, map(explain_unencodable, (*turns, *(responses or ())))), None):
         raise TypeError(problem)
     if (labels := _read_labels(pair, columns, candidates)) is not None:
         return _make_graded(turns, candidates, labels, responses, where=where)
@@ -230,7 +230,7 @@ def _to_texts(value: Any) -> list[Any]:
     """A text, texts, or passages with `text` and perhaps `title`, as texts; the messages of a reply are one."""
     values = value if isinstance(value, list) else [value]
     if are_messages(values) and all(isinstance(item, Mapping) and "role" in item for item in values):
-        return ["\n".join(messages_to_turns(values, name="the response"))]
+        return ["\n".join(convert_messages(values, name="the response"))]
     return [
         " ".join(filter(None, (item.get("title"), item.get("text")))).strip() if isinstance(item, Mapping) else item
         for item in values
@@ -243,7 +243,7 @@ def _read_chat(layout: Layout, record: Record, columns: Columns, where: str, cou
     if not are_messages(record[name]):
         raise InputError(f"{name!r} is {type(record[name]).__name__}, not a list of messages")
     messages = [_read_message(item, columns) for item in record[name]]
-    counts["system"] += num_system_messages(messages)
+    counts["system"] += count_system_messages(messages)
     rest = {part: record[part] for part in PARTS[1:] if part in record}
     if not rest.keys().isdisjoint(("response", "responses", "labels")):
         return [{**rest, "context": messages}]
@@ -254,10 +254,10 @@ def _read_chat(layout: Layout, record: Record, columns: Columns, where: str, cou
                 f"has no {columns.response!r}, and the last of its messages, which would be the response, is not the "
                 "assistant's"
             )
-        if not (response := messages_to_turns([last], name="the response")):
+        if not (response := convert_messages([last], name="the response")):
             raise InputError("the last of its messages, which would be the response, only calls tools")
         return [{**rest, "context": messages[:-1], "response": response[0]}]
-    messages_to_turns(messages, name="the messages")
+    convert_messages(messages, name="the messages")
     spoken = [
         (idx, message)
         for idx, message in enumerate(messages)
@@ -280,7 +280,7 @@ def _read_chat(layout: Layout, record: Record, columns: Columns, where: str, cou
         {
             **rest,
             "context": messages[:idx],
-            "response": messages_to_turns([messages[idx]], name="the response")[0],
+            "response": convert_messages([messages[idx]], name="the response")[0],
         }
         for idx in answers
     ]
@@ -335,11 +335,11 @@ def _check_right(label: Any, *, where: str) -> None:
 
 
 def _read_turns(record: Record, columns: Columns) -> list[str]:
-    value = with_earlier(record, "context")
+    value = join_earlier(record, "context")
     if isinstance(value, str):
         turns = [value]
     elif are_messages(value):
-        turns = messages_to_turns(value, name="the context", system=columns.system)
+        turns = convert_messages(value, name="the context", system=columns.system)
     elif isinstance(value, list) and all(isinstance(turn, str) for turn in value):
         turns = value
     else:

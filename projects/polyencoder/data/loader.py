@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from polyencoder.data.epochs import ALONE, Reader, Source, endless
+from polyencoder.data.epochs import ALONE, Reader, Source, iter_endless
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
 
@@ -29,21 +29,21 @@ def iterate_batches(
     seen: int = 0,
 ) -> Iterator[list[Example]]:
     """Yields a process's batches without end, each epoch in another seeded order, after the `seen` examples."""
-    examples = endless(source, seed=seed, reader=reader, seen=seen)
+    examples = iter_endless(source, seed=seed, reader=reader, seen=seen)
     if sampler is not None:
         sampler.skip(seen, reader=reader)
         examples = map(sampler.complete, examples)
-    yield from in_batches(examples, batch_size)
+    yield from iter_batches(examples, batch_size)
 
 
-def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def iter_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Cuts items into lists of `size`; the last may be shorter."""
     iterator = iter(items)
     while batch := list(islice(iterator, min(size, sys.maxsize))):
         yield batch
 
 
-def prefetched(items: Iterable[T]) -> Generator[T, None, None]:
+def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
     """Prefetches up to `DEPTH` items in a thread, which ends before this does; its errors are raised here."""
     ready: queue.Queue[tuple[bool, Any]] = queue.Queue(DEPTH)
     over = threading.Event()

@@ -21,7 +21,7 @@ _PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 
-def normalized(text: str) -> str:
+def normalize(text: str) -> str:
     """Removes case, punctuation and articles, as ParlAI's hits@k does to compare answers."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
@@ -56,13 +56,13 @@ class NegativeSampler:
         self._draws = count_up(draws * reader.count + reader.number, reader.count)
 
     def complete(self, example: Example, *, key: str | None = None) -> Example:
-        """Adds candidates to an example: its own or drawn ones, as from `candidates`, with all its right texts."""
+        """Adds candidates to an example: its own or drawn ones, as from `draw_candidates`, with all its right texts."""
         right = example.right
         return replace(
-            example, candidates=self.candidates(right, inline=example.candidates, key=key, positives=len(right))
+            example, candidates=self.draw_candidates(right, inline=example.candidates, key=key, positives=len(right))
         )
 
-    def candidates(
+    def draw_candidates(
         self, labels: Sequence[str], *, inline: Sequence[str] | None = None, key: str | None = None, positives: int = 1
     ) -> Sequence[str]:
         """The first `positives` labels and negatives, which are none of `labels`, shuffled; or `inline`.
@@ -74,16 +74,16 @@ class NegativeSampler:
         if inline is not None:
             return inline
         rng = SeededRandom(f"{self.seed}:draw {draw}" if key is None else f"{self.seed}:key {key}")
-        taken = {normalized(label) for label in labels}
+        taken = {normalize(label) for label in labels}
         chosen = [*labels[:positives]]
-        for row in rng.order(len(self.pool)):
+        for row in rng.iter_order(len(self.pool)):
             text = self.pool[row]
-            normal = normalized(text)
+            normal = normalize(text)
             if normal not in taken:
                 taken.add(normal)
                 chosen.append(text)
                 if len(chosen) == positives + self.count:
-                    return rng.shuffled(chosen)
+                    return rng.shuffle_buffered(chosen)
         if len(chosen) == positives:
             raise InputError(
                 f"{self.source}: has no label that differs from {labels[0]!r:.60}: there is nothing to rank"

@@ -10,22 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from polyencoder.data.epochs import Counts, estimated_counts
+from polyencoder.data.epochs import Counts, estimate_counts
 from polyencoder.data.example import Example
-from polyencoder.data.judged import is_judged, judged_pairs
+from polyencoder.data.judged import is_judged, read_judged_pairs
 from polyencoder.data.layouts import Columns, parse_examples
-from polyencoder.data.negatives import NegativeSampler, normalized
+from polyencoder.data.negatives import NegativeSampler, normalize
 from polyencoder.data.readers import (
     BadExamples,
     DataFile,
     OnBad,
     expand,
+    iter_records,
     log_once,
     log_system_messages,
     raise_it,
-    records,
 )
-from polyencoder.errors import ConfigError, InputError, first_line
+from polyencoder.errors import ConfigError, InputError, get_first_line
 from polyencoder.packages import require
 
 HUB = "hf:"
@@ -38,7 +38,7 @@ def read_pairs(
     """Reads the pairs of a file or dataset, one at a time.
 
     Args:
-        source: a path, an open file, or a name that begins with `HUB`; qrels as in `judged_pairs`.
+        source: a path, an open file, or a name that begins with `HUB`; qrels as in `read_judged_pairs`.
         columns: their names.
         add_response: a response that is not among its candidates joins them, instead of being an error.
         bad: gets the error of a record that cannot be used.
@@ -47,24 +47,24 @@ def read_pairs(
         InputError: it cannot be read; and what `bad` raises.
         ConfigError: a package that it needs is not installed.
     """
-    for pair, _ in pairs_and_records(source, columns=columns, add_response=add_response, bad=bad):
+    for pair, _ in read_pairs_and_records(source, columns=columns, add_response=add_response, bad=bad):
         yield pair
 
 
-def pairs_and_records(
+def read_pairs_and_records(
     source: str | Path | DataFile, *, columns: Columns | None = None, add_response: bool = False, bad: OnBad = raise_it
 ) -> Iterator[tuple[Example, dict[str, Any]]]:
     """Like `read_pairs`, each pair with its record."""
     columns = columns or Columns()
     rows: Iterator[tuple[str, Any]]
     if is_judged(source):
-        yield from judged_pairs(source, bad=bad)
+        yield from read_judged_pairs(source, bad=bad)
         return
     if isinstance(source, str) and source.startswith(HUB):
         name = source.removeprefix(HUB)
-        rows = ((f"{name}, row {number}", row) for number, row in enumerate(_hub(name)[2], start=1))
+        rows = ((f"{name}, row {number}", row) for number, row in enumerate(_load_hub_dataset(name)[2], start=1))
     else:
-        rows = records(source, delimiter=columns.delimiter, bad=bad)
+        rows = iter_records(source, delimiter=columns.delimiter, bad=bad)
     yield from _read_rows(str(source), rows, columns, add_response=add_response, bad=bad)
 
 
@@ -114,29 +114,29 @@ def _read_rows(
         log_system_messages(name, counts["system"])
 
 
-def data_files(names: str) -> list[str]:
+def expand_files(names: str) -> list[str]:
     """Expands comma-separated paths and patterns, or a hub dataset, to files."""
     return [names] if names.startswith(HUB) else expand(names)
 
 
 def read_all_pairs(names: str, *, columns: Columns | None = None, bad: OnBad = raise_it) -> Iterator[Example]:
-    """Yields the pairs of all these files (see `data_files`); errors as in `read_pairs`."""
-    for file in data_files(names):
+    """Yields the pairs of all these files (see `expand_files`); errors as in `read_pairs`."""
+    for file in expand_files(names):
         yield from read_pairs(file, columns=columns, bad=bad)
 
 
-def pair_counts(files: Sequence[str], *, columns: Columns | None = None) -> Counts:
+def estimate_pair_counts(files: Sequence[str], *, columns: Columns | None = None) -> Counts:
     """Estimates the number of pairs in files or a hub dataset."""
     if files[0].startswith(HUB):
-        _, split, dataset = _hub(files[0].removeprefix(HUB))
+        _, split, dataset = _load_hub_dataset(files[0].removeprefix(HUB))
         split_info = (dataset.info.splits or {}).get(split)
         rows = split_info.num_examples if split_info else sum(1 for _ in dataset)
         return Counts(rows, rows)
     skip = BadExamples(skip=True)
-    return estimated_counts(lambda file: ([one] for one in read_pairs(file, columns=columns, bad=skip)), files)
+    return estimate_counts(lambda file: ([one] for one in read_pairs(file, columns=columns, bad=skip)), files)
 
 
-def examples_to_rank(pairs: Iterable[Example], sampler: NegativeSampler) -> list[Example]:
+def add_sampled_candidates(pairs: Iterable[Example], sampler: NegativeSampler) -> list[Example]:
     """Adds fixed sampled candidates to pairs without their own, for evaluation."""
     return [sampler.complete(pair, key=f"{pair.text}\n{pair.label}") for pair in pairs]
 
@@ -199,18 +199,18 @@ def read_examples(
     without = [pair for pair in pairs if pair.candidates is None]
     drawn = len(without)
     if num_negatives is None:
-        num_right = max((len(set(map(normalized, pair.right))) for pair in without), default=1)
-        num_negatives = min(19, len(set(map(normalized, responses))) - num_right)
+        num_right = max((len(set(map(normalize, pair.right))) for pair in without), default=1)
+        num_negatives = min(19, len(set(map(normalize, responses))) - num_right)
         if drawn and num_negatives < 1:
             raise InputError(
                 f"{source}: has no {(columns or Columns()).candidates!r}, and no second response to draw any from",
                 argument="candidates",
             )
     sampler = NegativeSampler(responses, count=max(1, num_negatives), seed=seed, source=negatives or source)
-    return examples_to_rank(pairs, sampler), drawn
+    return add_sampled_candidates(pairs, sampler), drawn
 
 
-def _hub(name: str) -> tuple[str, str, Any]:
+def _load_hub_dataset(name: str) -> tuple[str, str, Any]:
     """(name, split, dataset) of `NAME:SPLIT` or `NAME@CONFIG:SPLIT`."""
     path, _, split = name.rpartition(":")
     if not path:
@@ -220,4 +220,4 @@ def _hub(name: str) -> tuple[str, str, Any]:
     try:
         return path, split, load_dataset(path, config or None, split=split, streaming=True)
     except Exception as error:  # whatever the network, the hub or the files do
-        raise InputError(f"dataset {name}: cannot be read ({first_line(error)})") from error
+        raise InputError(f"dataset {name}: cannot be read ({get_first_line(error)})") from error

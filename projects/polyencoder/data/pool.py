@@ -56,32 +56,32 @@ class CandidatePool:
         )
         return replace(self, labels=labels, index=index, mask=mask, relevance=relevance)
 
-    def masked(self, scores: Tensor) -> Tensor:
+    def mask_scores(self, scores: Tensor) -> Tensor:
         """Masks scores, in float32, with -inf where an example has no candidate."""
         scores = scores.float()
         return scores if self.mask is None else scores.masked_fill(~self.mask, -torch.inf)
 
-    def counts(self, batch_size: int) -> Sequence[int]:
+    def count_candidates(self, batch_size: int) -> Sequence[int]:
         """The number of candidates of each example: the N of R{N}@k."""
         if self.sizes is not None:
             return self.sizes
         return [len(self.texts)] * batch_size if self.mask is None else self.mask.sum(1).tolist()
 
-    def candidates(self, row: int) -> Sequence[str]:
+    def list_candidates(self, row: int) -> Sequence[str]:
         """The candidates of this example in the order of its scores, with those that `mask` excludes."""
         return self.texts if self.lists is None else self.lists[row]
 
-    def right(self) -> list[list[str]]:
+    def list_right(self) -> list[list[str]]:
         """The right candidates of each example."""
         assert self.labels is not None
         if self.relevance is None:
-            return [[self.candidates(row)[column]] for row, column in enumerate(self.labels.tolist())]
+            return [[self.list_candidates(row)[column]] for row, column in enumerate(self.labels.tolist())]
         texts: list[list[str]] = [[] for _ in range(len(self.labels))]
         for row, column in (self.relevance > 0).nonzero().tolist():
-            texts[row].append(self.candidates(row)[column])
+            texts[row].append(self.list_candidates(row)[column])
         return texts
 
-    def with_negatives(self, texts: Sequence[Sequence[str]]) -> CandidatePool:
+    def add_negatives(self, texts: Sequence[Sequence[str]]) -> CandidatePool:
         """The pool with these texts of each example, which are wrong for it unless they are right already.
 
         In a shared pool they are candidates of all examples, otherwise of their own.
@@ -90,7 +90,7 @@ class CandidatePool:
             labels = [candidates[column] for candidates, column in zip(self.lists, self.labels.tolist(), strict=True)]
             numbers = None if self.relevance is None else list(map(_get_best, self.lists, self.relevance.tolist()))
             lists = [[*some, *more] for some, more in zip(self.lists, texts, strict=True)]
-            return inline_pool(lists, labels, numbers).to(self.labels.device)
+            return build_inline_pool(lists, labels, numbers).to(self.labels.device)
         assert self.mask is None
         whole = list(dict.fromkeys([*self.texts, *chain.from_iterable(texts)]))
         relevance = self.relevance
@@ -99,7 +99,7 @@ class CandidatePool:
         return CandidatePool(whole, self.labels, relevance=relevance)
 
 
-def shared_pool(
+def build_shared_pool(
     texts: Sequence[str], labels: Sequence[str] | None, relevance: Relevance | None = None
 ) -> CandidatePool:
     """A pool shared by all examples. Equal labels are one candidate, not negatives of each other."""
@@ -121,7 +121,7 @@ def _grade(places: Sequence[Mapping[str, int]], labels: Sequence[str], relevance
     return table
 
 
-def inline_pool(
+def build_inline_pool(
     candidates: Sequence[Sequence[str]], labels: Sequence[str] | None, relevance: Relevance | None = None
 ) -> CandidatePool:
     """A pool of each example's own candidates, deduplicated."""
@@ -141,7 +141,7 @@ def inline_pool(
     return CandidatePool(pool, columns, lists, index, None if bool(mask.all()) else mask, sizes, numbers)
 
 
-def fixed_pool(
+def build_fixed_pool(
     fixed: Sequence[str], column_of: dict[str, int], labels: Sequence[str] | None, *, add: bool
 ) -> CandidatePool:
     """A pool of fixed candidates and, with `add`, each example's label if it is not among them.
@@ -167,7 +167,7 @@ def fixed_pool(
     return CandidatePool([*fixed, *extra], columns, mask=mask)
 
 
-def without_twins(pool: CandidatePool, keys: Sequence[Hashable]) -> CandidatePool:
+def merge_equal(pool: CandidatePool, keys: Sequence[Hashable]) -> CandidatePool:
     """Merges texts with equal keys into the first of them.
 
     With a model's tokens as `keys`, texts between which it cannot tell ("Yes." and "yes.") are not each other's
@@ -190,7 +190,7 @@ def without_twins(pool: CandidatePool, keys: Sequence[Hashable]) -> CandidatePoo
             labels = [some[column] for some, column in zip(lists, pool.labels.tolist(), strict=True)]
         if pool.relevance is not None:
             relevance = [_get_best(some, numbers) for some, numbers in zip(lists, pool.relevance.tolist(), strict=True)]
-        merged = replace(inline_pool(lists, labels, relevance), sizes=pool.sizes)
+        merged = replace(build_inline_pool(lists, labels, relevance), sizes=pool.sizes)
         return merged if device is None else merged.to(device)
     columns = torch.tensor(places, device=device)
     mask, numbers = None, None
@@ -211,7 +211,7 @@ def _get_best(texts: Sequence[str], numbers: Sequence[float]) -> dict[str, float
     return best
 
 
-def batch_pool(
+def build_batch_pool(
     source: str,
     *,
     labels: Sequence[str] | None,
@@ -227,9 +227,9 @@ def batch_pool(
     if source == "batch" and labels is not None:
         right = zip(labels, relevance or [None] * len(labels), strict=True)
         texts = [text for label, numbers in right for text in ([label] if numbers is None else numbers)]
-        return shared_pool(texts, labels, relevance)
+        return build_shared_pool(texts, labels, relevance)
     if source == "batch-all-cands" and candidates is not None:
-        return shared_pool(list(chain.from_iterable(candidates)), labels, relevance)
+        return build_shared_pool(list(chain.from_iterable(candidates)), labels, relevance)
     if source == "inline" and candidates is not None:
-        return inline_pool(candidates, labels, relevance)
+        return build_inline_pool(candidates, labels, relevance)
     raise InputError(f"candidates from {source!r} are not supported; use batch, inline or batch-all-cands")

@@ -25,21 +25,21 @@ class SeededRandom:
     def _random(self) -> Callable[[], float]:
         return Random(self._key).random  # a text seed is hashed with SHA-512, untouched by PYTHONHASHSEED
 
-    def below(self, n: int) -> int:
+    def draw_below(self, n: int) -> int:
         """Draws a whole number in [0, n)."""
         return int(self._random() * n)
 
-    def chance(self, probability: float) -> bool:
+    def draw_chance(self, probability: float) -> bool:
         return self._random() < probability
 
-    def choice(self, items: Sequence[T]) -> T:
-        return items[self.below(len(items))]
+    def choose(self, items: Sequence[T]) -> T:
+        return items[self.draw_below(len(items))]
 
-    def order(self, n: int) -> Iterator[int]:
+    def iter_order(self, n: int) -> Iterator[int]:
         """Yields the numbers below n in random order; the first k cost O(k), however large n is."""
         moved: dict[int, int] = {}  # Fisher-Yates on an array; only its changed places are kept
         for here in range(n):
-            drawn = here + self.below(n - here)
+            drawn = here + self.draw_below(n - here)
             value = moved.pop(here, here)
             if drawn != here:
                 moved[drawn], value = value, moved.get(drawn, drawn)
@@ -47,13 +47,13 @@ class SeededRandom:
 
     def sample(self, items: Sequence[T], k: int) -> list[T]:
         """Draws k different items in random order, or all if there are fewer."""
-        return [items[place] for place in islice(self.order(len(items)), k)]
+        return [items[place] for place in islice(self.iter_order(len(items)), k)]
 
-    def shuffled(self, items: Sequence[T]) -> list[T]:
+    def shuffle_buffered(self, items: Sequence[T]) -> list[T]:
         return self.sample(items, len(items))
 
 
-def shuffled(items: Iterable[T], *, size: int, rng: SeededRandom) -> Iterator[T]:
+def shuffle_buffered(items: Iterable[T], *, size: int, rng: SeededRandom) -> Iterator[T]:
     """Shuffles items with a buffer of `size`.
 
     The buffer grows while it is used, two in and one out, so that the first item does not wait for a full one.
@@ -62,7 +62,7 @@ def shuffled(items: Iterable[T], *, size: int, rng: SeededRandom) -> Iterator[T]
     for number, item in enumerate(items):
         buffer.append(item)
         if len(buffer) >= size or number % 2:
-            idx = rng.below(len(buffer))
+            idx = rng.draw_below(len(buffer))
             buffer[idx], buffer[-1] = buffer[-1], buffer[idx]
             yield buffer.pop()
-    yield from rng.shuffled(buffer)
+    yield from rng.shuffle_buffered(buffer)

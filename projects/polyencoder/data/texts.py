@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from polyencoder.checks import lone_surrogates
-from polyencoder.data.readers import detect_format, lines, open_bytes, records
+from polyencoder.checks import find_lone_surrogate
+from polyencoder.data.readers import detect_format, iter_lines, iter_records, open_bytes
 from polyencoder.errors import InputError
 
 TEXT_COLUMNS = ("text", "turns", "context", "response")
@@ -25,8 +25,8 @@ def read_texts(files: Iterable[str], *, columns: Sequence[str] = ()) -> Iterator
             one.
     """
     for file in files:
-        for where, record in records(file):
-            yield from _texts(record, columns, where=where)
+        for where, record in iter_records(file):
+            yield from _read_texts(record, columns, where=where)
 
 
 def read_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -35,10 +35,10 @@ def read_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     Empty lines are left out. Raises InputError for a file that cannot be read, and a line that is no JSON object.
     """
     if detect_format(path) != "txt":
-        yield from records(path)
+        yield from iter_records(path)
         return
     with open_bytes(path) as file:
-        for number, line in lines(file):
+        for number, line in iter_lines(file):
             if line.strip():
                 where = f"{file.path}, line {number}"
                 yield where, _read_line(line, where=where)
@@ -51,12 +51,12 @@ def _read_line(line: str, *, where: str) -> dict[str, Any]:
         record = dict(json.loads(line))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: begins with {{ but is not a JSON object ({error})") from None
-    if problem := lone_surrogates(record):
+    if problem := find_lone_surrogate(record):
         raise InputError(f"{where}: {problem}")
     return record
 
 
-def sampled(items: Iterable[str], *, count: int, of: int, seed: int = 0) -> Iterator[str]:
+def sample_uniformly(items: Iterable[str], *, count: int, of: int, seed: int = 0) -> Iterator[str]:
     """Samples `count` of the `of` items uniformly, in order; all, if there are no more.
 
     Selection sampling, algorithm S of Knuth, "The Art of Computer Programming", volume 2, section 3.4.2.
@@ -72,7 +72,7 @@ def sampled(items: Iterable[str], *, count: int, of: int, seed: int = 0) -> Iter
         left -= 1
 
 
-def _texts(record: dict[str, Any], columns: Sequence[str], *, where: str) -> Iterator[str]:
+def _read_texts(record: dict[str, Any], columns: Sequence[str], *, where: str) -> Iterator[str]:
     present = [name for name in columns or TEXT_COLUMNS if name in record]
     if not present or len(present) < len(columns):
         missing = next((name for name in columns if name not in record), None)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from polyencoder.checks import parse_number
-from polyencoder.data.readers import DataFile, lines, log_once
+from polyencoder.data.readers import DataFile, iter_lines, log_once
 from polyencoder.errors import InputError
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 
@@ -26,16 +26,16 @@ Path = str | os.PathLike[str]
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """Reads the qrels of a file (see `judgements`). InputError if empty, or if a query has a document twice."""
-    return _group_by_query(path, judgements(path), "judges the document")
+    """Reads the qrels of a file (see `iter_judgements`). InputError if empty, or if a query has a document twice."""
+    return _group_by_query(path, iter_judgements(path), "judges the document")
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
-    """Reads the results of a run (see `results`). InputError if empty, or if a query has a document twice."""
-    return _group_by_query(path, results(path), "has the document")
+    """Reads the results of a run (see `iter_results`). InputError if empty, or if a query has a document twice."""
+    return _group_by_query(path, iter_results(path), "has the document")
 
 
-def judgements(path: Path | DataFile) -> Iterator[tuple[str, str, str, int]]:
+def iter_judgements(path: Path | DataFile) -> Iterator[tuple[str, str, str, int]]:
     """Yields each judgement of a file: its place, the ids of query and document, and the label.
 
     Either TREC's four columns between spaces (`query 0 document label`), or BEIR's three between tabs (`query-id`,
@@ -47,7 +47,7 @@ def judgements(path: Path | DataFile) -> Iterator[tuple[str, str, str, int]]:
     """
     beir: bool | None = None
     judged = negative = 0
-    for number, line in lines(path):
+    for number, line in iter_lines(path):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
@@ -72,7 +72,7 @@ def judgements(path: Path | DataFile) -> Iterator[tuple[str, str, str, int]]:
         log_once(logging.WARNING, message)
 
 
-def results(path: Path) -> Iterator[tuple[str, str, str, float]]:
+def iter_results(path: Path) -> Iterator[tuple[str, str, str, float]]:
     """Yields each result of a run: its place, the ids of query and document, and the score.
 
     TREC's six columns, `query Q0 document rank score name`. As in trec_eval, the scores say the order, not the ranks.
@@ -80,7 +80,7 @@ def results(path: Path) -> Iterator[tuple[str, str, str, float]]:
     Raises:
         InputError: a file that cannot be read, or a line that is no result. It names the line.
     """
-    for number, line in lines(path):
+    for number, line in iter_lines(path):
         if not (fields := line.split()):
             continue
         where = f"{path}, line {number}"
@@ -94,12 +94,12 @@ def results(path: Path) -> Iterator[tuple[str, str, str, float]]:
         yield where, fields[0], fields[2], score
 
 
-def best_first(results: Mapping[str, float]) -> list[tuple[str, float]]:
+def sort_best_first(results: Mapping[str, float]) -> list[tuple[str, float]]:
     """A query's results in the order of their scores."""
     return sorted(results.items(), key=lambda item: -item[1])
 
 
-def without_identical_ids(run: Run) -> dict[str, dict[str, float]]:
+def drop_identical_ids(run: Run) -> dict[str, dict[str, float]]:
     """The run without documents that have their query's id."""
     return {query: {id_: score for id_, score in found.items() if id_ != query} for query, found in run.items()}
 
@@ -125,7 +125,7 @@ def write_run(path: Path, run: Run, *, overwrite: bool = True) -> None:
         for query, results in run.items():
             file.writelines(
                 f"{query} Q0 {document} {rank} {float(score)!r} polyencoder\n"
-                for rank, (document, score) in enumerate(best_first(results), 1)
+                for rank, (document, score) in enumerate(sort_best_first(results), 1)
             )
 
 

@@ -16,7 +16,7 @@ def is_ubuntu(record: dict[str, Any]) -> bool:
     return CONTEXT in record and any(name in record for name in UTTERANCES)
 
 
-def ubuntu_turns(record: dict[str, Any], where: str) -> list[str] | None:
+def parse_ubuntu_turns(record: dict[str, Any], where: str) -> list[str] | None:
     """The turns of a context, and the response, which may be empty; None for a row whose response is wrong.
 
     A turn's utterances are joined. The rows of one conversation have contexts of growing length, each with the next
@@ -38,11 +38,11 @@ def ubuntu_turns(record: dict[str, Any], where: str) -> list[str] | None:
     context, response = (record[column] for column in columns)
     if "\n" in context:  # in a quoted cell; it must not look like the end of a turn
         context = " ".join(context.split())
-    # blanks stay, which takes half the time of `ubuntu_turn`
+    # blanks stay, which takes half the time of `join_ubuntu_turn`
     context = context.replace(" __eou__ ", " ").replace("__eou__", " ")
-    return [*(turn for part in context.split("__eot__") if (turn := part.strip())), ubuntu_turn(response)]
+    return [*(turn for part in context.split("__eot__") if (turn := part.strip())), join_ubuntu_turn(response)]
 
 
-def ubuntu_turn(text: str) -> str:
+def join_ubuntu_turn(text: str) -> str:
     """The utterances of one turn, joined by spaces."""
     return " ".join(text.replace("__eou__", " ").replace("__eot__", " ").split())

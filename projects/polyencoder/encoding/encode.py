@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from polyencoder.encoding.tokens import candidate_ids
+from polyencoder.encoding.tokens import tokenize_candidates
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
-from polyencoder.text import TextEncoder, TokenBatch, token_batches
+from polyencoder.text import TextEncoder, TokenBatch, cut_into_batches
 
 BATCH_TOKENS = 1 << 14  # maximum tokens per batch, with padding: one long text does not widen a thousand short ones
 CPU_BATCH_TOKENS = 1 << 12  # the same on a CPU, where larger batches take more memory and no less time
@@ -33,7 +33,7 @@ def encode_candidates(
 
     `remember` caches the candidates' tokens; `progress` is called with the size of each finished batch.
     """
-    ids = candidate_ids(text, candidates, remember=remember)
+    ids = tokenize_candidates(text, candidates, remember=remember)
     if not ids:
         return torch.empty(0, model.dim, device=next(model.parameters()).device)
     return encode_ids(model.encode_candidates, ids, text, model, batch_size=batch_size, progress=progress)
@@ -44,12 +44,12 @@ def read_candidates(
     model: RankerModel, text: TextEncoder, ids: Sequence[Sequence[int]], *, max_tokens: int | None = None
 ) -> Iterator[tuple[list[int], list[TokenVectors]]]:
     """Candidates as `RankerModel.rescore` takes them, with their places; `max_tokens` of a batch, with padding."""
-    for batch, tokens in _batches(ids, text, model, batch_size=256, max_tokens=max_tokens):
+    for batch, tokens in _iter_batches(ids, text, model, batch_size=256, max_tokens=max_tokens):
         yield batch, model.read_candidates(tokens)
 
 
 @torch.no_grad()
-def encoded_contexts(
+def encode_token_ids(
     model: RankerModel,
     text: TextEncoder,
     ids: Sequence[Sequence[int]],
@@ -59,12 +59,12 @@ def encoded_contexts(
 ) -> ContextEncoding:
     """Encodes contexts, at least one, from their token ids: [contexts, codes, dim] with their mask."""
     out: ContextEncoding | None = None
-    for batch, tokens in _batches(ids, text, model, batch_size=batch_size, max_tokens=max_tokens):
+    for batch, tokens in _iter_batches(ids, text, model, batch_size=batch_size, max_tokens=max_tokens):
         part = model.encode_context(tokens)
         if out is None:
-            out = part.empty(len(ids))
+            out = part.build_empty(len(ids))
         elif part.n_codes > out.n_codes:  # a shorter context may have more turns
-            out = out.padded(part.n_codes)
+            out = out.pad_codes(part.n_codes)
         out.put(torch.tensor(batch, device=part.vectors.device), part)
     assert out is not None
     return out
@@ -82,7 +82,7 @@ def encode_ids(
 ) -> Tensor:
     """Applies `encode` to sequences, at least one, in batches; results in the order of the sequences."""
     out: Tensor | None = None
-    for batch, tokens in _batches(ids, text, model, batch_size=batch_size):
+    for batch, tokens in _iter_batches(ids, text, model, batch_size=batch_size):
         vectors = encode(tokens)
         if out is None:
             out = vectors.new_empty(len(ids), *vectors.shape[1:])
@@ -93,13 +93,13 @@ def encode_ids(
     return out
 
 
-def _batches(
+def _iter_batches(
     ids: Sequence[Sequence[int]], text: TextEncoder, model: nn.Module, *, batch_size: int, max_tokens: int | None = None
 ) -> Iterator[tuple[list[int], TokenBatch]]:
     """Batches of sequences, from long to short, sized for the model's device: their positions and tokens."""
     device = next(model.parameters()).device
     max_tokens = max_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS)
-    batches = token_batches([len(row) for row in ids], batch_size=batch_size, max_tokens=max_tokens)
+    batches = cut_into_batches([len(row) for row in ids], batch_size=batch_size, max_tokens=max_tokens)
     for number, batch in enumerate(reversed(batches), start=1):
         yield batch, text.pad([ids[i] for i in batch]).to(device)
         if device.type == "cpu" and number % RETURN_EVERY == 0:

@@ -70,7 +70,7 @@ class Encoder(ABC):
         """Scores of a cross-encoder, float32 [contexts, n], of candidates by `index` (int64; negative: -inf)."""
 
     @abstractmethod
-    def term_weights(self) -> Mapping[str, Sequence[float]] | None:
+    def get_term_weights(self) -> Mapping[str, Sequence[float]] | None:
         """`RankerModel.export_weights` of a late-interaction encoder, as `LateScore` takes them; None of others."""
 
     @property
@@ -84,14 +84,14 @@ class Encoder(ABC):
         """The threads that compute, on a CPU."""
 
     @abstractmethod
-    def in_worker(self, *, number: int, threads: int) -> Encoder:
+    def copy_to_worker(self, *, number: int, threads: int) -> Encoder:
         """This encoder in the worker process of this number, with so many threads; on a GPU of its own, if any."""
 
-    def state(self) -> Hashable:
+    def get_state(self) -> Hashable:
         """A value that changes with the model's weights, for what is kept of their results."""
         return None
 
-    def candidates(self, ids: Sequence[Ids], *, max_tokens: int | None = None) -> list[TokenVectors]:
+    def cache_candidates(self, ids: Sequence[Ids], *, max_tokens: int | None = None) -> list[TokenVectors]:
         """Like `read_candidates`, for those that are not kept by `reader`."""
         return self.reader(self, ids, max_tokens=max_tokens)
 
@@ -101,7 +101,7 @@ class Encoder(ABC):
 
     def rescore(self, contexts: Contexts, candidates: Sequence[TokenVectors]) -> Array:
         """Scores candidates that were read for each context: float32 [contexts, n]."""
-        if (weights := self.term_weights()) is None:
+        if (weights := self.get_term_weights()) is None:
             return self.score(contexts, np.stack([one.vector for one in candidates]))
         late = LateScore(weights)
         return np.stack([late(one, candidates) for one in contexts.tokens or ()])
@@ -122,11 +122,11 @@ class Encoder(ABC):
         if not self.model.has_vectors:
             if index is None:
                 index = np.broadcast_to(np.arange(len(candidates)), (len(contexts), len(candidates)))
-            return checked_scores(self.score_pairs(contexts, candidates, index, max_tokens=max_tokens))
+            return check_scores(self.score_pairs(contexts, candidates, index, max_tokens=max_tokens))
         by_tokens, parts = self.model.token_dim is not None, []
         read: list[TokenVectors] = []
         if by_tokens or self.reader.fits(self.model, candidates):
-            read = self.candidates(candidates, max_tokens=max_tokens)
+            read = self.cache_candidates(candidates, max_tokens=max_tokens)
             vectors = None if by_tokens else np.stack([one.vector for one in read])
         else:
             vectors = self.encode_candidates(candidates)
@@ -144,11 +144,11 @@ class Encoder(ABC):
                     self.rescore(encoded.select([i]), [read[j] for j in row.clip(0)]) for i, row in enumerate(rows)
                 ]
                 parts.append(np.concatenate(parts_of_rows))
-        checked = checked_scores(np.concatenate(parts))
+        checked = check_scores(np.concatenate(parts))
         return checked if index is None else np.where(index < 0, np.float32(-np.inf), checked)
 
 
-def checked_scores(scores: Array) -> Array:
+def check_scores(scores: Array) -> Array:
     """The scores. InputError for a nan."""
     if np.isnan(scores).any():
         raise InputError("the model's scores are nan: its weights are damaged, or overflow")

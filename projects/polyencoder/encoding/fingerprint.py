@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyencoder.config import WeightDtype
 from polyencoder.modeling.encoder_config import DROPOUT
-from polyencoder.storage.digests import fingerprint, weight_parts, weights_fingerprint
+from polyencoder.storage.digests import compute_fingerprint, compute_weights_fingerprint, iter_weight_parts
 
 if TYPE_CHECKING:
     from polyencoder.encoding.graphs import GraphModel
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from polyencoder.text import TextEncoder
 
 
-def model_fingerprint(model: RankerModel | GraphModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> str:
+def compute_model_fingerprint(
+    model: RankerModel | GraphModel, text: TextEncoder, *, dtype: WeightDtype = "float32"
+) -> str:
     """Digest of everything a model's scores depend on: weights, settings, tokenizer.
 
     Float32 graphs of ONNX have their model's; int8 graphs have their own, which their quantization is part of.
     `dtype`: as the weights will be when they have been saved so.
     """
-    merged: Any = model.merged()
+    merged: Any = model.merge_adapters()
     config = asdict(merged.config)
     del config["format_version"]
     if stored := merged.weights_fingerprints:
@@ -30,24 +32,24 @@ def model_fingerprint(model: RankerModel | GraphModel, text: TextEncoder, *, dty
     else:
         import torch
 
-        weights = weights_fingerprint(merged.state_dict_to_save(getattr(torch, dtype)))
-    return fingerprint([weights, json.dumps(config, sort_keys=True), text.fingerprint()])
+        weights = compute_weights_fingerprint(merged.get_state_dict_to_save(getattr(torch, dtype)))
+    return compute_fingerprint([weights, json.dumps(config, sort_keys=True), text.compute_fingerprint()])
 
 
-def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
+def compute_candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
     """Digest of everything a candidate's vector depends on: the tower's weights, the reduction, the tokenizer."""
     if model.config.foreign_fingerprint is not None:
         return model.config.foreign_fingerprint
     if model.candidate_fingerprint is not None:  # ONNX graphs store that of the model they were exported from
         return model.candidate_fingerprint
-    model = model.merged().for_saving()
+    model = model.merge_adapters().copy_for_saving()
     config = model.config
     backbone = {name: value for name, value in config.backbone.items() if name not in DROPOUT}
     convert = None if config.convert is None else replace(config.convert, dropout=0.0)
     pooling = (config.reduction, config.reduction_outputs, (config.prompt_tokens or (0, 0))[1], config.dense)
     lengths = (config.vector_dim, config.normalize, config.output_scaling)
-    parts: list[bytes | memoryview | str] = [text.fingerprint(contexts=False)]
+    parts: list[bytes | memoryview | str] = [text.compute_fingerprint(contexts=False)]
     parts.append(repr((backbone, convert, pooling, lengths)))
     for module in model.candidate_modules():
-        parts += weight_parts(module.state_dict())
-    return fingerprint(parts)
+        parts += iter_weight_parts(module.state_dict())
+    return compute_fingerprint(parts)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from polyencoder.errors import CheckpointError, first_line
+from polyencoder.errors import CheckpointError, get_first_line
 from polyencoder.packages import require
-from polyencoder.search.contexts import stacked
-from polyencoder.text.batches import Array, padded, token_batches
+from polyencoder.search.contexts import stack_arrays
+from polyencoder.text.batches import Array, cut_into_batches, pad_arrays
 
 CPU = "CPUExecutionProvider"
 BATCH_TOKENS = 1 << 14  # maximum tokens of a call on a CPU, with padding
@@ -55,7 +55,7 @@ class Graph:
                 os.fspath(path), options, providers=[*providers], disabled_optimizers=slower
             )
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
-            raise CheckpointError(f"{os.fspath(path)}: not a readable ONNX graph ({first_line(error)})") from None
+            raise CheckpointError(f"{os.fspath(path)}: not a readable ONNX graph ({get_first_line(error)})") from None
         self._inputs = {one.name for one in self._session.get_inputs()}
         self._pad_id = pad_id
         self.separator = separator
@@ -74,12 +74,12 @@ class Graph:
         """The graph's outputs by name, each [sequences, ...]; on a CPU sequences of like length run together."""
         if not self._on_cpu:
             return self._run(sequences, segments)
-        groups = token_batches([len(ids) for ids in sequences], max_tokens=BATCH_TOKENS, batch_size=GROUP)
+        groups = cut_into_batches([len(ids) for ids in sequences], max_tokens=BATCH_TOKENS, batch_size=GROUP)
         parts = [self._run([sequences[i] for i in rows], segments and [segments[i] for i in rows]) for rows in groups]
         if len(parts) == 1 and groups[0] == [*range(len(sequences))]:
             return parts[0]
         order = np.argsort([i for rows in groups for i in rows])
-        return {name: stacked([part[name] for part in parts])[order] for name in self.outputs}
+        return {name: stack_arrays([part[name] for part in parts])[order] for name in self.outputs}
 
     def _run(self, sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None) -> dict[str, Array]:
         inputs = make_inputs(sequences, segments, pad_id=self._pad_id, separator=self.separator)
@@ -97,18 +97,20 @@ def make_inputs(
     """The arrays for all possible inputs of a graph, by name; arguments are those of `Graph`."""
     inputs: dict[str, Array] = {}
     if separator is not None:
-        last, extra = _both_texts(sequences, separator)
+        last, extra = _split_contexts(sequences, separator)
         width = max(map(len, chain(last, extra)))
-        inputs["ids"], inputs["mask"] = padded(last, pad_id=pad_id, width=width)
-        inputs["extra_ids"], inputs["extra_mask"] = padded(extra, pad_id=pad_id, width=width)
+        inputs["ids"], inputs["mask"] = pad_arrays(last, pad_id=pad_id, width=width)
+        inputs["extra_ids"], inputs["extra_mask"] = pad_arrays(extra, pad_id=pad_id, width=width)
     else:
-        inputs["ids"], inputs["mask"] = padded(sequences, pad_id=pad_id)
+        inputs["ids"], inputs["mask"] = pad_arrays(sequences, pad_id=pad_id)
     if segments is not None:
-        inputs["segments"], _ = padded(segments, pad_id=0)
+        inputs["segments"], _ = pad_arrays(segments, pad_id=0)
     return inputs
 
 
-def _both_texts(sequences: Sequence[Sequence[int]], separator: int) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+def _split_contexts(
+    sequences: Sequence[Sequence[int]], separator: int
+) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
     """Splits contexts at the first separator: the last utterances, and the earlier ones without separators."""
     last, extra = list[Sequence[int]](), list[Sequence[int]]()
     for ids in map(list, sequences):

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyencoder.errors import CheckpointError
-from polyencoder.storage.digests import file_digest
-from polyencoder.storage.files import versioned
+from polyencoder.storage.digests import compute_file_digest
+from polyencoder.storage.files import parse_versioned
 from polyencoder.storage.names import (
     CALIBRATION,
     CANDIDATES,
@@ -44,13 +44,13 @@ SAVED_AGAIN = "the model was saved again since: export the graphs again"
 HOW_TO_QUANTIZE = "write them with `polyencoder export` or `polyencoder.export.onnx.quantize_int8`"
 
 
-def int8_name(name: str) -> str:
+def get_int8_name(name: str) -> str:
     """The name of a graph's quantized form."""
     return name.removesuffix(".onnx") + ".int8.onnx"
 
 
 _FLOAT32 = (CONTEXT, CANDIDATES, SCORER)
-_INT8 = tuple(map(int8_name, _FLOAT32))
+_INT8 = tuple(map(get_int8_name, _FLOAT32))
 GRAPHS = (*_FLOAT32, *_INT8)
 """The names that graphs may have."""
 
@@ -93,10 +93,12 @@ def read_description(folder: Path) -> Description:
     path = folder / DESCRIPTION
     if not path.is_file():
         raise CheckpointError(f"{folder}: no {DESCRIPTION} in it: it has no exported graphs; {HOW_TO_EXPORT}")
-    return versioned(path.read_bytes(), _checked, version=FORMAT_VERSION, origin=path, remedy="export again")
+    return parse_versioned(
+        path.read_bytes(), _check_description, version=FORMAT_VERSION, origin=path, remedy="export again"
+    )
 
 
-def _checked(values: dict[str, Any]) -> Description:
+def _check_description(values: dict[str, Any]) -> Description:
     description = from_json_values(Description, values)
     if description.differences.keys() not in _GRAPHS:
         raise ValueError(f"differences are of {[*description.differences]}, not of a model's graphs")
@@ -108,7 +110,7 @@ def check_graphs(folder: Path, *, progress: Callable[[int], object] | None = Non
     expected = read_description(folder).graphs
     for name, digest in sorted(expected.items()):
         try:
-            actual = file_digest(folder / name, progress=progress)
+            actual = compute_file_digest(folder / name, progress=progress)
         except OSError as error:
             raise CheckpointError(f"{folder / name}: cannot be read ({error.strerror}); export again") from None
         if actual != digest:

@@ -23,16 +23,16 @@ from polyencoder.encoding.graph_files import (
     Precision,
     check_saved_weights,
     download_patterns,
-    int8_name,
+    get_int8_name,
     read_description,
 )
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.modeling.families import check_config, family
+from polyencoder.modeling.families import check_config, get_family
 from polyencoder.packages import require
 from polyencoder.search.contexts import Array, Contexts, ContextTokens
 from polyencoder.search.late import TokenVectors
 from polyencoder.storage.names import CANDIDATES, CONFIG, CONTEXT, SCORER, TOKENIZER
-from polyencoder.text.batches import token_batches
+from polyencoder.text.batches import cut_into_batches
 from polyencoder.text.context import join_pair
 from polyencoder.text.encoder import TextEncoder, read_tokenizer
 
@@ -82,7 +82,7 @@ class GraphModel:
 
     @property
     def _can(self) -> Any:
-        return family(self.config.architecture).can
+        return get_family(self.config.architecture).can
 
     @property
     def dim(self) -> int:
@@ -92,14 +92,14 @@ class GraphModel:
     def token_dim(self) -> int | None:
         return None if self.term_weights is None else len(self.term_weights["token_weight"])
 
-    def merged(self) -> GraphModel:
+    def merge_adapters(self) -> GraphModel:
         return self
 
     def check_has_vectors(self) -> None:
         if not self.has_vectors:
             raise InputError(f"a {self.title} has no vectors of contexts or candidates: it reads them together")
 
-    def with_vector_dim(self, dim: int) -> NoReturn:
+    def truncate(self, dim: int) -> NoReturn:
         raise ConfigError("this ranker is ONNX graphs: shorten the original, and export that", argument="vector_dim")
 
     def export_steps(self) -> NoReturn:
@@ -157,14 +157,14 @@ class GraphEncoder(Encoder):
         config = RankerConfig.from_json(_read(source / CONFIG), origin=str(source / CONFIG))
         check_config(config, origin=str(source / CONFIG))
         exact = precision == "float32"
-        files = {name: name if exact else int8_name(name) for name in description.differences}
+        files = {name: name if exact else get_int8_name(name) for name in description.differences}
         for file in files.values():
             if not (source / file).is_file():
                 remedy = HOW_TO_EXPORT if exact else HOW_TO_QUANTIZE
                 raise CheckpointError(f"{source}: no {file} in it: the {precision} graphs are missing; {remedy}")
         _read(source / TOKENIZER)
         text = TextEncoder(read_tokenizer(source / TOKENIZER), config.text)
-        providers = _providers(require("onnxruntime", extra="onnx"), device)
+        providers = _choose_providers(require("onnxruntime", extra="onnx"), device)
         graphs = {
             name: Graph(source / file, pad_id=text.pad_id, threads=threads, providers=providers)
             for name, file in files.items()
@@ -192,7 +192,7 @@ class GraphEncoder(Encoder):
     def encode_contexts(
         self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, max_tokens: int | None = None
     ) -> Contexts:
-        batches, parts = self._batches(ids, batch_size=batch_size, max_tokens=max_tokens), []
+        batches, parts = self._plan_batches(ids, batch_size=batch_size, max_tokens=max_tokens), []
         for batch in batches:
             sequences = [ids[place] for place in batch]
             outputs = self.model.graphs[CONTEXT](sequences)
@@ -207,17 +207,17 @@ class GraphEncoder(Encoder):
                 vectors, mask, tokens = (
                     vectors[:, :width].copy(),
                     mask[:, :width].copy(),
-                    ContextTokens.of(sequences, outputs),
+                    ContextTokens.from_arrays(sequences, outputs),
                 )
             parts.append(Contexts(vectors, mask, tokens=tokens))
         order = np.argsort([place for batch in batches for place in batch])
-        return Contexts.concatenated(parts).select(order.tolist())
+        return Contexts.concatenate(parts).select(order.tolist())
 
     def encode_candidates(
         self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, progress: Progress | None = None
     ) -> Array:
         vectors = np.empty((len(ids), self.model.dim), dtype=np.float32)
-        for batch in self._batches(ids, batch_size=batch_size):
+        for batch in self._plan_batches(ids, batch_size=batch_size):
             vectors[batch] = self.model.graphs[CANDIDATES]([ids[place] for place in batch])["vectors"]
             if progress is not None:
                 progress(len(batch))
@@ -235,10 +235,12 @@ class GraphEncoder(Encoder):
         self, ids: Sequence[Ids], *, max_tokens: int | None = None, progress: Progress | None = None
     ) -> list[TokenVectors]:
         read: dict[int, TokenVectors] = {}
-        for batch in self._batches(ids, max_tokens=max_tokens):
+        for batch in self._plan_batches(ids, max_tokens=max_tokens):
             sequences = [ids[place] for place in batch]
             outputs = self.model.graphs[CANDIDATES](sequences)
-            read |= zip(batch, TokenVectors.of(sequences, outputs["vectors"], outputs.get("tokens")), strict=True)
+            read |= zip(
+                batch, TokenVectors.from_arrays(sequences, outputs["vectors"], outputs.get("tokens")), strict=True
+            )
             if progress is not None:
                 progress(len(batch))
         return [read[place] for place in range(len(ids))]
@@ -252,12 +254,12 @@ class GraphEncoder(Encoder):
             columns = np.flatnonzero(candidates_of_row >= 0)
             texts = [candidates[place] for place in candidates_of_row[columns].tolist()]
             pairs = [join_pair(contexts[row], ids, start=start, max_tokens=longest) for ids in texts]
-            for batch in self._batches([ids for ids, _ in pairs], max_tokens=max_tokens):
+            for batch in self._plan_batches([ids for ids, _ in pairs], max_tokens=max_tokens):
                 outputs = self.model.graphs[SCORER](*zip(*(pairs[place] for place in batch), strict=True))
                 scores[row, columns[batch]] = outputs["scores"]
         return scores
 
-    def term_weights(self) -> Mapping[str, Sequence[float]] | None:
+    def get_term_weights(self) -> Mapping[str, Sequence[float]] | None:
         return self.model.term_weights
 
     @property
@@ -268,18 +270,18 @@ class GraphEncoder(Encoder):
     def threads(self) -> int:
         return self._opened["threads"] or os.cpu_count() or 1
 
-    def in_worker(self, *, number: int, threads: int) -> GraphEncoder:
+    def copy_to_worker(self, *, number: int, threads: int) -> GraphEncoder:
         return GraphEncoder.open(**self._opened | {"threads": threads})
 
-    def _batches(
+    def _plan_batches(
         self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, max_tokens: int | None = None
     ) -> list[list[int]]:
         """The places of the texts of each batch: few of a model that gives a vector of each token."""
         size = batch_size if self.model.token_dim is None else min(batch_size, _OUTPUTS)
-        return token_batches([len(row) for row in ids], max_tokens=max_tokens or BATCH_TOKENS, batch_size=size)
+        return cut_into_batches([len(row) for row in ids], max_tokens=max_tokens or BATCH_TOKENS, batch_size=size)
 
 
-def graphs_folder(name: str | os.PathLike[str], *, precision: Precision = "float32") -> Path:
+def find_graphs_folder(name: str | os.PathLike[str], *, precision: Precision = "float32") -> Path:
     """The folder of a ranker's graphs, by its path or hub id. CheckpointError: there are none."""
     if os.path.isdir(name):  # False for what cannot be a path; an empty name is no path
         return Path(name)
@@ -290,12 +292,12 @@ def graphs_folder(name: str | os.PathLike[str], *, precision: Precision = "float
             f"{os.fspath(name):.300}: no such folder, and names of the hub need the package `huggingface_hub`, which "
             "is not installed"
         )
-    from polyencoder.hub.resolve import downloaded  # here: a folder needs no hub
+    from polyencoder.hub.resolve import download_files  # here: a folder needs no hub
 
-    return downloaded(name, download_patterns(precision))
+    return download_files(name, download_patterns(precision))
 
 
-def _providers(runtime: Any, device: object | None) -> list[Any]:
+def _choose_providers(runtime: Any, device: object | None) -> list[Any]:
     """onnxruntime's execution providers for a device, with the CPU as fallback."""
     has_cuda = "CUDAExecutionProvider" in runtime.get_available_providers()
     chosen = ("cuda" if has_cuda else "cpu") if device is None else str(device)

@@ -20,11 +20,11 @@ class Reads(Protocol):
 
     def read_candidates(self, ids: Sequence[Sequence[int]], *, max_tokens: int | None = None) -> list[TokenVectors]: ...
 
-    def state(self) -> Hashable: ...
+    def get_state(self) -> Hashable: ...
 
 
 class CandidateReader:
-    """Encodes candidates, and caches the last vectors, of one encoder's `state`, in `max_bytes`. Thread-safe."""
+    """Encodes candidates, and caches the last vectors, of one encoder's `get_state`, in `max_bytes`. Thread-safe."""
 
     def __init__(self, *, max_bytes: int = KEPT_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -47,7 +47,7 @@ class CandidateReader:
     ) -> list[TokenVectors]:
         """Encodes candidates with these token ids, `max_tokens` at once, or takes them from the cache."""
         keys = [array("i", row).tobytes() for row in ids]
-        state = encoder.state()
+        state = encoder.get_state()
         with self._lock:
             if self._state != state:
                 self._kept.clear()
@@ -64,15 +64,15 @@ class CandidateReader:
 
     def _keep(self, read: dict[bytes, TokenVectors], state: object) -> None:
         with self._lock:
-            if self._state != state or sum(map(_size, read.values())) > self._max_bytes:
+            if self._state != state or sum(map(_compute_size, read.values())) > self._max_bytes:
                 return
             for key, vectors in read.items():
                 if key not in self._kept:
                     self._kept[key] = vectors
-                    self._bytes += _size(vectors)
+                    self._bytes += _compute_size(vectors)
             while self._bytes > self._max_bytes:
-                self._bytes -= _size(self._kept.popitem(last=False)[1])
+                self._bytes -= _compute_size(self._kept.popitem(last=False)[1])
 
 
-def _size(vectors: TokenVectors) -> int:
+def _compute_size(vectors: TokenVectors) -> int:
     return int(vectors.vector.nbytes + vectors.tokens.nbytes) + _OF_OBJECTS

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from typing_extensions import Self  # typing's, from Python 3.11 on
 
-from polyencoder.checks import check_choice, checked_candidates, checked_count, checked_device, checked_texts
+from polyencoder.checks import check_candidates, check_choice, check_count, check_device, check_texts
 from polyencoder.config import VectorKind
-from polyencoder.encoding.encoder import BATCH_SIZE, Encoder, checked_scores
+from polyencoder.encoding.encoder import BATCH_SIZE, Encoder, check_scores
 from polyencoder.encoding.protocol import Context, Dialogue, TextRanker
-from polyencoder.encoding.tokens import DistinctCandidates, candidate_ids, distinct_candidates
+from polyencoder.encoding.tokens import DistinctCandidates, find_distinct_candidates, tokenize_candidates
 from polyencoder.errors import InputError
-from polyencoder.guesses import hinted
+from polyencoder.guesses import hint_arguments
 from polyencoder.packages import require
-from polyencoder.progress import progress_bar
+from polyencoder.progress import create_progress
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.late import TokenVectors
-from polyencoder.text.dialogue import checked_contexts
+from polyencoder.text.dialogue import check_contexts
 from polyencoder.text.encoder import TextEncoder
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _REMEMBERED = 1 << 12  # candidates of the latest list, at most
 _TEXTS = 1 << 11  # candidates of several contexts whose token vectors are in memory at once
 
 
-@hinted
+@hint_arguments
 class Scorer:
     """Implements `polyencoder.encoding.protocol.TextRanker`: texts in, arrays out.
 
@@ -78,7 +78,7 @@ class Scorer:
     def to(self, device: torch.device | str) -> Self:
         """Moves the torch model to a device, and returns the ranker. InputError for ONNX graphs, which stay."""
         self.model.parameters()  # raises it
-        device = checked_device(device)
+        device = check_device(device)
         self.encoder.model, self.encoder.device = self.model.to(device), device
         return self
 
@@ -91,18 +91,18 @@ class Scorer:
 
     def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Array:
         """Scores every candidate for every context: float32 [contexts, candidates]; equal tokens have equal scores."""
-        candidates = checked_candidates("candidates", candidates)
+        candidates = check_candidates("candidates", candidates)
         if not candidates:
             raise InputError("no candidate to rank: the list of candidates is empty")
-        ids, row_of = self._distinct(candidates)
-        scores = self.encoder.score_ids(context_ids(self.text, checked_contexts(contexts)), ids)
+        ids, row_of = self._find_distinct(candidates)
+        scores = self.encoder.score_ids(tokenize_contexts(self.text, check_contexts(contexts)), ids)
         return scores if len(ids) == len(candidates) else scores[:, [row_of[text] for text in candidates]]
 
-    def _distinct(self, candidates: list[str]) -> DistinctCandidates:
-        """`distinct_candidates`, remembered for the latest list: each turn of a conversation ranks the same ones."""
+    def _find_distinct(self, candidates: list[str]) -> DistinctCandidates:
+        """`find_distinct_candidates`, remembered for the latest list: all turns of a chat rank the same ones."""
         latest = self._latest
         if latest is None or latest[0] is not self.text.config or latest[1] != candidates:
-            latest = self.text.config, candidates, distinct_candidates(self.text, candidates)
+            latest = self.text.config, candidates, find_distinct_candidates(self.text, candidates)
             self._latest = latest if len(candidates) <= _REMEMBERED else None
         return latest[2]
 
@@ -113,14 +113,14 @@ class Scorer:
         with the kind "context" gives their vectors alone.
         """
         self.model.check_has_vectors()
-        return self.encoder.encode_contexts(context_ids(self.text, checked_contexts(contexts)))
+        return self.encoder.encode_contexts(tokenize_contexts(self.text, check_contexts(contexts)))
 
     def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = BATCH_SIZE) -> Array:
         """Encodes candidates: float32 [candidates, dim]. Not for cross-encoders."""
-        texts = checked_texts("candidates", candidates)
-        size = checked_count("batch_size", batch_size)
+        texts = check_texts("candidates", candidates)
+        size = check_count("batch_size", batch_size)
         self.model.check_has_vectors()
-        return self.encoder.encode_candidates(candidate_ids(self.text, texts, remember=True), batch_size=size)
+        return self.encoder.encode_candidates(tokenize_candidates(self.text, texts, remember=True), batch_size=size)
 
     def encode(
         self,
@@ -147,7 +147,7 @@ class Scorer:
                 poly-encoder several per context (`encode_contexts`), ONNX graphs no pooled output.
         """
         check_choice("kind", kind, get_args(VectorKind))
-        size, model = checked_count("batch_size", batch_size), self.model
+        size, model = check_count("batch_size", batch_size), self.model
         model.check_has_vectors()
         if kind == "context" and not model.has_one_vector:
             raise InputError(
@@ -155,13 +155,13 @@ class Scorer:
                 "kind",
                 argument="kind",
             )
-        candidates = checked_candidates("texts", texts) if kind == "candidate" else []
-        contexts = checked_contexts(texts, name="text") if kind != "candidate" else []
+        candidates = check_candidates("texts", texts) if kind == "candidate" else []
+        contexts = check_contexts(texts, name="text") if kind != "candidate" else []
         if not candidates and not contexts:
             raise InputError("no text to encode: the list of texts is empty")
-        ids = candidate_ids(self.text, candidates, remember=True) or context_ids(self.text, contexts)
+        ids = tokenize_candidates(self.text, candidates, remember=True) or tokenize_contexts(self.text, contexts)
         encoder = self.encoder
-        with progress_bar(step="encoding", total=len(texts), unit="texts", show=progress) as bar:
+        with create_progress(step="encoding", total=len(texts), unit="texts", show=progress) as bar:
             if kind == "candidate":
                 vectors = encoder.encode_candidates(ids, batch_size=size, progress=bar.update)
             elif kind == "pooled":
@@ -187,20 +187,20 @@ class Scorer:
         return self.encode([texts], **options)[0] if isinstance(texts, str) else self.encode(texts, **options)
 
 
-def context_ids(text: TextEncoder, contexts: Sequence[Context]) -> list[array[int]]:
+def tokenize_contexts(text: TextEncoder, contexts: Sequence[Context]) -> list[array[int]]:
     """The tokens of contexts, at least one. InputError without any."""
     if not contexts:
         raise InputError("no context to encode: the list of contexts is empty")
-    return [array("i", text.context_ids(turns)) for turns in contexts]
+    return [array("i", text.tokenize_context(turns)) for turns in contexts]
 
 
 def score_lists(ranker: TextRanker, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> list[Array]:
     """Scores each context's list of candidates: [candidates] of each. Equal tokens score alike."""
-    ids, row_of = distinct_candidates(ranker.text, chain.from_iterable(lists))
+    ids, row_of = find_distinct_candidates(ranker.text, chain.from_iterable(lists))
     index = np.full((len(lists), max(map(len, lists), default=0)), -1)
     for row, texts_of_row in enumerate(lists):
         index[row, : len(texts_of_row)] = [row_of[text] for text in texts_of_row]
-    scores = ranker.encoder.score_ids(context_ids(ranker.text, contexts), ids, index)
+    scores = ranker.encoder.score_ids(tokenize_contexts(ranker.text, contexts), ids, index)
     return [row[: len(texts)] for row, texts in zip(scores, lists, strict=True)]
 
 
@@ -219,13 +219,13 @@ def score_by_tokens(
         distinct = dict.fromkeys(candidate for own in part for candidate in own)
         read = {} if stored is None else {**stored(distinct)}
         if new := [candidate for candidate in distinct if candidate not in read]:
-            ids = ranker.text.candidate_ids(new, remember=False)
-            read |= zip(new, encoder.candidates(ids), strict=True)
+            ids = ranker.text.tokenize_candidates(new, remember=False)
+            read |= zip(new, encoder.cache_candidates(ids), strict=True)
         for row, candidates in enumerate(part, start=first):
             row_scores = (
                 encoder.rescore(contexts.select([row]), [read[one] for one in candidates])[0]
                 if candidates
                 else np.empty(0)
             )
-            scores.append(checked_scores(row_scores).tolist())
+            scores.append(check_scores(row_scores).tolist())
     return scores

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyencoder.checks import checked_device
-from polyencoder.encoding.encode import encode_ids, encoded_contexts, read_candidates
+from polyencoder.checks import check_device
+from polyencoder.encoding.encode import encode_ids, encode_token_ids, read_candidates
 from polyencoder.encoding.encoder import BATCH_SIZE, Encoder, Ids, Progress
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.modeling.rounding import weights_sample, weights_state
+from polyencoder.modeling.rounding import get_weights_state, sample_weights
 from polyencoder.scoring import ContextEncoding
 from polyencoder.search.contexts import Array, Contexts, ContextTokens, Keys
 from polyencoder.search.late import TokenVectors
@@ -27,7 +27,7 @@ class TorchEncoder(Encoder):
 
     def __init__(self, model: RankerModel, text: TextEncoder, *, device: torch.device | str | None = None) -> None:
         super().__init__()
-        self.device = checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = check_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.model: RankerModel = model.to(self.device)
         self.text = text
 
@@ -42,7 +42,7 @@ class TorchEncoder(Encoder):
         self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, max_tokens: int | None = None
     ) -> Contexts:
         with in_evaluation(self.model):
-            return to_arrays(encoded_contexts(self.model, self.text, ids, batch_size=batch_size, max_tokens=max_tokens))
+            return to_arrays(encode_token_ids(self.model, self.text, ids, batch_size=batch_size, max_tokens=max_tokens))
 
     @torch.inference_mode()
     def encode_candidates(
@@ -53,7 +53,7 @@ class TorchEncoder(Encoder):
             return np.empty((0, model.dim), dtype=np.float32)
         with in_evaluation(model):
             encode = model.encode_candidates
-            return _array(encode_ids(encode, ids, self.text, model, batch_size=batch_size, progress=progress))
+            return _to_array(encode_ids(encode, ids, self.text, model, batch_size=batch_size, progress=progress))
 
     @torch.inference_mode()
     def encode_pooled(
@@ -61,7 +61,7 @@ class TorchEncoder(Encoder):
     ) -> Array:
         model = self.model
         with in_evaluation(model):
-            return _array(encode_ids(model.pooled, ids, self.text, model, batch_size=batch_size, progress=progress))
+            return _to_array(encode_ids(model.pooled, ids, self.text, model, batch_size=batch_size, progress=progress))
 
     @torch.inference_mode()
     def read_candidates(
@@ -71,7 +71,7 @@ class TorchEncoder(Encoder):
         with in_evaluation(self.model):
             for batch, read in read_candidates(self.model, self.text, ids, max_tokens=max_tokens):
                 for row, vectors in zip(batch, read, strict=True):  # copies, as a view would keep its whole batch
-                    results[row] = TokenVectors(_array(vectors.vector).copy(), _array(vectors.tokens).copy())
+                    results[row] = TokenVectors(_to_array(vectors.vector).copy(), _to_array(vectors.tokens).copy())
                 if progress is not None:
                     progress(len(batch))
         return [one for one in results if one is not None]
@@ -88,25 +88,25 @@ class TorchEncoder(Encoder):
                 part = slice(first, first + at_once)
                 columns = torch.tensor(index[part], device=self.device)
                 scores = self.model(pad(contexts[part]).to(self.device), texts, columns, max_tokens=max_tokens)
-                parts.append(_array(scores))
+                parts.append(_to_array(scores))
         return np.concatenate(parts)
 
-    def term_weights(self) -> Mapping[str, Sequence[float]] | None:
+    def get_term_weights(self) -> Mapping[str, Sequence[float]] | None:
         return {name: weight.tolist() for name, weight in self.model.export_weights().items()} or None
 
     @property
     def threads(self) -> int:
         return torch.get_num_threads()
 
-    def in_worker(self, *, number: int, threads: int) -> TorchEncoder:
+    def copy_to_worker(self, *, number: int, threads: int) -> TorchEncoder:
         torch.set_num_threads(threads)
         device = f"cuda:{number % torch.cuda.device_count()}" if self.device.type == "cuda" else "cpu"
         return TorchEncoder(self.model, self.text, device=device)
 
-    def state(self) -> Hashable:
+    def get_state(self) -> Hashable:
         model, kind = self.model, self.device.type
         autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        return autocast, weights_state(model), weights_sample(model), model.config
+        return autocast, get_weights_state(model), sample_weights(model), model.config
 
 
 def to_arrays(encoded: ContextEncoding) -> Contexts:
@@ -116,19 +116,19 @@ def to_arrays(encoded: ContextEncoding) -> Contexts:
         turns = (encoded.vectors.new_ones(1) if mask is None else mask.sum(1)).tolist()
         tokens = [
             ContextTokens(
-                _array(vectors.vectors[0]).copy(),
-                _array(vectors.tokens[0, : max(1, int((vectors.weights[0] > 0).sum()))]).copy(),
-                _array(vectors.turns[0, : int(count)]).copy(),
+                _to_array(vectors.vectors[0]).copy(),
+                _to_array(vectors.tokens[0, : max(1, int((vectors.weights[0] > 0).sum()))]).copy(),
+                _to_array(vectors.turns[0, : int(count)]).copy(),
             )
             for vectors, count in zip(encoded.tokens, turns, strict=True)
         ]
     return Contexts(
-        _array(encoded.vectors),
+        _to_array(encoded.vectors),
         None if mask is None else mask.cpu().numpy(),
-        None if keys is None else Keys(_array(keys.vectors), _array(keys.biases), keys.heads),
+        None if keys is None else Keys(_to_array(keys.vectors), _to_array(keys.biases), keys.heads),
         tokens,
     )
 
 
-def _array(tensor: Tensor) -> Array:
+def _to_array(tensor: Tensor) -> Array:
     return tensor.detach().float().cpu().numpy()

@@ -17,20 +17,20 @@ from torch import Tensor
 
 from polyencoder.calibration import DEPTH, CalibratedRanker, FittedOn
 from polyencoder.calibration.fitting import Fit, Observations, check_fit, fit
-from polyencoder.calibration.probability import name_of
+from polyencoder.calibration.probability import get_index_name
 from polyencoder.calibration.risk import CONFIDENCE
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_all_pairs, read_examples
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.evaluation.examples import example_scores
 from polyencoder.index.base import Index
 from polyencoder.index.searcher import Searcher
-from polyencoder.progress import progress_bar
+from polyencoder.progress import create_progress
 from polyencoder.scoring import check_scores
 from polyencoder.settings.common import ColumnSettings
-from polyencoder.settings.fields import leaves
+from polyencoder.settings.fields import get_leaves
 from polyencoder.storage.names import RECORD
 
 _MOST_READ = 1_000_000  # training pairs
@@ -85,7 +85,7 @@ def calibrate(
         left_out = searcher.left_out
     fitted = fit(
         observations,
-        fingerprint=model_fingerprint(ordering.model, ordering.text),
+        fingerprint=compute_model_fingerprint(ordering.model, ordering.text),
         unanswerable=unanswerable,
         risks=risks,
         confidence=confidence,
@@ -96,7 +96,7 @@ def calibrate(
         examples=len(read),
         candidates=round(observations.among.double().mean().item()),
         date=datetime.date.today().isoformat(),
-        index=None if index is None else name_of(index.address),
+        index=None if index is None else get_index_name(index.address),
     )
     calibration = replace(fitted.calibration, fitted_on=fitted_on)
     ordering.calibration = calibration.beside(ordering.calibration)
@@ -110,7 +110,7 @@ def _check_not_trained_on(model: Path, examples: Sequence[Example]) -> None:
     with suppress(OSError, ValueError, TypeError, KeyError, PolyencoderError):
         options = json.loads((model / RECORD).read_bytes())["options"]
         files = options["train"]
-        names = {name: options[name] for name in leaves(ColumnSettings) if options.get(name) is not None}
+        names = {name: options[name] for name in get_leaves(ColumnSettings) if options.get(name) is not None}
         pairs = read_all_pairs(files, columns=ColumnSettings.of(names).columns, bad=lambda error: None)
         seen = {(pair.text, pair.label) for pair in islice(pairs, _MOST_READ)}
     trained = sum((example.text, example.label) in seen for example in examples)
@@ -125,10 +125,10 @@ _AT_ONCE = 32  # contexts per search
 
 
 def observe(ranker: TextRanker, examples: Sequence[Example], *, progress: bool | None = False) -> Observations:
-    """Ranks each example's own candidates, deduplicated. `progress`: see `progress_bar`."""
+    """Ranks each example's own candidates, deduplicated. `progress`: see `create_progress`."""
     scored = example_scores(ranker, examples)
     return collect_observations(
-        examples, progress_bar(scored, step="ranking", unit="examples", total=len(examples), show=progress)
+        examples, create_progress(scored, step="ranking", unit="examples", total=len(examples), show=progress)
     )
 
 
@@ -145,12 +145,12 @@ def observe_search(searcher: Searcher, examples: Sequence[Example], *, progress:
     """Searches for each example's context.
 
     The search finds `DEPTH` hits and one for each right candidate, if the index has that many. With a cross-encoder the
-    scores are those of the hits that it read. `progress`: see `progress_bar`.
+    scores are those of the hits that it read. `progress`: see `create_progress`.
     """
     if searcher.top_k == 0:
         raise InputError("the index is empty")
     ranked: list[_Ranked] = []
-    with progress_bar(step="searching", unit="contexts", total=len(examples), show=progress) as shown:
+    with create_progress(step="searching", unit="contexts", total=len(examples), show=progress) as shown:
         for i in range(0, len(examples), _AT_ONCE):
             batch, among = examples[i : i + _AT_ONCE], searcher.among
             for hits, example in zip(searcher([one.turns for one in batch]), batch, strict=True):

@@ -15,25 +15,25 @@ from polyencoder.text import TextEncoder
 
 
 def choose_context_vector(model: Any, vector: str) -> None:
-    """Selects the `ContextVector` of a model. Raises ConfigError as `with_contexts` does."""
-    multi_context = _multi_context(model)
+    """Selects the `ContextVector` of a model. Raises ConfigError as `use_contexts` does."""
+    multi_context = _find_multi_context(model)
     check_choice("context_vector", vector, get_args(ContextVector))
     multi_context.context_vector = vector
 
 
 def reads_earlier_turns(ranker: TextRanker, context: Context) -> bool:
     """Whether a multi-context ConveRT reads earlier turns here; else `extra` ranks nothing. ConfigError for others."""
-    _multi_context(ranker.model)
-    return not set(ranker.text.separator_ids).isdisjoint(ranker.text.context_ids(context))
+    _find_multi_context(ranker.model)
+    return not set(ranker.text.separator_ids).isdisjoint(ranker.text.tokenize_context(context))
 
 
-def _multi_context(model: Any) -> Any:
+def _find_multi_context(model: Any) -> Any:
     if model.context_vector is None:
         raise ConfigError("only a multi-context convert model has contexts to choose from")
     return model
 
 
-def with_contexts(ranker: TextRanker, *, extra_contexts: int | None = None, vector: str | None = None) -> Scorer:
+def use_contexts(ranker: TextRanker, *, extra_contexts: int | None = None, vector: str | None = None) -> Scorer:
     """A ranker that reads `extra_contexts` turns before the last one, or scores by another `ContextVector`.
 
     None keeps the ranker's own. The model is shared: the vector selected last applies.
@@ -41,7 +41,7 @@ def with_contexts(ranker: TextRanker, *, extra_contexts: int | None = None, vect
     Raises:
         ConfigError: it is another kind of ranker, or there is no such vector or number.
     """
-    model, text = _multi_context(ranker.model), ranker.text
+    model, text = _find_multi_context(ranker.model), ranker.text
     if vector is not None:
         choose_context_vector(model, vector)
     if extra_contexts is not None:

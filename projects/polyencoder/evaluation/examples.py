@@ -7,19 +7,19 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from polyencoder.checks import checked_candidates
+from polyencoder.checks import check_candidates
 from polyencoder.data.example import Example
-from polyencoder.data.pool import CandidatePool, inline_pool
+from polyencoder.data.pool import CandidatePool, build_inline_pool
 from polyencoder.encoding.graph import BATCH_TOKENS
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.encoding.scorer import score_lists
-from polyencoder.encoding.tokens import distinct_candidates
+from polyencoder.encoding.tokens import find_distinct_candidates
 from polyencoder.errors import InputError
 from polyencoder.evaluation import metrics
 from polyencoder.evaluation.metrics import HITS_AT, Tally, merge_twins
-from polyencoder.progress import progress_bar
-from polyencoder.text import token_batches
-from polyencoder.text.dialogue import checked_contexts
+from polyencoder.progress import create_progress
+from polyencoder.text import cut_into_batches
+from polyencoder.text.dialogue import check_contexts
 
 TOGETHER = 32  # examples of a model that reads the tokens of both texts
 
@@ -36,22 +36,22 @@ def evaluate(
     """Evaluates a ranker on examples, each with its own candidates.
 
     Candidates with the same tokens are one, as in training. `graded` adds nDCG@10; None: if any example has several
-    right candidates. `progress`: see `progress_bar`.
+    right candidates. `progress`: see `create_progress`.
 
     Raises:
         InputError: there is no example, or one whose label is not among its candidates, or of fewer than `at_least`.
     """
     check_examples(examples, at_least=at_least)
-    keys = token_keys(ranker, examples)
-    scored = progress_bar(
+    keys = build_token_keys(ranker, examples)
+    scored = create_progress(
         example_scores(ranker, examples), step="evaluating", unit="examples", total=len(examples), show=progress
     )
     return tally_scores(examples, scored, keys=keys, hits_at=hits_at, graded=graded)
 
 
-def token_keys(ranker: TextRanker, examples: Sequence[Example]) -> Callable[[str], Hashable]:
+def build_token_keys(ranker: TextRanker, examples: Sequence[Example]) -> Callable[[str], Hashable]:
     """A key of each candidate, which is equal for equal tokens."""
-    return distinct_candidates(ranker.text, (text for one in examples for text in one.choices))[1].__getitem__
+    return find_distinct_candidates(ranker.text, (text for one in examples for text in one.choices))[1].__getitem__
 
 
 def tally_scores(
@@ -66,18 +66,20 @@ def tally_scores(
     tally = Tally()
     graded = any(one.labels is not None for one in examples) if graded is None else graded
     for i, scores in scored:
-        row, pool = ranking(examples[i], scores, keys=keys)
-        tally.add(metrics.of_scores(row, pool, [len(examples[i].choices)], hits_at=hits_at, graded=graded))
+        row, pool = merge_ranking(examples[i], scores, keys=keys)
+        tally.add(metrics.compute_metrics(row, pool, [len(examples[i].choices)], hits_at=hits_at, graded=graded))
     return tally
 
 
-def ranking(example: Example, scores: Tensor, *, keys: Callable[[str], Hashable] = str) -> tuple[Tensor, CandidatePool]:
+def merge_ranking(
+    example: Example, scores: Tensor, *, keys: Callable[[str], Hashable] = str
+) -> tuple[Tensor, CandidatePool]:
     """The scores [1, n] and the pool of an example's different candidates, from the scores of all of them."""
     columns: dict[str, int] = {}
     for column, text in enumerate(example.choices):
         columns.setdefault(text, column)
     row = scores[list(columns.values())].float().unsqueeze(0)
-    pool = inline_pool([example.choices], [example.label], None if example.labels is None else [example.labels])
+    pool = build_inline_pool([example.choices], [example.label], None if example.labels is None else [example.labels])
     return merge_twins(row, pool.to(row.device), [*map(keys, pool.texts)])
 
 
@@ -91,10 +93,10 @@ def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[
     if ranker.model.reads_pairs:
         yield from _score_pairs(ranker, examples)
         return
-    ids, row_of = distinct_candidates(ranker.text, (text for one in examples for text in one.choices))
+    ids, row_of = find_distinct_candidates(ranker.text, (text for one in examples for text in one.choices))
     vectors = ranker.encoder.encode_candidates(ids)
-    lengths = [len(ranker.text.context_ids(example.turns)) for example in examples]
-    for batch in token_batches(lengths, max_tokens=BATCH_TOKENS):
+    lengths = [len(ranker.text.tokenize_context(example.turns)) for example in examples]
+    for batch in cut_into_batches(lengths, max_tokens=BATCH_TOKENS):
         contexts = ranker.encode_contexts([examples[i].turns for i in batch])
         for row, i in enumerate(batch):
             candidates = vectors[[row_of[text] for text in examples[i].choices]]
@@ -106,8 +108,8 @@ def _score_pairs(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tu
     at_once = TOGETHER if ranker.model.has_vectors else 1
     for start in range(0, len(examples), at_once):
         batch = examples[start : start + at_once]
-        contexts = checked_contexts([one.turns for one in batch])
-        checked_candidates("candidates", list(dict.fromkeys(text for one in batch for text in one.choices)))
+        contexts = check_contexts([one.turns for one in batch])
+        check_candidates("candidates", list(dict.fromkeys(text for one in batch for text in one.choices)))
         scores = score_lists(ranker, contexts, [one.choices for one in batch])
         yield from enumerate(map(torch.from_numpy, scores), start=start)
 

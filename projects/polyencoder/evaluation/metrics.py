@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyencoder.data.pool import CandidatePool, without_twins
-from polyencoder.evaluation.names import NDCG, recall_name
+from polyencoder.data.pool import CandidatePool, merge_equal
+from polyencoder.evaluation.names import NDCG, format_recall_name
 
 HITS_AT = (1, 5, 10)
 CUTOFF = 10  # of nDCG
@@ -33,12 +33,12 @@ def ranks(scores: Tensor, labels: Tensor, *, right: Tensor | None = None) -> Ten
 def pool_ranks(scores: Tensor, pool: CandidatePool) -> Tensor:
     """`ranks` of the first right candidate of each example: [batch], from its masked scores [batch, n]."""
     right = None if pool.relevance is None else pool.relevance > 0
-    return ranks(scores, first_right(scores, pool), right=right)
+    return ranks(scores, find_first_right(scores, pool), right=right)
 
 
 def merge_twins(scores: Tensor, pool: CandidatePool, keys: Sequence[Hashable]) -> tuple[Tensor, CandidatePool]:
     """Masked scores [batch, n], and their pool, with texts of equal keys merged; N of R{N}@k counts texts."""
-    merged = without_twins(pool, keys)
+    merged = merge_equal(pool, keys)
     if merged is pool:
         return scores, pool
     first: dict[Hashable, str] = {}
@@ -52,10 +52,10 @@ def merge_twins(scores: Tensor, pool: CandidatePool, keys: Sequence[Hashable]) -
         whose, width = rows[pool.index.clamp(min=0)].unsqueeze(2), merged.index.size(1)
         columns = (whose == merged.index.unsqueeze(1)).int().argmax(2)  # of padding any, as its score is -inf
     best = scores.new_full((len(scores), width), -torch.inf).scatter_reduce(1, columns, scores, "amax")
-    return best, replace(merged, sizes=pool.counts(len(scores)))
+    return best, replace(merged, sizes=pool.count_candidates(len(scores)))
 
 
-def first_right(scores: Tensor, pool: CandidatePool) -> Tensor:
+def find_first_right(scores: Tensor, pool: CandidatePool) -> Tensor:
     """The column of the right candidate that the scores [batch, n] rank first, of each example: [batch]."""
     assert pool.labels is not None
     if pool.relevance is None:
@@ -64,7 +64,7 @@ def first_right(scores: Tensor, pool: CandidatePool) -> Tensor:
     return best.indices.where(best.values != -torch.inf, pool.labels)  # else a wrong one, if the right ones have -inf
 
 
-def ndcg(scores: Tensor, labels: Tensor) -> Tensor:
+def compute_ndcg(scores: Tensor, labels: Tensor) -> Tensor:
     """nDCG of scores and labels [batch, n]: [batch], from 0 to 1.
 
     Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques" (2002), with log2(1 + rank) as in
@@ -102,11 +102,11 @@ def of_pool(
     scores: Tensor, pool: CandidatePool, *, has_n: bool = True, hits_at: Sequence[int] = HITS_AT
 ) -> list[dict[str, float]]:
     """The metrics of each example from its masked scores [batch, n]; without `has_n`, as n varies, no R{n}@k."""
-    counts = pool.counts(len(scores)) if has_n else [None] * len(scores)
-    return of_scores(scores, pool, counts, hits_at=hits_at, graded=pool.relevance is not None)
+    counts = pool.count_candidates(len(scores)) if has_n else [None] * len(scores)
+    return compute_metrics(scores, pool, counts, hits_at=hits_at, graded=pool.relevance is not None)
 
 
-def of_scores(
+def compute_metrics(
     scores: Tensor,
     pool: CandidatePool,
     counts: Sequence[int | None],
@@ -119,7 +119,7 @@ def of_scores(
     With several right candidates, the rank is the first one's, and the loss is -log of the sum of their probabilities.
     `graded` adds nDCG@10.
     """
-    first, relevance = first_right(scores, pool), pool.relevance
+    first, relevance = find_first_right(scores, pool), pool.relevance
     losses = F.cross_entropy(scores, first, reduction="none")
     if relevance is not None:
         losses = scores.logsumexp(1) - scores.masked_fill(relevance <= 0, -torch.inf).logsumexp(1)
@@ -127,12 +127,13 @@ def of_scores(
     metrics = [of_example(rank, loss, n, hits_at=hits_at) for rank, loss, n in rows]
     if not graded:
         return metrics
-    return [{**one, NDCG: value} for one, value in zip(metrics, ndcg(scores, pool.numbers).tolist(), strict=True)]
+    values = compute_ndcg(scores, pool.numbers).tolist()
+    return [{**one, NDCG: value} for one, value in zip(metrics, values, strict=True)]
 
 
 def _count_hits(rank: int | None, n: int | None, hits_at: Sequence[int]) -> dict[str, float]:
     hit = {k: float(rank is not None and rank <= k) for k in hits_at}
-    recall = {recall_name(k, n): value for k, value in hit.items() if n is not None and k < n}
+    recall = {format_recall_name(k, n): value for k, value in hit.items() if n is not None and k < n}
     return recall | {f"hits@{k}": value for k, value in hit.items()}
 
 

@@ -16,7 +16,7 @@ _HITS = re.compile(r"hits@(\d+)")
 _MRR = re.compile(r"mrr(@\d+)?")
 
 
-def recall_name(k: int, n: int) -> str:
+def format_recall_name(k: int, n: int) -> str:
     """Recall at k among n candidates: `R20@1`, as in the literature of response selection (R_20@1).
 
     The poly-encoder paper writes R@1/20. ParlAI takes the part before a slash for the name of a task.
@@ -24,7 +24,7 @@ def recall_name(k: int, n: int) -> str:
     return f"R{n}@{k}"
 
 
-def main_measures(report: Mapping[str, Any]) -> dict[str, float]:
+def select_main_measures(report: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of a report to show, nDCG if there is any, recall, MRR and loss, under their usual names.
 
     Where examples have different numbers of candidates, each R{N}@k is that of a part of them: then hits@k, of all.
@@ -37,15 +37,15 @@ def main_measures(report: Mapping[str, Any]) -> dict[str, float]:
     return {name.replace("mrr", "MRR"): numbers[name] for name in [NDCG, *names] if name in numbers}
 
 
-def shown_name(name: str, report: Mapping[str, Any]) -> str:
-    """A metric's name in `main_measures`: `R20@1` for `hits@1` where all examples have 20 candidates."""
-    match, measures = _HITS.fullmatch(name), main_measures(report)
-    recall = recall_name(int(match[1]), number_of_candidates(measures) or 0) if match else name
+def format_name(name: str, report: Mapping[str, Any]) -> str:
+    """A metric's name in `select_main_measures`: `R20@1` for `hits@1` where all examples have 20 candidates."""
+    match, measures = _HITS.fullmatch(name), select_main_measures(report)
+    recall = format_recall_name(int(match[1]), parse_num_candidates(measures) or 0) if match else name
     return recall if recall in measures else name
 
 
-def number_of_candidates(measures: Mapping[str, Any]) -> int | None:
-    """The number of candidates of each example, from the names of `main_measures`; None if unknown."""
+def parse_num_candidates(measures: Mapping[str, Any]) -> int | None:
+    """The number of candidates of each example, from the names of `select_main_measures`; None if unknown."""
     return next((int(match[1]) for name in measures if (match := _RECALL.fullmatch(name))), None)
 
 
@@ -54,8 +54,8 @@ def format_line(measures: Mapping[str, float], *, form: str = ".3f") -> str:
     return "  ".join(f"{name} {value:{form}}" for name, value in measures.items())
 
 
-def summary(measures: Mapping[str, float]) -> str:
-    """The most important of `main_measures` in one line: `R20@1 0.664  MRR 0.783  loss 0.92`."""
+def format_summary(measures: Mapping[str, float]) -> str:
+    """The most important of `select_main_measures` in one line: `R20@1 0.664  MRR 0.783  loss 0.92`."""
     chosen = [*list(measures)[:1], *(name for name in measures if name == "loss" or name.startswith("MRR"))]
     return format_line({name: measures[name] for name in chosen}, form=".3g")
 

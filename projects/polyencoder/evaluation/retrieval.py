@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyencoder.calibration import CalibratedRanker
-from polyencoder.data.loader import in_batches
-from polyencoder.data.trec import Qrels, Run, best_first, without_identical_ids
+from polyencoder.data.loader import iter_batches
+from polyencoder.data.trec import Qrels, Run, drop_identical_ids, sort_best_first
 from polyencoder.encoding.protocol import Dialogue
-from polyencoder.errors import ConfigError, InputError, one_line
+from polyencoder.errors import ConfigError, InputError, join_lines
 from polyencoder.evaluation.runs import rerank_run, search_run
-from polyencoder.evaluation.significance import bootstrap_intervals, randomisation_test
+from polyencoder.evaluation.significance import compute_bootstrap_intervals, run_randomisation_test
 from polyencoder.index.base import Index
 from polyencoder.index.filters import Exactness
 from polyencoder.packages import require
@@ -126,20 +126,20 @@ def evaluate_retrieval(
     _check_qrels(qrels)
     # before the search, as some measures' programs cannot read all ids; Accuracy needs a result that is not judged
     ideal = {query: {**labels, "unjudged": -1.0} for query, labels in qrels.items()}
-    if failed := _measure(ideal, qrels, _parsed(measures)).failed:
-        raise cannot_compute(failed)
+    if failed := _measure(ideal, qrels, _parse_measures(measures)).failed:
+        raise build_measure_error(failed)
     for name, other in (("rerank_run", rerank), ("compare", compare)):
         _check_queries(other, qrels, argument=name)
     if (unknown := next((query for query in qrels if query not in queries), None)) is not None:
         raise InputError(f"the judged query {unknown!r} is not among the {len(queries):,} queries", argument="queries")
     judged = {query: queries[query] for query in qrels}
-    documents = sorted(_documents(qrels))
+    documents = sorted(_iter_documents(qrels))
     if ignore_identical_ids:
-        rerank, compare = (None if one is None else without_identical_ids(one) for one in (rerank, compare))
+        rerank, compare = (None if one is None else drop_identical_ids(one) for one in (rerank, compare))
     if index is not None:
         if rerank is not None and index.split is not None:
             raise ConfigError("a run is reranked by the texts of its documents, and this index has their passages")
-        wanted = {*documents, *documents_to_rerank(rerank or {}, judged, depth=depth)}
+        wanted = {*documents, *select_documents_to_rerank(rerank or {}, judged, depth=depth)}
         ids = {f"{document}#1" if index.split else document: document for document in wanted}  # of the first passages
         texts = {ids[id_]: text for id_, text in index.get_texts(ids).items()}
     if rerank is not None and texts is None:
@@ -149,7 +149,7 @@ def evaluate_retrieval(
         where = "among the texts" if index is None else f"in the index {index.address}"
         raise InputError(f"none of the {missing:,} judged documents is {where}, such as {documents[0]!r}: other ids?")
     if compare is not None and not any(_has_any(compare, known) for known in (texts or {}, {*documents})):
-        others = () if index is None else map(index.get_texts, in_batches(_documents(compare), _IDS_AT_ONCE))
+        others = () if index is None else map(index.get_texts, iter_batches(_iter_documents(compare), _IDS_AT_ONCE))
         if not any(others):
             raise InputError(
                 "the run has no document of the index or the texts: it is of another corpus", argument="compare"
@@ -157,7 +157,9 @@ def evaluate_retrieval(
     if rerank is not None:
         run = rerank_run(ranker, rerank, judged, texts or {}, depth=depth)
     elif index is not None:
-        if depth < len(index) and (deeper := [str(one) for one in _parsed(measures) if _cutoff(one) > depth]):
+        if depth < len(index) and (
+            deeper := [str(one) for one in _parse_measures(measures) if _get_cutoff(one) > depth]
+        ):
             _log.warning("%s: only the first %d results are found; give a larger depth", ", ".join(deeper), depth)
         run = search_run(
             ranker,
@@ -171,12 +173,12 @@ def evaluate_retrieval(
     else:
         raise ConfigError("give an index to search, or a run to rerank", argument="index")
     unjudged = len(queries) - len(judged)
-    return _reported(run, qrels, measures, compare=compare, seed=seed, unjudged=unjudged, missing=missing)
+    return _build_report(run, qrels, measures, compare=compare, seed=seed, unjudged=unjudged, missing=missing)
 
 
-def documents_to_rerank(run: Run, queries: Container[str], *, depth: int = DEPTH) -> set[str]:
+def select_documents_to_rerank(run: Run, queries: Container[str], *, depth: int = DEPTH) -> set[str]:
     """The documents of the run whose texts reranking needs: the first `depth` results of these queries."""
-    return {id_ for query, found in run.items() if query in queries for id_, _ in best_first(found)[:depth]}
+    return {id_ for query, found in run.items() if query in queries for id_, _ in sort_best_first(found)[:depth]}
 
 
 def evaluate_run(
@@ -197,15 +199,15 @@ def evaluate_run(
     _check_qrels(qrels)
     _check_queries(compare, qrels, argument="compare")
     for name, checked in (("run", run), ("compare", compare)):
-        if checked is not None and not _has_any(checked, {*_documents(qrels)}):
+        if checked is not None and not _has_any(checked, {*_iter_documents(qrels)}):
             _log.warning("%s: no result is a judged document; is it of another corpus?", name)
-    report = _reported(run, qrels, measures, compare=compare, seed=seed)
+    report = _build_report(run, qrels, measures, compare=compare, seed=seed)
     if report.failed:
-        raise cannot_compute(report.failed)
+        raise build_measure_error(report.failed)
     return report
 
 
-def _reported(
+def _build_report(
     run: Run,
     qrels: Qrels,
     measures: Sequence[str],
@@ -215,7 +217,7 @@ def _reported(
     unjudged: int = 0,
     missing: int | None = None,
 ) -> RetrievalReport:
-    parsed = _parsed(measures)
+    parsed = _parse_measures(measures)
     measured = _measure(run, qrels, parsed)
     other = None if compare is None else _measure(compare, qrels, parsed)
     mean = require("ir_measures", extra="evaluate").MeanAgg  # over queries; others are sums, such as NumRet
@@ -224,11 +226,13 @@ def _reported(
         for name, kind in ((str(one), one.aggregator()) for one in parsed)
         if isinstance(kind, mean) and _has_all(measured, name) and (other is None or _has_all(other, name))
     ]
-    values = _table(measured, means)
-    ends = bootstrap_intervals(values, seed=seed).tolist()
+    values = _build_table(measured, means)
+    ends = compute_bootstrap_intervals(values, seed=seed).tolist()
     p = None
     if other is not None:
-        p = dict(zip(means, randomisation_test(values, _table(other, means), seed=seed).tolist(), strict=True))
+        p = dict(
+            zip(means, run_randomisation_test(values, _build_table(other, means), seed=seed).tolist(), strict=True)
+        )
     return RetrievalReport(
         run=run,
         measured=measured,
@@ -247,17 +251,17 @@ def check_measures(measures: Sequence[str]) -> None:
     ir_measures = require("ir_measures", extra="evaluate")
     if isinstance(measures, str) or not measures:
         raise ConfigError(f"measures is {measures!r}; give a list of names, such as nDCG@10", argument="measures")
-    for measure in _parsed(measures):
+    for measure in _parse_measures(measures):
         try:
             measure.validate_params()
-            if _cutoff(measure) < 1:
+            if _get_cutoff(measure) < 1:
                 raise ValueError("its cutoff must be at least 1")
             ir_measures.evaluator([measure], {"1": {"a": 1, "b": 0}}).calc({"1": {"a": 1.0, "b": 0.5}})
         except _CANNOT as error:
-            raise cannot_compute({str(measure): one_line(error)}) from None
+            raise build_measure_error({str(measure): join_lines(error)}) from None
 
 
-def _cutoff(measure: Any) -> int:
+def _get_cutoff(measure: Any) -> int:
     return int(measure.params.get("cutoff", 1))
 
 
@@ -269,13 +273,13 @@ def _check_qrels(qrels: Qrels) -> None:
         raise InputError("all labels are 0: no document is right, so every measure would be 0", argument="qrels")
 
 
-def cannot_compute(failed: Mapping[str, str]) -> ConfigError:
+def build_measure_error(failed: Mapping[str, str]) -> ConfigError:
     """The error of measures that ir_measures cannot compute, from their reasons."""
     reasons = "; ".join(f"{name!r} here: {reason}" for name, reason in failed.items())
     return ConfigError(f"ir_measures cannot compute {reasons}", argument="measures")
 
 
-def _parsed(measures: Sequence[str]) -> list[Any]:
+def _parse_measures(measures: Sequence[str]) -> list[Any]:
     """Parses the names of measures, without duplicates."""
     ir_measures = require("ir_measures", extra="evaluate")
     parsed: dict[Any, None] = {}
@@ -285,8 +289,8 @@ def _parsed(measures: Sequence[str]) -> list[Any]:
         except (NameError, ValueError, TypeError, SyntaxError) as error:
             names = ", ".join(sorted({one.NAME for one in ir_measures.measures.registry.values() if one.NAME}))
             raise ConfigError(
-                f"ir_measures has no measure {name!r} ({one_line(error)}); its names are {names}, with a cutoff as in "
-                "nDCG@10; see https://ir-measur.es/en/latest/measures.html",
+                f"ir_measures has no measure {name!r} ({join_lines(error)}); its names are {names}, with a cutoff as "
+                "in nDCG@10; see https://ir-measur.es/en/latest/measures.html",
                 argument="measures",
             ) from None
     return list(parsed)
@@ -306,7 +310,7 @@ def _measure(run: Run, qrels: Qrels, measures: Sequence[Any]) -> Measured:
         results = require("ir_measures", extra="evaluate").evaluator(measures, judged).calc(floats)
     except _CANNOT as error:
         if len(measures) == 1:
-            measured.failed[str(measures[0])] = one_line(error)
+            measured.failed[str(measures[0])] = join_lines(error)
         for alone in (_measure(run, qrels, [one]) for one in measures if len(measures) > 1):
             measured.means.update(alone.means)
             measured.failed.update(alone.failed)
@@ -319,17 +323,17 @@ def _measure(run: Run, qrels: Qrels, measures: Sequence[Any]) -> Measured:
     return measured
 
 
-def _table(measured: Measured, names: Sequence[str]) -> np.ndarray[Any, Any]:
+def _build_table(measured: Measured, names: Sequence[str]) -> np.ndarray[Any, Any]:
     """The values of measures for each query: [queries, measures]."""
     return np.array([[own[name] for name in names] for own in measured.by_query.values()])
 
 
-def _documents(table: Run | Qrels) -> Iterator[str]:
+def _iter_documents(table: Run | Qrels) -> Iterator[str]:
     return iter(dict.fromkeys(document for found in table.values() for document in found))
 
 
 def _has_any(run: Run, documents: Container[str]) -> bool:
-    return any(document in documents for document in _documents(run))
+    return any(document in documents for document in _iter_documents(run))
 
 
 def _check_queries(run: Run | None, qrels: Qrels, *, argument: str) -> None:

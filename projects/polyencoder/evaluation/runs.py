@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from polyencoder.calibration import CalibratedRanker
 from polyencoder.data.example import Example
-from polyencoder.data.loader import in_batches
-from polyencoder.data.trec import Run, best_first
+from polyencoder.data.loader import iter_batches
+from polyencoder.data.trec import Run, sort_best_first
 from polyencoder.encoding.protocol import Dialogue, TextRanker
 from polyencoder.errors import InputError
 from polyencoder.evaluation.examples import example_scores
@@ -18,7 +18,7 @@ from polyencoder.index.filters import Exactness
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.settings.evaluate import DEPTH
-from polyencoder.text.dialogue import checked_context
+from polyencoder.text.dialogue import check_context
 
 _AT_ONCE = 256  # queries whose hits, with their texts, are in memory at once
 
@@ -47,12 +47,12 @@ def search_run(
     if len(index) == 0:
         raise InputError("the index is empty")
     split = index.split is not None
-    turns = {id_: checked_context(f"query {id_!r}", query) for id_, query in queries.items()}
+    turns = {id_: check_context(f"query {id_!r}", query) for id_, query in queries.items()}
     more = 1 if ignore_identical_ids else 0
     options = SearchOptions(top_k=depth + more, exactness=exactness, effort=effort)
     searcher = Searcher(ranker, index, options, keep_turns=True)
     run: dict[str, dict[str, float]] = {}
-    for batch in in_batches(turns, _AT_ONCE):
+    for batch in iter_batches(turns, _AT_ONCE):
         for id_, hits in zip(batch, searcher([turns[id_] for id_ in batch]), strict=True):
             if split:  # judgements are of documents
                 hits = [hit._replace(id=(hit.metadata or {})[DOCUMENT]) for hit in hits]
@@ -78,20 +78,20 @@ def rerank_run(
         InputError: a document has no text, or a score is nan.
     """
     ids = [id_ for id_ in queries if run.get(id_)]
-    orders = [best_first(run[id_]) for id_ in ids]
+    orders = [sort_best_first(run[id_]) for id_ in ids]
     examples = []
     for id_, order in zip(ids, orders, strict=True):
         if (unknown := next((document for document, _ in order[:depth] if document not in texts), None)) is not None:
             raise InputError(f"query {id_!r}: its result {unknown!r} is not among the documents with texts")
         candidates = [texts[document] for document, _ in order[:depth]]
-        examples.append(Example(checked_context(f"query {id_!r}", queries[id_]), candidates[0], candidates))
+        examples.append(Example(check_context(f"query {id_!r}", queries[id_]), candidates[0], candidates))
     reranked: dict[str, dict[str, float]] = {id_: {} for id_ in ids}
     for number, scores in example_scores(ranker, examples):
         order = orders[number]
         read = [(document, score) for (document, _), score in zip(order, scores.tolist(), strict=False)]
         if any(not math.isfinite(score) for _, score in read):
             raise InputError(f"query {ids[number]!r}: a score is not finite; the model is damaged")
-        reranked[ids[number]] = _join(best_first(dict(read)), order[depth:])
+        reranked[ids[number]] = _join(sort_best_first(dict(read)), order[depth:])
     return reranked
 
 

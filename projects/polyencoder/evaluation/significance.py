@@ -15,7 +15,7 @@ _AT_ONCE = 1 << 22  # numbers drawn together
 Array = np.ndarray[Any, Any]
 
 
-def standard_error(share: float, count: int) -> float:
+def compute_standard_error(share: float, count: int) -> float:
     """The standard error of a share that was measured on `count` examples; above 0 also where all are right.
 
     Two right and two wrong examples are added (Agresti and Coull, "Approximate is Better than 'Exact'", 1998).
@@ -24,7 +24,7 @@ def standard_error(share: float, count: int) -> float:
     return math.sqrt(share * (1 - share) / (count + 4))
 
 
-def bootstrap_intervals(values: Array, *, samples: int = SAMPLES, seed: int = 0) -> Array:
+def compute_bootstrap_intervals(values: Array, *, samples: int = SAMPLES, seed: int = 0) -> Array:
     """The percentile bootstrap's 95% confidence interval of each column's mean: [queries, measures] -> [measures, 2].
 
     Queries are drawn with replacement (Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979).
@@ -39,7 +39,7 @@ def bootstrap_intervals(values: Array, *, samples: int = SAMPLES, seed: int = 0)
     return np.stack([interval.low, interval.high], axis=1)
 
 
-def randomisation_test(first: Array, second: Array, *, samples: int = SAMPLES, seed: int = 0) -> Array:
+def run_randomisation_test(first: Array, second: Array, *, samples: int = SAMPLES, seed: int = 0) -> Array:
     """The two-sided p value [measures] of each column's difference of means, by Fisher's paired randomisation test.
 
     If the systems were alike, each query's two values could be exchanged. p is the share of random exchanges whose

@@ -40,22 +40,22 @@ class Tfidf:
         if not any(map(self._analyze, texts)):
             raise InputError(f"no words in {len(texts)} training responses to fit TF-IDF to")
         self._vectorizer.fit(texts)
-        self._rows: TextMemory[Row] = TextMemory(_size, limit=memory)
+        self._rows: TextMemory[Row] = TextMemory(_compute_size, limit=memory)
         self._last: tuple[list[str], Any] | None = None
 
-    def words(self, text: str) -> tuple[str, ...]:
+    def split_words(self, text: str) -> tuple[str, ...]:
         """The words of a text; texts with equal ones have equal cosines."""
         return tuple(self._analyze(text))
 
-    def cosines(self, contexts: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
+    def compute_cosines(self, contexts: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
         """Cosines [contexts, candidates], in float32; 0 where no term is shared."""
         if self._last is None or self._last[0] != candidates:
-            self._last = list(candidates), self._vectors(candidates)
+            self._last = list(candidates), self._vectorize(candidates)
         # this way round, the large matrix need not be transposed
         product = self._last[1] @ self._vectorizer.transform(contexts).T.tocsr()
         return product.toarray().T.astype(np.float32)
 
-    def _vectors(self, texts: Sequence[str]) -> Any:
+    def _vectorize(self, texts: Sequence[str]) -> Any:
         """Vectors [texts, terms], a sparse array of scipy."""
         from scipy.sparse import csr_array  # comes with scikit-learn
 
@@ -83,10 +83,10 @@ def evaluate_tfidf(
     """Evaluates the baseline, fitted to training responses, on last turns; no loss. Errors as in `evaluate`."""
     check_examples(examples)
     tfidf = Tfidf(responses)
-    cosines = (tfidf.cosines([example.turns[-1]], list(example.choices))[0] for example in examples)
-    tally = tally_scores(examples, enumerate(map(torch.from_numpy, cosines)), keys=tfidf.words, hits_at=hits_at)
+    cosines = (tfidf.compute_cosines([example.turns[-1]], list(example.choices))[0] for example in examples)
+    tally = tally_scores(examples, enumerate(map(torch.from_numpy, cosines)), keys=tfidf.split_words, hits_at=hits_at)
     return {name: value for name, value in tally.report().items() if name != "loss"}
 
 
-def _size(row: Row) -> int:
+def _compute_size(row: Row) -> int:
     return sum(map(sys.getsizeof, row))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from polyencoder.data.example import Example
-from polyencoder.evaluation.examples import ranking
-from polyencoder.evaluation.metrics import first_right, pool_ranks
+from polyencoder.evaluation.examples import merge_ranking
+from polyencoder.evaluation.metrics import find_first_right, pool_ranks
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class WorstError:
     """The candidates that were ranked above it, best first, with their scores; the first `most_above` of them."""
 
 
-def worst_errors(
+def find_worst_errors(
     examples: Sequence[Example],
     scores: Mapping[int, Tensor],
     *,
@@ -46,12 +46,12 @@ def worst_errors(
     """
     errors = []
     for number, row_scores in scores.items():
-        row, pool = ranking(examples[number], row_scores, keys=keys)
+        row, pool = merge_ranking(examples[number], row_scores, keys=keys)
         rank = int(pool_ranks(row, pool))
         if rank == 1:
             continue
-        texts, values, is_right = pool.candidates(0), row[0].tolist(), (pool.numbers[0] > 0).tolist()
-        right = texts[int(first_right(row, pool))]
+        texts, values, is_right = pool.list_candidates(0), row[0].tolist(), (pool.numbers[0] > 0).tolist()
+        right = texts[int(find_first_right(row, pool))]
         wrong = [(text, score) for text, score, ours in zip(texts, values, is_right, strict=True) if not ours]
         wrong.sort(key=lambda pair: -math.inf if math.isnan(pair[1]) else -pair[1])
         label = right, values[texts.index(right)]

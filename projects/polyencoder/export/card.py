@@ -16,9 +16,16 @@ from typing import Any
 from polyencoder.config import PROMPTS, TextConfig
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.evaluation.worst import WorstError
-from polyencoder.export.metadata import SPLITS, front_matter, hub_dataset, renamed, results, without_folder
-from polyencoder.export.training_run import TrainingRun, published
-from polyencoder.packages import versions_line
+from polyencoder.export.metadata import (
+    SPLITS,
+    build_results,
+    cut_folder,
+    format_front_matter,
+    parse_hub_dataset,
+    rename_card,
+)
+from polyencoder.export.training_run import TrainingRun, cut_folders
+from polyencoder.packages import format_versions
 from polyencoder.pictures import CURVE, RELIABILITY
 
 TASK = "text-ranking"
@@ -29,7 +36,7 @@ _SHOWN = 200  # characters of a text
 _BAR = "\\|"  # in a cell
 
 
-def model_card(
+def write_model_card(
     ranker: TextRanker,
     *,
     name: str,
@@ -50,7 +57,7 @@ def model_card(
     kind, described = ranker.model.title, ranker.model.describe()
     architecture, encoder = described.pop("architecture"), described.pop("encoder")
     if backbone := run.flags.get("backbone"):
-        encoder = f"{without_folder(backbone)}: {encoder}"
+        encoder = f"{cut_folder(backbone)}: {encoder}"
     facts: dict[str, Any] = {
         "architecture": architecture[0].upper() + architecture[1:],
         "encoder": encoder,
@@ -69,10 +76,10 @@ def model_card(
     }
     parts = [
         _write_metadata(run, name=name, tags=["response-selection", "dialogue", kind.lower()]),
-        f"# {text(name)}",
+        f"# {format_text(name)}",
         f"A {kind} that ranks replies to a dialogue"
-        + (f", trained on the ParlAI task {code(run.task)}." if run.task else "."),
-        table(("", ""), ((label, text(value)) for label, value in facts.items() if value)),
+        + (f", trained on the ParlAI task {format_code(run.task)}." if run.task else "."),
+        format_table(("", ""), ((label, format_text(value)) for label, value in facts.items() if value)),
         "## Use",
         _write_usage(ranker, name=name),
         *_write_results(run),
@@ -80,15 +87,15 @@ def model_card(
         *_write_worst(worst),
         *_write_training(run),
         "## Versions",
-        f"{versions_line()}.",
+        f"{format_versions()}.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def updated_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "float32", graphs: str = "") -> str:
+def update_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "float32", graphs: str = "") -> str:
     """Updates the card of a folder that is exported again: its name, the precision and the graphs.
 
-    Everything else stays, including what people wrote. Takes the arguments of `model_card`.
+    Everything else stays, including what people wrote. Takes the arguments of `write_model_card`.
     """
     named, name = _LOADED.search(card), _clean_name(name)
     rows = [("parameters", ranker.model.describe_weights(dtype)), *([("ONNX graphs", graphs)] if graphs else [])]
@@ -96,25 +103,25 @@ def updated_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "floa
     for line in card.splitlines():
         if line.startswith("| parameters |"):
             lines += map(_format_row, rows)
-        elif named and line == f"# {text(named[2])}":
-            lines.append(f"# {text(name)}")
+        elif named and line == f"# {format_text(named[2])}":
+            lines.append(f"# {format_text(name)}")
         elif not line.startswith("| ONNX graphs |"):
             lines.append(line)
     made = "\n".join(lines) + "\n"
-    return renamed(_LOADED.sub(lambda match: f'{match[1]}"{name}"', made), name=name)
+    return rename_card(_LOADED.sub(lambda match: f'{match[1]}"{name}"', made), name=name)
 
 
 def copy_pictures(source: Path, folder: Path) -> None:
-    """Copies the pictures of a card, for one that `updated_card` has made."""
+    """Copies the pictures of a card, for one that `update_card` has made."""
     for name in (CURVE, RELIABILITY):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
 
 
-def with_calibration(card: str, facts: str, *, pictured: bool) -> str:
+def set_calibration(card: str, facts: str, *, pictured: bool) -> str:
     """A card with a section about the calibration, with its picture if `pictured`, which replaces an earlier one."""
     picture = f"\n\n![Share of right answers against their probability]({RELIABILITY})" if pictured else ""
-    section = f"## Calibration\n\n{text(facts)}{picture}\n\n"
+    section = f"## Calibration\n\n{format_text(facts)}{picture}\n\n"
     if (section_match := re.search(r"^## Calibration\n.*?(?=^## |\Z)", card, re.M | re.S)) is None:
         section_match = re.search(r"(?=^## (Worst errors|Training|Versions)$)|\Z", card, re.M)
         assert section_match is not None
@@ -122,10 +129,10 @@ def with_calibration(card: str, facts: str, *, pictured: bool) -> str:
 
 
 def _write_metadata(run: TrainingRun, *, name: str, tags: Iterable[str]) -> str:
-    datasets = (hub_dataset(run.flags.get(part)) for part in ("train", "valid"))
-    evaluations = [(part, run.metrics[part], run.data(part)) for part in SPLITS if part in run.metrics]
+    datasets = (parse_hub_dataset(run.flags.get(part)) for part in ("train", "valid"))
+    evaluations = [(part, run.metrics[part], run.get_data_name(part)) for part in SPLITS if part in run.metrics]
     facts = {"task": TASK, "task_name": "Response selection"}
-    return front_matter(
+    return format_front_matter(
         name=name,
         library="polyencoder",
         task=TASK,
@@ -136,7 +143,7 @@ def _write_metadata(run: TrainingRun, *, name: str, tags: Iterable[str]) -> str:
             result
             for part, measures, data in evaluations
             if data is not None
-            for result in results(
+            for result in build_results(
                 {name: value for name, value in measures.items() if name != "examples"},
                 dataset=data,
                 part=part,
@@ -175,15 +182,21 @@ def _write_results(run: TrainingRun) -> list[str]:
     names = list(dict.fromkeys(name for report in run.metrics.values() for name in report))
     if not names:
         return []
-    rows = ([text(part), *(_format_number(report.get(name)) for name in names)] for part, report in run.metrics.items())
-    return ["## Results", table(("", *names), rows)]
+    rows = (
+        [format_text(part), *(_format_number(report.get(name)) for name in names)]
+        for part, report in run.metrics.items()
+    )
+    return ["## Results", format_table(("", *names), rows)]
 
 
 def _write_training(run: TrainingRun) -> list[str]:
     if not run.flags:
         return []
-    rows = ((code(f"--{name.replace('_', '-')}"), code(published(name, value))) for name, value in run.flags.items())
-    return ["## Training", table((f"flag of `{run.command}`", "value"), rows)]
+    rows = (
+        (format_code(f"--{name.replace('_', '-')}"), format_code(cut_folders(name, value)))
+        for name, value in run.flags.items()
+    )
+    return ["## Training", format_table((f"flag of `{run.command}`", "value"), rows)]
 
 
 def _write_worst(errors: Sequence[WorstError]) -> Iterator[str]:
@@ -201,7 +214,7 @@ def _write_worst(errors: Sequence[WorstError]) -> Iterator[str]:
 
 
 def _shorten(value: str) -> str:
-    return code(value if len(value) <= _SHOWN else f"{value[: _SHOWN - 4]} ...")
+    return format_code(value if len(value) <= _SHOWN else f"{value[: _SHOWN - 4]} ...")
 
 
 def _describe_length(run: TrainingRun) -> str:
@@ -210,8 +223,8 @@ def _describe_length(run: TrainingRun) -> str:
     return ", ".join(parts + ([f"seed {run.seed}"] if parts and run.seed is not None else []))
 
 
-def table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Formats a Markdown table of cells made by `text` and `code`; bars in them are escaped."""
+def format_table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Formats a Markdown table of cells made by `format_text` and `format_code`; bars in them are escaped."""
     first = list(heading)
     return "\n".join(map(_format_row, [first, ["---"] * len(first), *rows]))
 
@@ -220,12 +233,12 @@ def _format_row(cells: Iterable[Any]) -> str:
     return f"| {' | '.join(str(cell).replace('|', _BAR) for cell in cells)} |"
 
 
-def text(value: Any) -> str:
+def format_text(value: Any) -> str:
     """A text in Markdown, in one line and without markup of HTML."""
     return html.escape(_LINE_ENDS.sub(" ", str(value)), quote=False)
 
 
-def code(value: Any) -> str:
+def format_code(value: Any) -> str:
     """A code span of Markdown, in one line, whatever the text has of backticks."""
     shown = _LINE_ENDS.sub(" ", str(value))
     fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))

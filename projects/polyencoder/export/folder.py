@@ -13,16 +13,16 @@ from polyencoder.checkpoint import holds_ranker, load_folder, publishing_folder,
 from polyencoder.checks import check_place
 from polyencoder.config import WeightDtype
 from polyencoder.data.example import Example
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.encoding.graph_files import DESCRIPTION, GRAPHS
 from polyencoder.encoding.graphs import GraphEncoder
 from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import recall_at_1
-from polyencoder.export.card import model_card, updated_card
+from polyencoder.export.card import update_card, write_model_card
 from polyencoder.export.training_run import TrainingRun
 from polyencoder.pictures import CURVE, RELIABILITY
-from polyencoder.storage.files import reporting_write_errors, why_no_folder, written_meanwhile
+from polyencoder.storage.files import build_exists_error, explain_no_folder, reporting_write_errors
 from polyencoder.storage.names import CALIBRATION, CONFIG, MODULE_CONFIG
 from polyencoder.storage.publish import finish_publication
 
@@ -38,7 +38,7 @@ def save_ranker(ranker: CalibratedRanker, folder: str | os.PathLike[str], *, dty
     with reporting_write_errors(folder, CheckpointError), publishing_folder(folder, remove=[CALIBRATION]) as staging:
         write_model(staging, ranker.model, ranker.text, dtype=dtype)
         if ranker.calibration is not None:
-            fingerprint = model_fingerprint(ranker.model, ranker.text, dtype=dtype)
+            fingerprint = compute_model_fingerprint(ranker.model, ranker.text, dtype=dtype)
             ranker.calibration.of_model(fingerprint).save(staging)
 
 
@@ -87,7 +87,7 @@ def export_folder(
     check_place("folder", folder)
     target = Path(folder)
     with reporting_write_errors(target, CheckpointError):
-        if _holds_model(target) and not holds_ranker(target):
+        if _has_model(target) and not holds_ranker(target):
             raise CheckpointError(f"{target}: holds an encoder, which is no export; give another folder")
     change = None
     with reporting_write_errors(target, CheckpointError), publishing_model(target, overwrite=overwrite) as made:
@@ -97,7 +97,9 @@ def export_folder(
             graphs = "float32 and int8" if int8 else "float32"
             change = _write_graphs(made, device=ranker.device.type, int8=int8, examples=examples)
         facts: dict[str, Any] = {"name": target.resolve().name, "dtype": dtype, "graphs": graphs}
-        card = updated_card(earlier_card, ranker, **facts) if earlier_card else model_card(ranker, run=run, **facts)
+        card = (
+            update_card(earlier_card, ranker, **facts) if earlier_card else write_model_card(ranker, run=run, **facts)
+        )
         (made / README).write_text(card, encoding="utf-8")
     return change
 
@@ -121,15 +123,15 @@ def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[E
 
 def check_no_model(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
     """Raises CheckpointError if the folder holds other files, ConfigError if it holds a model."""
-    if _holds_model(Path(folder)) and not overwrite:
+    if _has_model(Path(folder)) and not overwrite:
         raise ConfigError(
             f"{folder}: holds a model already; give another folder, or overwrite it", argument="overwrite"
         )
 
 
-def _holds_model(target: Path) -> bool:
+def _has_model(target: Path) -> bool:
     """Whether a folder holds a model; CheckpointError if it holds other files."""
-    if reason := why_no_folder(target):
+    if reason := explain_no_folder(target):
         raise CheckpointError(f"{target}: {reason}; give a folder to write the model in")
     finish_publication(target)
     if not target.exists() or not any(not path.name.startswith(".") for path in target.iterdir()):
@@ -146,7 +148,7 @@ def publishing_model(target: Path, *, overwrite: bool = True) -> AbstractContext
     """
 
     def check() -> None:
-        if not overwrite and _holds_model(target):
-            raise written_meanwhile(target)
+        if not overwrite and _has_model(target):
+            raise build_exists_error(target)
 
     return publishing_folder(target, remove=BESIDE, check=check)

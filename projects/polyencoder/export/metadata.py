@@ -11,13 +11,13 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from polyencoder.hub.resolve import hub_id_problem
+from polyencoder.hub.resolve import explain_invalid_hub_id
 
 SPLITS = {"valid": "validation", "test": "test"}
 """The hub's names of the parts of a data set."""
 
 
-def front_matter(
+def format_front_matter(
     *,
     name: str,
     library: str,
@@ -45,7 +45,7 @@ def front_matter(
     return f"---\n{data.to_yaml()}\n---"
 
 
-def results(
+def build_results(
     measures: Mapping[str, float], *, task: str, task_name: str, dataset: str, part: str = "valid"
 ) -> list[EvalResult]:
     """The results of an evaluation, `{"R20@1": 0.83}`; measures that are no finite number are left out.
@@ -68,17 +68,17 @@ def results(
     ]
 
 
-def hub_id(name: Any) -> str | None:
+def parse_hub_id(name: Any) -> str | None:
     """The name if it can be a repository on the hub; None for a folder, a file, or nothing."""
-    return name if isinstance(name, str) and name and not hub_id_problem(name) else None
+    return name if isinstance(name, str) and name and not explain_invalid_hub_id(name) else None
 
 
-def hub_dataset(name: Any) -> str | None:
+def parse_hub_dataset(name: Any) -> str | None:
     """The repository of data of the hub, `hf:OWNER/NAME:SPLIT` or `hf:OWNER/NAME@CONFIG:SPLIT`; None for files."""
-    return hub_id(str(name).split(":")[1].partition("@")[0]) if str(name).startswith("hf:") else None
+    return parse_hub_id(str(name).split(":")[1].partition("@")[0]) if str(name).startswith("hf:") else None
 
 
-def without_folder(value: Any) -> Any:
+def cut_folder(value: Any) -> Any:
     """Cuts paths outside the working folder, and addresses, to their last parts: cards are published.
 
     Of a text, or of a list or texts that are separated by commas. Names of the hub and paths below the working folder
@@ -98,7 +98,7 @@ def _cut_folder(path: str) -> str:
     return path
 
 
-def renamed(card: str, *, name: str) -> str:
+def rename_card(card: str, *, name: str) -> str:
     """A card whose model-index has another name; unchanged without a model-index."""
     try:
         made = ModelCard(card)

@@ -14,10 +14,10 @@ from huggingface_hub import HfApi
 from polyencoder.calibration import CalibratedRanker
 from polyencoder.checkpoint import read_digests
 from polyencoder.config import WeightDtype
-from polyencoder.errors import CheckpointError, first_line
-from polyencoder.export.card import copy_pictures, model_card, updated_card
+from polyencoder.errors import CheckpointError, get_first_line
+from polyencoder.export.card import copy_pictures, update_card, write_model_card
 from polyencoder.export.folder import README, save_ranker
-from polyencoder.storage.digests import weights_fingerprint
+from polyencoder.storage.digests import compute_weights_fingerprint
 from polyencoder.storage.names import WEIGHTS
 
 
@@ -35,15 +35,15 @@ def push(
     api = HfApi(token=token)
     with tempfile.TemporaryDirectory() as folder:
         save_ranker(ranker, folder, dtype=dtype)  # first: what cannot be saved leaves no empty repository
-        with _explaining(repo_id):
+        with _explaining_errors(repo_id):
             url = api.create_repo(repo_id, private=private, exist_ok=True)  # completes a plain name
         facts: dict[str, Any] = {"name": url.repo_id, "dtype": dtype}
         earlier = _read_earlier_card(ranker, source)
-        card = updated_card(earlier, ranker, **facts) if earlier else model_card(ranker, **facts)
+        card = update_card(earlier, ranker, **facts) if earlier else write_model_card(ranker, **facts)
         (Path(folder) / README).write_text(card if readme is None else readme, encoding="utf-8")
         if earlier and source is not None:
             copy_pictures(source, Path(folder))
-        with _explaining(repo_id):
+        with _explaining_errors(repo_id):
             api.upload_folder(repo_id=url.repo_id, folder_path=folder, commit_message="Upload a ranker")
     return str(url)
 
@@ -53,14 +53,14 @@ def _read_earlier_card(ranker: CalibratedRanker, source: Path | None) -> str | N
     if source is None or not (source / README).is_file() or not (source / WEIGHTS).is_file():
         return None
     stored = read_digests(source / WEIGHTS).get(WEIGHTS)
-    if stored != weights_fingerprint(ranker.model.merged().state_dict_to_save(torch.float32)):
+    if stored != compute_weights_fingerprint(ranker.model.merge_adapters().get_state_dict_to_save(torch.float32)):
         return None
     return (source / README).read_text(encoding="utf-8")
 
 
 @contextmanager
-def _explaining(repo_id: str) -> Iterator[None]:
+def _explaining_errors(repo_id: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # huggingface_hub passes on the errors of its HTTP library
-        raise CheckpointError(f"{repo_id}: cannot be written to on the hub ({first_line(error)})") from error
+        raise CheckpointError(f"{repo_id}: cannot be written to on the hub ({get_first_line(error)})") from error

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.config import PROMPTS
-from polyencoder.evaluation.names import main_measures
-from polyencoder.export.metadata import hub_dataset, hub_id, without_folder
+from polyencoder.evaluation.names import select_main_measures
+from polyencoder.export.metadata import cut_folder, parse_hub_dataset, parse_hub_id
 from polyencoder.modeling.families import FAMILIES
 
 # What of a training matters to a reader, when the options do not say which of them were given
@@ -52,17 +52,17 @@ class TrainingRun:
     def task(self) -> str | None:
         return self.flags.get("task")
 
-    def data(self, part: str) -> str | None:
+    def get_data_name(self, part: str) -> str | None:
         """The name of the data of a part: a task of ParlAI, a data set of the hub, or a file."""
         key = "valid" if part == "valid" else "train"
         files = self.flags.get(key) or self.flags.get("train")
         name = self.flags.get("evaltask") or self.task or files
         if name is None:
             return None
-        return hub_dataset(name) or ", ".join(Path(one).name for one in str(name).split(","))
+        return parse_hub_dataset(name) or ", ".join(Path(one).name for one in str(name).split(","))
 
 
-def measured(
+def name_measures(
     *, trained: Mapping[str, float], before: Mapping[str, float], stands_in: bool, tfidf: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
     """The main measures of a run's model and of its baselines, by the names that the card has; empty reports left out.
@@ -74,7 +74,7 @@ def measured(
         "before training" + (", a bi-encoder of the backbone" if stands_in else ""): before,
         "TF-IDF": tfidf,
     }
-    return {who: main_measures(report) for who, report in reports.items() if report}
+    return {who: select_main_measures(report) for who, report in reports.items() if report}
 
 
 def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
@@ -82,8 +82,8 @@ def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
     opt = _read(f"{os.fspath(model_file)}.opt")
     absent = _NOT_OF_CONVERT if opt.get("model") == "convert" else ()
     options = opt.get("override") or {name: opt.get(name) for name in _FLAGS if name not in absent}
-    base_model = hub_id(opt.get("base_model"))  # the agent's note, as a relative path may look like a hub id
-    flags = {name: published(name, value) for name, value in sorted(options.items()) if name not in _NOT_SHOWN}
+    base_model = parse_hub_id(opt.get("base_model"))  # the agent's note, as a relative path may look like a hub id
+    flags = {name: cut_folders(name, value) for name, value in sorted(options.items()) if name not in _NOT_SHOWN}
     flags = {name: value for name, value in flags.items() if value is not None and value != "" and value != -1}
     stats = _read(f"{os.fspath(model_file)}.trainstats")
     metrics = {}
@@ -91,7 +91,7 @@ def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
         report = _read_last_report(f"{os.fspath(model_file)}.{part}") or stats.get(f"final_{part}_report")
         if part == "valid" and not report:
             report = _find_best(stats, metric=opt.get("validation_metric"))
-        if isinstance(report, dict) and (chosen := main_measures(report)):
+        if isinstance(report, dict) and (chosen := select_main_measures(report)):
             metrics[part] = chosen | ({"examples": report["exs"]} if "exs" in report else {})
     best = _find_best(stats, metric=opt.get("validation_metric")) or stats
     updates, examples = (value if isinstance(value := best.get(name), int) else None for name in _LENGTH)
@@ -99,15 +99,15 @@ def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
     return TrainingRun(flags, metrics, base_model=base_model, **length)
 
 
-def trained_dims(run: TrainingRun, card: str | None) -> set[int]:
+def find_trained_dims(run: TrainingRun, card: str | None) -> set[int]:
     """The numbers of first dimensions that a training with `matryoshka` trained, too, as its options or card say."""
     row = re.search(r"^\| `--matryoshka` \| `(.*)` \|$", card or "", re.M)
     return {int(number) for number in re.findall(r"\d+", f"{run.flags.get('matryoshka')} {row and row[1]}")}
 
 
-def published(name: str, value: Any) -> Any:
+def cut_folders(name: str, value: Any) -> Any:
     """A flag's value without folders; a prompt is text, also where it looks like a path."""
-    return value if name in PROMPTS else without_folder(value)
+    return value if name in PROMPTS else cut_folder(value)
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from huggingface_hub import constants, get_session, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
-from polyencoder.errors import CheckpointError, first_line
+from polyencoder.errors import CheckpointError, get_first_line
 
 SECONDS = 5.0
 """The timeout for a server's answer, in seconds."""
@@ -43,7 +43,7 @@ def exists(name: str | os.PathLike[str]) -> bool:
         return False
 
 
-def hub_id_problem(name: str | os.PathLike[str]) -> str | None:
+def explain_invalid_hub_id(name: str | os.PathLike[str]) -> str | None:
     """Why a name cannot be a hub id; None if it can."""
     text = os.fspath(name)
     if is_path(name):
@@ -60,16 +60,16 @@ def was_downloaded(name: str | os.PathLike[str]) -> bool:
     return any(isinstance(try_to_load_from_cache(os.fspath(name), file), str) for file in files)
 
 
-def hub_unreachable_reason() -> str | None:
+def explain_unreachable_hub() -> str | None:
     """Why the hub cannot be reached within `SECONDS`; None if it can."""
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
     url = constants.ENDPOINT
-    reason = unreachable_reason(url, lambda: get_session().head(url, timeout=SECONDS))
+    reason = explain_unreachable(url, lambda: get_session().head(url, timeout=SECONDS))
     return reason and f"{url} cannot be reached: {reason}"
 
 
-def unreachable_reason(url: str, ask: Callable[[], object]) -> str | None:
+def explain_unreachable(url: str, ask: Callable[[], object]) -> str | None:
     """Why a server does not answer within `SECONDS`; None if it does. Answers are cached for a few seconds.
 
     In a separate thread, as DNS look-ups have no time-out.
@@ -84,7 +84,7 @@ def unreachable_reason(url: str, ask: Callable[[], object]) -> str | None:
             ask()
             reasons.append(None)
         except Exception as error:  # of huggingface_hub's HTTP library, which depends on its version
-            reasons.append(first_line(error))
+            reasons.append(get_first_line(error))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -94,16 +94,16 @@ def unreachable_reason(url: str, ask: Callable[[], object]) -> str | None:
     return reason
 
 
-def downloaded(name: str | os.PathLike[str], patterns: list[str]) -> Path:
+def download_files(name: str | os.PathLike[str], patterns: list[str]) -> Path:
     """Downloads these files of a hub repository, unless cached; returns their folder.
 
     Raises:
         CheckpointError: there is no such repository, or it cannot be reached and was not fetched before.
     """
     text = os.fspath(name)
-    if problem := hub_id_problem(name):
+    if problem := explain_invalid_hub_id(name):
         raise CheckpointError(f"{text:.300}: {problem}")
-    offline = hub_unreachable_reason()
+    offline = explain_unreachable_hub()
     try:
         return Path(snapshot_download(text, allow_patterns=patterns, local_files_only=offline is not None))
     except (OSError, HFValidationError) as error:
@@ -112,6 +112,6 @@ def downloaded(name: str | os.PathLike[str], patterns: list[str]) -> Path:
             + (
                 f"not downloaded before ({offline})"
                 if offline
-                else f"not a model on the hub that can be reached ({first_line(error)})"
+                else f"not a model on the hub that can be reached ({get_first_line(error)})"
             )
         ) from None

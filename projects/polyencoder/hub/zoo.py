@@ -14,7 +14,7 @@ from importlib.resources import files
 from types import MappingProxyType
 
 from polyencoder.config import Architecture
-from polyencoder.errors import ConfigError, did_you_mean
+from polyencoder.errors import ConfigError, suggest_similar
 
 PAPER = "Humeau et al., Poly-encoders, ICLR 2020 (https://arxiv.org/abs/1905.01969)"
 
@@ -69,7 +69,7 @@ class ZooModel:
 
 
 @functools.cache
-def zoo_models() -> Mapping[str, ZooModel]:
+def read_zoo_models() -> Mapping[str, ZooModel]:
     """All models of the zoo, by name."""
     facts = json.loads(files("polyencoder.hub").joinpath("zoo.json").read_text(encoding="utf-8"))
     sources = {name: ModelSource(**fields) for name, fields in facts["sources"].items()}
@@ -80,11 +80,11 @@ def zoo_models() -> Mapping[str, ZooModel]:
     return MappingProxyType(models)
 
 
-def zoo_model(name: str) -> ZooModel:
+def get_zoo_model(name: str) -> ZooModel:
     """One model of the zoo, by its name or by the path that ParlAI's commands take. ConfigError for an unknown one."""
-    models = zoo_models()
+    models = read_zoo_models()
     name = name.removeprefix("zoo:").removeprefix("polyencoder/").removesuffix("/model")
     if name not in models:
-        hint = did_you_mean(name, models, listed=False) or "."
+        hint = suggest_similar(name, models, listed=False) or "."
         raise ConfigError(f"the zoo has no model {name!r}{hint} It has: {', '.join(models)}")
     return models[name]

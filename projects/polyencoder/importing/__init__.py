@@ -3,9 +3,9 @@
 from polyencoder.importing.parlai_model import (
     import_parlai,
     is_parlai_model,
-    parlai_text,
+    read_parlai_text,
     read_ranker_config,
     read_ranker_file,
 )
 
-__all__ = ["import_parlai", "is_parlai_model", "parlai_text", "read_ranker_config", "read_ranker_file"]
+__all__ = ["import_parlai", "is_parlai_model", "read_parlai_text", "read_ranker_config", "read_ranker_file"]

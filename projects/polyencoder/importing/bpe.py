@@ -63,7 +63,7 @@ def complete(vocabulary: dict[str, int], merges: Iterable[Merge], *, size: int) 
     """Completes a vocabulary with all inputs and outputs of its merges; new tokens are numbered from `size`.
 
     Merges pass through intermediate tokens; some never remain in the training text, so the dictionary lacks them.
-    The `tokenizers` library needs a number for each; `names.with_unknown_rows` gives them the embedding of the
+    The `tokenizers` library needs a number for each; `names.add_unknown_rows` gives them the embedding of the
     unknown token, as before.
     """
     completed = dict(vocabulary)
@@ -74,7 +74,7 @@ def complete(vocabulary: dict[str, int], merges: Iterable[Merge], *, size: int) 
     return completed
 
 
-def merge_tokenizer(
+def build_merge_tokenizer(
     symbols: Sequence[str],
     merges: list[Merge],
     *,
@@ -88,7 +88,7 @@ def merge_tokenizer(
     symbols: of the dictionary, in the order of their ids; pieces that it lacks get the next ids (`complete`). special:
     symbols that are not pieces, which keep their names. CheckpointError if two symbols would have the same name.
     """
-    names = [symbol if symbol in special else name_of(symbol) for symbol in symbols]
+    names = [symbol if symbol in special else convert_symbol(symbol) for symbol in symbols]
     if len(set(names)) < len(symbols):
         raise CheckpointError(f"{os.fspath(origin)}: two of its tokens have the same name: not a dictionary of merges")
     vocabulary = complete({name: i for i, name in enumerate(names)}, merges, size=len(names))
@@ -98,7 +98,7 @@ def merge_tokenizer(
     return tokenizer
 
 
-def name_of(symbol: str) -> str:
+def convert_symbol(symbol: str) -> str:
     """The name of a dictionary's symbol in the `tokenizers` library: hel@@ -> hel, lo -> lo</w>."""
     is_continued = symbol.endswith(CONTINUED) and symbol != CONTINUED
     return symbol.removesuffix(CONTINUED) if is_continued else symbol + END_OF_WORD

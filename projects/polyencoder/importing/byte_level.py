@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.bpe import Merge, read_merges, read_numbers
-from polyencoder.importing.patterns import class_of
+from polyencoder.importing.patterns import build_class
 
 BYTE_LEVEL = ("gpt2", "slow_bytelevel_bpe", "bytelevelbpe")
 _SPACE = "\u0120"  # the character for byte 32
@@ -29,7 +29,7 @@ _ESCAPED = re.compile(r"(?:\\x[0-9a-f]{2})+")
 _ADDED = re.compile(r"__(?:p1|p2|FP16_PAD_\d+)__")
 
 
-def byte_level(
+def build_byte_level(
     dict_file: Path, kind: str, tokens: list[str], special: list[str], *, prefix_space: bool | None
 ) -> tuple[Tokenizer, str | None]:
     """The tokenizer, and the token of an empty text, if it has one.
@@ -39,12 +39,12 @@ def byte_level(
     """
     special_tokens = set(special)
     if kind == "bytelevelbpe":
-        names = {token: _whole(token, i) for i, token in enumerate(tokens)}
+        names = {token: _check_whole(token, i) for i, token in enumerate(tokens)}
         merges = read_merges(f"{dict_file}-merges.txt")
     else:
-        names = {token: token if token in special_tokens else _signs(token, i) for i, token in enumerate(tokens)}
+        names = {token: token if token in special_tokens else _encode_signs(token, i) for i, token in enumerate(tokens)}
         trained = [name for token, name in names.items() if token not in special_tokens]
-        merges = _merges_of(trained) if kind == "gpt2" else read_merges(f"{dict_file}-merges.txt")
+        merges = _derive_merges(trained) if kind == "gpt2" else read_merges(f"{dict_file}-merges.txt")
     vocabulary = {name: i for i, name in enumerate(names.values())}
     if len(vocabulary) < len(tokens):
         raise CheckpointError(f"{dict_file}: two of its tokens have the same name: not a byte-level dictionary")
@@ -57,7 +57,7 @@ def byte_level(
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space is not False)
         tokenizer.add_tokens([AddedToken(token, normalized=True, special=False) for token in special])
         return tokenizer, None
-    classes = {name: class_of(escape, regex) for name, escape in {"L": r"\p{L}", "N": r"\p{N}", "s": r"\s"}.items()}
+    classes = {name: build_class(escape, regex) for name, escape in {"L": r"\p{L}", "N": r"\p{N}", "s": r"\s"}.items()}
     pattern = re.sub(r"\{([LNs])\}", lambda match: classes[match[1]], _PATTERN)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -70,41 +70,41 @@ def byte_level(
     return tokenizer, _SPACE if prefix_space else None
 
 
-def parlai_tokens(dict_file: Path, kind: str, tokens: list[str], special: list[str]) -> list[str]:
+def convert_tokens(dict_file: Path, kind: str, tokens: list[str], special: list[str]) -> list[str]:
     """ParlAI's tokens in the order of their ids, perhaps repeated, from those of `X.dict`."""
     if kind == "gpt2":
-        return [*tokens, *map(_as_written, tokens)]  # mostly the same
+        return [*tokens, *map(_decode_token, tokens)]  # mostly the same
     vocabulary = read_numbers(f"{dict_file}-vocab.json", kind="a vocabulary")
     if kind == "bytelevelbpe":
         return [*tokens, *sorted(vocabulary, key=vocabulary.__getitem__)]
-    return [*special, *map(_written, vocabulary), *filter(_ADDED.fullmatch, tokens)]  # ignores the other tokens
+    return [*special, *map(_decode_signs, vocabulary), *filter(_ADDED.fullmatch, tokens)]  # ignores the other tokens
 
 
-def _as_written(token: str) -> str:
+def _decode_token(token: str) -> str:
     return token.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")  # which ParlAI reads as one character
 
 
-def _whole(token: str, index: int) -> str:
-    return token if token == _as_written(token) else f"__read_as_{index}__"
+def _check_whole(token: str, index: int) -> str:
+    return token if token == _decode_token(token) else f"__read_as_{index}__"
 
 
-def _written(signs: str) -> str:
+def _decode_signs(signs: str) -> str:
     return "".join(chr(b) if 32 <= b <= 127 else f"\\{hex(b).lstrip('0')}" for b in signs.encode())
 
 
-def _signs(token: str, index: int) -> str:
+def _encode_signs(token: str, index: int) -> str:
     """The byte-level token for ParlAI's notation."""
 
-    def decoded(match: re.Match[str]) -> str:
+    def decode_match(match: re.Match[str]) -> str:
         try:
             return bytes.fromhex(match[0].replace("\\x", "")).decode()
         except UnicodeDecodeError:
             return match[0]
 
-    return _ESCAPED.sub(decoded, _whole(token, index))
+    return _ESCAPED.sub(decode_match, _check_whole(token, index))
 
 
-def _merges_of(tokens: Iterable[str]) -> list[Merge]:
+def _derive_merges(tokens: Iterable[str]) -> list[Merge]:
     """The merges of a vocabulary, whose tokens are in the order in which they were trained.
 
     Earlier merges leave a token in two pieces, which its own merge joins.

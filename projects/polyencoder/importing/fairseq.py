@@ -20,8 +20,8 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.fairseq_dictionary import MASK, PAD, UNKNOWN, FairseqDictionary
 from polyencoder.importing.fairseq_encodings import Encoding, PlainWords, build_tokenizer
 from polyencoder.importing.folder import save_backbone
-from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, names_of, rename, with_unknown_rows
-from polyencoder.importing.pickles import plain, read_checkpoint, tensors
+from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, add_unknown_rows, expand_names, rename
+from polyencoder.importing.pickles import get_tensors, read_checkpoint, to_plain
 from polyencoder.validation import Count, Share, validated
 
 _ROLES = {
@@ -85,17 +85,17 @@ def import_fairseq(
     """
     origin = os.fspath(checkpoint)
     states = read_checkpoint(checkpoint)
-    options = _options(states, origin=origin)
-    weights = _weights(tensors(states, "model"), n_layers=options.encoder_layers, origin=origin)
+    options = _get_options(states, origin=origin)
+    weights = _convert_weights(get_tensors(states, "model"), n_layers=options.encoder_layers, origin=origin)
 
     symbols = FairseqDictionary.read(dictionary, n_tokens=len(weights[WORDS]), origin=origin)
     tokenizer = build_tokenizer(encoding, symbols)
-    weights[WORDS] = with_unknown_rows(weights[WORDS], unknown=UNKNOWN, size=tokenizer.get_vocab_size())
+    weights[WORDS] = add_unknown_rows(weights[WORDS], unknown=UNKNOWN, size=tokenizer.get_vocab_size())
     roles = _ROLES | ({"mask_token": MASK} if MASK in symbols.ids else {})
 
     save_backbone(
         out,
-        config=_config(weights, options),
+        config=_build_config(weights, options),
         weights=weights,
         tokenizer=tokenizer,
         special_tokens=roles,
@@ -103,10 +103,10 @@ def import_fairseq(
     )
 
 
-def _options(states: Mapping[str, Any], *, origin: str) -> _Options:
+def _get_options(states: Mapping[str, Any], *, origin: str) -> _Options:
     """The options of the model: `args` in older checkpoints, `cfg.model` in newer ones."""
-    options = plain(states.get("args"))
-    if options is None and isinstance(configuration := plain(states.get("cfg")), dict):
+    options = to_plain(states.get("args"))
+    if options is None and isinstance(configuration := to_plain(states.get("cfg")), dict):
         options = configuration.get("model")
     if not isinstance(options, dict):
         raise CheckpointError(f"{origin}: not a checkpoint of fairseq (it has neither `args` nor `cfg.model`)")
@@ -116,19 +116,22 @@ def _options(states: Mapping[str, Any], *, origin: str) -> _Options:
         raise CheckpointError(f"{origin}: its options describe no RoBERTa that can be imported: {error}") from None
 
 
-def _weights(state: Mapping[str, Tensor], *, n_layers: int, origin: str) -> dict[str, Tensor]:
+def _convert_weights(state: Mapping[str, Tensor], *, n_layers: int, origin: str) -> dict[str, Tensor]:
     """The tensors of a `RobertaModel`."""
     prefix = next((prefix for prefix in _PREFIXES if f"{prefix}embed_tokens.weight" in state), None)
     if prefix is None:
         raise CheckpointError(f"{origin}: not a RoBERTa of fairseq (no `sentence_encoder.embed_tokens.weight`)")
     # The two layouts name the normalisation of the embeddings differently
-    state = {name.replace("emb_layer_norm", "layernorm_embedding"): tensor for name, tensor in _separate(state).items()}
-    names = {f"{prefix}{theirs}": ours for theirs, ours in names_of(_NAMES, n_layers=n_layers).items()}
+    state = {
+        name.replace("emb_layer_norm", "layernorm_embedding"): tensor
+        for name, tensor in _split_projections(state).items()
+    }
+    names = {f"{prefix}{theirs}": ours for theirs, ours in expand_names(_NAMES, n_layers=n_layers).items()}
     weights = rename(state, names, left_out=(*_HEADS, f"{prefix}version"), origin=origin)
     return weights | {SEGMENTS: torch.zeros(1, weights[WORDS].size(1))}
 
 
-def _separate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _split_projections(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Splits `in_proj_*` into the projections of queries, keys and values, in this order."""
     separate: dict[str, Tensor] = {}
     for name, tensor in state.items():
@@ -141,7 +144,7 @@ def _separate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return separate
 
 
-def _config(weights: Mapping[str, Tensor], options: _Options) -> RobertaConfig:
+def _build_config(weights: Mapping[str, Tensor], options: _Options) -> RobertaConfig:
     n_tokens, dim = weights[WORDS].shape
     return RobertaConfig(
         vocab_size=n_tokens,

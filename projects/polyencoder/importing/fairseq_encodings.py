@@ -15,15 +15,15 @@ from polyencoder.errors import CheckpointError
 from polyencoder.importing.bpe import (
     CONTINUED,
     END_OF_WORD,
+    build_merge_tokenizer,
     complete,
-    merge_tokenizer,
-    name_of,
+    convert_symbol,
     read_lines,
     read_merges,
 )
 from polyencoder.importing.bpe import read_numbers as read_vocabulary
 from polyencoder.importing.fairseq_dictionary import SPACE, FairseqDictionary
-from polyencoder.importing.patterns import matches
+from polyencoder.importing.patterns import keep_matches
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Gpt2:
     vocab_bpe: str | os.PathLike[str]
     """The merges."""
 
-    def tokenizer(self, dictionary: FairseqDictionary) -> Tokenizer:
+    def convert_dictionary(self, dictionary: FairseqDictionary) -> Tokenizer:
         merges, source = read_merges(self.vocab_bpe), os.fspath(self.encoder_json)
         numbers = read_vocabulary(source, kind="the encoder.json of GPT-2")
         tokens = {str(number): token for token, number in numbers.items()}
@@ -56,14 +56,14 @@ class Codes:
 
     codes: str | os.PathLike[str]
 
-    def tokenizer(self, dictionary: FairseqDictionary) -> Tokenizer:
+    def convert_dictionary(self, dictionary: FairseqDictionary) -> Tokenizer:
         # fastBPE writes how often a merge occurred, subword-nmt a version, without which it reads the codes differently
         has_counts = len(read_lines(self.codes, holds="the codes of fastBPE or subword-nmt")[0].split(" ")) == 3
         merges = read_merges(self.codes, versioned=not has_counts)
         made = {left + right for left, right in merges}
 
         def is_piece(symbol: str) -> bool:
-            piece = name_of(symbol)
+            piece = convert_symbol(symbol)
             return len(piece.removesuffix(END_OF_WORD)) == 1 or piece in made
 
         # The papers' vocabulary has symbols that its merges do not make, which no text has: as many symbols as merges,
@@ -73,10 +73,10 @@ class Codes:
         whole = [piece.removesuffix(ends) if piece.endswith(ends) else piece + CONTINUED for piece in others]
         if len(made) < longer or not dictionary.has(whole):
             dictionary.check(is_piece, marked=lambda symbol: symbol.endswith(CONTINUED), source=os.fspath(self.codes))
-        tokenizer = merge_tokenizer(
+        tokenizer = build_merge_tokenizer(
             [*dictionary.ids], merges, special=dictionary.special, unknown="<unk>", origin=dictionary.path
         )
-        tokenizer.pre_tokenizer = matches(r"[^\s]+")
+        tokenizer.pre_tokenizer = keep_matches(r"[^\s]+")
         return tokenizer
 
 
@@ -84,7 +84,7 @@ class Codes:
 class PlainWords:
     """No encoding: the symbols are the words between white space."""
 
-    def tokenizer(self, dictionary: FairseqDictionary) -> Tokenizer:
+    def convert_dictionary(self, dictionary: FairseqDictionary) -> Tokenizer:
         are_numbers = all(symbol.isdigit() for symbol in dictionary.symbols)
 
         def is_word(symbol: str) -> bool:
@@ -95,7 +95,7 @@ class PlainWords:
         # a special token that somebody types is two unknown words
         typed = rf"^<(?=(?:{'|'.join(token[1:-1] for token in dictionary.special)})>$)"
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [matches(r"[^\s]+"), pre_tokenizers.Split(Regex(typed), behavior="isolated")]
+            [keep_matches(r"[^\s]+"), pre_tokenizers.Split(Regex(typed), behavior="isolated")]
         )
         return tokenizer
 
@@ -112,7 +112,7 @@ def build_tokenizer(encoding: Encoding, dictionary: FairseqDictionary) -> Tokeni
     Raises:
         CheckpointError: a file is missing or damaged, or does not belong to the dictionary.
     """
-    tokenizer = encoding.tokenizer(dictionary)
+    tokenizer = encoding.convert_dictionary(dictionary)
     start, end = "<s>", "</s>"
     tokenizer.post_processor = processors.RobertaProcessing(
         (end, dictionary.ids[end]), (start, dictionary.ids[start]), trim_offsets=True, add_prefix_space=False

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from polyencoder.checkpoint import check_shapes, publishing_folder
-from polyencoder.errors import CheckpointError, first_line
+from polyencoder.errors import CheckpointError, get_first_line
 from polyencoder.modeling.finite import check_finite
-from polyencoder.storage.files import reporting_write_errors, written_meanwhile
+from polyencoder.storage.files import build_exists_error, reporting_write_errors
 from polyencoder.storage.names import MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
 from polyencoder.storage.publish import publishing
 
@@ -64,7 +64,7 @@ def save_tokenizer(
 
     def check() -> None:
         if not overwrite and (path := Path(folder) / TOKENIZER).exists():
-            raise written_meanwhile(path)
+            raise build_exists_error(path)
 
     with reporting_write_errors(folder), publishing(folder, check=check) as staging:
         _write_tokenizer(staging, tokenizer, special_tokens=special_tokens, segments=True)
@@ -89,7 +89,7 @@ def _check_fit(config: PretrainedConfig, weights: Mapping[str, Tensor], *, origi
         with torch.device("meta"):  # shapes alone: no memory, no random numbers
             model = AutoModel.from_config(config, trust_remote_code=False)
     except ValueError as error:
-        raise CheckpointError(f"{origin}: no model can be built from its options ({first_line(error)})") from None
+        raise CheckpointError(f"{origin}: no model can be built from its options ({get_first_line(error)})") from None
     expected = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("pooler.")}
     check_shapes(expected, weights, origin=origin)
     check_finite(weights.items(), origin=origin)

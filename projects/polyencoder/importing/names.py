@@ -12,7 +12,7 @@ from polyencoder.errors import CheckpointError
 WORDS, POSITIONS, SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
 
 
-def names_of(table: Mapping[str, str], *, n_layers: int = 1) -> dict[str, str]:
+def expand_names(table: Mapping[str, str], *, n_layers: int = 1) -> dict[str, str]:
     """Each tensor that a table names -> its new name.
 
     In a table, `{}` is the number of a layer, and `*` is `weight` and `bias`.
@@ -56,6 +56,6 @@ def rename(
     return {new: state[name].float() for name, new in names.items()}
 
 
-def with_unknown_rows(words: Tensor, *, unknown: int, size: int) -> Tensor:
+def add_unknown_rows(words: Tensor, *, unknown: int, size: int) -> Tensor:
     """Word embeddings [n, dim] with copies of the unknown token's up to `size` rows."""
     return torch.cat([words, words[unknown].expand(size - len(words), -1)])

@@ -45,9 +45,9 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
 def check_options(path: str | os.PathLike[str], *, named: Iterable[str] = ()) -> dict[str, Any]:
     """Reads a `.opt` file. CheckpointError: unreadable, or it names modules other than ParlAI's, ours, or `named`."""
     options = read_options(path)
-    allowed = {_package(module) for module in (*TRUSTED, *named)}
-    for key, value, module in named_modules(options):
-        if _package(module) not in allowed:
+    allowed = {_get_package(module) for module in (*TRUSTED, *named)}
+    for key, value, module in iter_named_modules(options):
+        if _get_package(module) not in allowed:
             can_override = key in (*_MODEL_KEYS, *_TASK_KEYS)
             trusting = f"name {value:.200} yourself" if can_override else "take it out of the file"
             raise CheckpointError(
@@ -58,40 +58,40 @@ def check_options(path: str | os.PathLike[str], *, named: Iterable[str] = ()) ->
     return options
 
 
-def named_modules(options: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def iter_named_modules(options: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yields the modules that ParlAI may import for these options, with the key and the value that name each."""
     for key, value in options.items():
         if isinstance(value, dict):
-            yield from named_modules(value)
+            yield from iter_named_modules(value)
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str):
-                yield from ((key, text, module) for module in _modules(key, text))
+                yield from ((key, text, module) for module in _iter_modules(key, text))
 
 
-def model_option_files(model_file: str | os.PathLike[str]) -> list[Path]:
+def find_model_option_files(model_file: str | os.PathLike[str]) -> list[Path]:
     """The `.opt` files that ParlAI may read for a model file: its own, and its checkpoint's, which a run resumes."""
     name = os.fspath(model_file)
     return [path for path in (Path(f"{name}.opt"), Path(f"{name}.checkpoint.opt")) if os.path.lexists(path)]
 
 
-def _modules(key: str, value: str) -> Iterator[str]:
+def _iter_modules(key: str, value: str) -> Iterator[str]:
     if key in _TASK_KEYS:
         for task in value.split(","):
-            repository, name = _repository(task.strip())
+            repository, name = _resolve_repository(task.strip())
             module = name.split(":")[0]
             yield module if "." in module else repository
     elif key in _MODEL_KEYS:
-        repository, name = _repository(value)
+        repository, name = _resolve_repository(value)
         yield "projects" if name.startswith("projects:") else name.split(":")[0] if ":" in name else repository
     elif (match := _CLASS.fullmatch(value)) and ("." in match[1] or key.endswith("_class")):
         yield match[1]
 
 
-def _package(module: str) -> str:
+def _get_package(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _repository(name: str) -> tuple[str, str]:
+def _resolve_repository(name: str) -> tuple[str, str]:
     for prefix, package in _REPOSITORIES.items():
         if name.startswith(prefix):
             return package, name[len(prefix) :]

@@ -16,10 +16,17 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.importing.bpe import END_OF_WORD, Merge, merge_tokenizer, name_of, read_merges, read_numbers
-from polyencoder.importing.byte_level import BYTE_LEVEL, byte_level, parlai_tokens
-from polyencoder.importing.patterns import lower_case as to_lower_case
-from polyencoder.importing.patterns import matches, white_space
+from polyencoder.importing.bpe import (
+    END_OF_WORD,
+    Merge,
+    build_merge_tokenizer,
+    convert_symbol,
+    read_merges,
+    read_numbers,
+)
+from polyencoder.importing.byte_level import BYTE_LEVEL, build_byte_level, convert_tokens
+from polyencoder.importing.patterns import build_lower_case as to_lower_case
+from polyencoder.importing.patterns import build_white_space_pattern, keep_matches
 from polyencoder.text.vocabulary import NEWLINES
 
 WORD_START = "\u2581"
@@ -81,18 +88,18 @@ def read_parlai_dictionary(
         if opt.get(name) not in unused:
             raise ConfigError(f"{dict_file}: {name} {opt[name]} is not supported")
 
-    path, special = Path(dict_file), _special_tokens(opt)
+    path, special = Path(dict_file), _list_special_tokens(opt)
     tokens = _read_tokens(path, opt)
     names, empty = {token: token for token in special}, None
     if kind == "bpe":
-        tokenizer, names = _subwords(path, tokens, special, merges=read_merges(f"{path}{CODES}", versioned=True))
+        tokenizer, names = _build_subwords(path, tokens, special, merges=read_merges(f"{path}{CODES}", versioned=True))
     elif kind == "space":
-        tokenizer, names = _pieces(tokens, special), {token: WORD_START + token for token in special}
+        tokenizer, names = _build_pieces(tokens, special), {token: WORD_START + token for token in special}
         empty = WORD_START if "" in tokens else names[special[-1]]
     elif kind in BYTE_LEVEL:
-        tokenizer, empty = byte_level(path, kind, tokens, special, prefix_space=opt.get("bpe_add_prefix_space"))
+        tokenizer, empty = build_byte_level(path, kind, tokens, special, prefix_space=opt.get("bpe_add_prefix_space"))
     else:
-        tokenizer = _words(tokens, special[-1], pattern=_WORD_PATTERNS[kind])
+        tokenizer = _build_words(tokens, special[-1], pattern=_WORD_PATTERNS[kind])
     lower = to_lower_case() if opt.get("dict_lower") else []
     tokenizer.normalizer = normalizers.Sequence([*lower, *([tokenizer.normalizer] if tokenizer.normalizer else [])])
     delimiter = opt.get("delimiter", "\n")
@@ -118,20 +125,20 @@ def guess_tokens(word: str) -> set[str]:
     return {word, word + END_OF_WORD, WORD_START + word}
 
 
-def _words(tokens: list[str], unknown: str, *, pattern: str) -> Tokenizer:
+def _build_words(tokens: list[str], unknown: str, *, pattern: str) -> Tokenizer:
     """Builds a tokenizer of whole words: each match of the pattern is a token."""
     tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token=unknown))
-    tokenizer.pre_tokenizer = matches(pattern)
+    tokenizer.pre_tokenizer = keep_matches(pattern)
     return tokenizer
 
 
-def _pieces(tokens: list[str], special: list[str]) -> Tokenizer:
+def _build_pieces(tokens: list[str], special: list[str]) -> Tokenizer:
     """Splits at each space, also into empty words; each token begins with the marker."""
     vocabulary = {WORD_START + token: i for i, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=WORD_START + special[-1]))
     tokenizer.normalizer = normalizers.Sequence(
         [
-            normalizers.Replace(Regex(rf"\A{white_space()}+|{white_space()}+\z"), ""),
+            normalizers.Replace(Regex(rf"\A{build_white_space_pattern()}+|{build_white_space_pattern()}+\z"), ""),
             normalizers.Prepend(WORD_START),
             normalizers.Replace(" ", f" {WORD_START}"),
         ]
@@ -168,7 +175,7 @@ def read_merge_vocabulary(
     newline = NEWLINES[0]
     tokens = [newline if token == _LINE_END else token for token in tokens]
     special = [newline, *_SPECIAL.values()]  # the last one is the unknown token
-    tokenizer, names = _subwords(path, tokens, special, merges=read_merges(merges, versioned=True))
+    tokenizer, names = _build_subwords(path, tokens, special, merges=read_merges(merges, versioned=True))
     tokenizer.normalizer = normalizers.Sequence(to_lower_case() if lower_case else [])
     tokenizer.add_special_tokens([name for name in names.values() if tokenizer.token_to_id(name) is not None])
     return tokenizer, merge_fields(tokenizer) or {}
@@ -198,28 +205,28 @@ def _read_numbered(path: Path) -> list[str]:
     return tokens
 
 
-def _subwords(
+def _build_subwords(
     dict_file: Path, tokens: list[str], special: list[str], *, merges: list[Merge]
 ) -> tuple[Tokenizer, dict[str, str]]:
     """Returns the tokenizer of subword-nmt's merges, and the names of the special tokens in it."""
     pieces = {piece for left, right in merges for piece in (left, right, left + right)}
     # a special token keeps its name unless a word or piece of texts has it too
-    names = {token: name_of(token) if pieces & {token, token + END_OF_WORD} else token for token in special}
+    names = {token: convert_symbol(token) if pieces & {token, token + END_OF_WORD} else token for token in special}
     apart = [token for token, name in names.items() if name == token]
-    tokenizer = merge_tokenizer(tokens, merges, special=apart, unknown=special[-1], origin=dict_file)
+    tokenizer = build_merge_tokenizer(tokens, merges, special=apart, unknown=special[-1], origin=dict_file)
     tokenizer.normalizer = normalizers.Replace("\n", f" {_LINE_END} ")
-    tokenizer.pre_tokenizer = matches(r"[\w]+|[^\w\s]")
+    tokenizer.pre_tokenizer = keep_matches(r"[\w]+|[^\w\s]")
     tokenizer.decoder = decoders.Sequence([decoders.Replace(_LINE_END, "\n"), tokenizer.decoder])
     return tokenizer, names
 
 
-def _special_tokens(opt: Mapping[str, Any]) -> list[str]:
+def _list_special_tokens(opt: Mapping[str, Any]) -> list[str]:
     return [opt.get(name) or default for name, default in _SPECIAL.items()]
 
 
 def _read_tokens(path: Path, opt: Mapping[str, Any]) -> list[str]:
     """The tokens of a `.dict` file, in the order of their ids, including those that ParlAI adds when reading."""
-    special = _special_tokens(opt)
+    special = _list_special_tokens(opt)
     tokens = dict.fromkeys(special)
     try:
         with path.open(encoding="utf-8", errors="ignore") as lines:
@@ -232,7 +239,7 @@ def _read_tokens(path: Path, opt: Mapping[str, Any]) -> list[str]:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); it is the model's dictionary") from None
     kind = opt.get("dict_tokenizer", "re")
     if kind in BYTE_LEVEL:
-        tokens = dict.fromkeys(parlai_tokens(path, kind, list(tokens), special))
+        tokens = dict.fromkeys(convert_tokens(path, kind, list(tokens), special))
     if opt.get("person_tokens"):
         tokens |= dict.fromkeys(["__p1__", "__p2__"])
     if opt.get("fp16") or opt.get("force_fp16_tokens"):  # to a multiple of eight

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, names_of
-from polyencoder.modeling.encoder_config import first_position, scratch_config
+from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, expand_names
+from polyencoder.modeling.encoder_config import build_scratch_config, get_first_position
 
 # The options that shape an encoder, with ParlAI's defaults; None for no default
 ENCODER_OPTIONS: dict[str, Any] = {
@@ -70,13 +70,13 @@ _NORMS = {
 _NULL = 0  # ParlAI's dictionaries begin with their padding token
 
 
-def encoder_names(opt: Mapping[str, Any]) -> dict[str, str]:
+def build_encoder_names(opt: Mapping[str, Any]) -> dict[str, str]:
     """Names of a ParlAI encoder's tensors -> names in the Hugging Face class."""
     segments = {"segment_embeddings.weight": SEGMENTS} if opt["n_segments"] >= 1 else {}
-    return names_of(_NAMES | _NORMS[opt["variant"]] | segments, n_layers=opt["n_layers"])
+    return expand_names(_NAMES | _NORMS[opt["variant"]] | segments, n_layers=opt["n_layers"])
 
 
-def encoder_weights(
+def extract_encoder_weights(
     state: Mapping[str, Tensor], prefix: str, opt: Mapping[str, Any], *, longest: int
 ) -> dict[str, Tensor]:
     """The tensors of the encoder at `prefix`, in float32, as those of the Hugging Face class.
@@ -84,23 +84,23 @@ def encoder_weights(
     `longest`: maximum tokens of a sequence. The last position is repeated if ParlAI has fewer, where
     it would stop with an error.
     """
-    tensors = {ours: state[f"{prefix}.{name}"].float() for name, ours in encoder_names(opt).items()}
+    tensors = {ours: state[f"{prefix}.{name}"].float() for name, ours in build_encoder_names(opt).items()}
     if opt["embeddings_scale"]:
         tensors[WORDS] = tensors[WORDS] * math.sqrt(opt["embedding_size"])
     # zeros for segments that it lacks: with two, a cross-encoder can start from any of these encoders
     segments = tensors.get(SEGMENTS, tensors[WORDS][:0])
     tensors[SEGMENTS] = torch.cat([segments, segments.new_zeros(max(2 - len(segments), 0), segments.size(1))])
     positions = tensors[POSITIONS]
-    first = first_position({"model_type": VARIANTS[opt["variant"]], "pad_token_id": _NULL})
+    first = get_first_position({"model_type": VARIANTS[opt["variant"]], "pad_token_id": _NULL})
     before = positions.new_zeros(first, positions.size(1))
     behind = positions[-1:].expand(max(longest - len(positions), 0), -1)
     tensors[POSITIONS] = torch.cat([before, positions, behind])
     return tensors
 
 
-def encoder_config(opt: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def build_encoder_config(opt: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """The configuration for `build_backbone` of the encoder with these options and weights."""
-    config = scratch_config(
+    config = build_scratch_config(
         vocabulary_size=weights[WORDS].size(0),
         dim=opt["embedding_size"],
         n_layers=opt["n_layers"],

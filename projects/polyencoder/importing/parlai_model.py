@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 from polyencoder.checkpoint import load_folder, load_weights, read_folder_config, read_model_file, read_states
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.names import WORDS, with_unknown_rows
+from polyencoder.importing.names import WORDS, add_unknown_rows
 from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import count_parlai_tokens, read_parlai_dictionary
-from polyencoder.importing.parlai_weights import batch_dependence, convert_parlai
+from polyencoder.importing.parlai_weights import convert_parlai, explain_batch_dependence
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.build import build_model
 from polyencoder.text import TextEncoder
@@ -41,8 +41,8 @@ _POSITIONS = 1024  # ParlAI's default
 
 def is_parlai_model(model_file: str | os.PathLike[str]) -> bool:
     """Whether this is a ranker of ParlAI's own agents, by the `.opt` file beside it. CheckpointError: not JSON."""
-    path = _opt_file(model_file)
-    return path.is_file() and _architecture(read_options(path)) is not None
+    path = _get_opt_file(model_file)
+    return path.is_file() and _get_architecture(read_options(path)) is not None
 
 
 def import_parlai(model_file: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
@@ -53,7 +53,7 @@ def import_parlai(model_file: str | os.PathLike[str]) -> tuple[RankerModel, Text
         ConfigError: its dictionary cannot be reproduced exactly.
     """
     config, states = read_parlai_model(model_file)
-    tokenizer, _ = parlai_text(model_file)
+    tokenizer, _ = read_parlai_text(model_file)
     model = build_model(config)
     load_weights(model, states["model"], origin=os.fspath(model_file))
     return model.eval(), TextEncoder(tokenizer, config.text)
@@ -84,7 +84,7 @@ def read_ranker_file(model_file: str | os.PathLike[str]) -> tuple[RankerConfig, 
     """The configuration and the states of a model file, ours or ParlAI's; only the weights of a model folder."""
     if Path(model_file).is_dir():
         model, _ = load_folder(model_file)
-        model.for_training()  # model files hold the trained weights
+        model.prepare_for_training()  # model files hold the trained weights
         return model.config, {"model": model.state_dict()}
     return read_parlai_model(model_file) if is_parlai_model(model_file) else read_model_file(model_file)
 
@@ -95,17 +95,17 @@ def read_parlai_model(model_file: str | os.PathLike[str]) -> tuple[RankerConfig,
     The optimizer's state is dropped: its parameters differ from ours.
     """
     origin = os.fspath(model_file)
-    opt = read_options(_opt_file(model_file))
-    architecture = _architecture(opt)
+    opt = read_options(_get_opt_file(model_file))
+    architecture = _get_architecture(opt)
     if architecture is None:
         raise CheckpointError(
             f"{origin}: a {opt.get('model')!r} by its .opt file; ParlAI's transformer/ranker, transformer/biencoder, "
             "transformer/polyencoder and transformer/crossencoder can be read"
         )
-    tokenizer, text = parlai_text(model_file)
+    tokenizer, text = read_parlai_text(model_file)
     state = read_states(model_file)["model"]
     config, weights = convert_parlai(state, opt, architecture=architecture, text=text, origin=origin)
-    for difference in batch_dependence(opt, architecture):
+    for difference in explain_batch_dependence(opt, architecture):
         warnings.warn(f"{origin}: {difference}; scores here are those without them", stacklevel=2)
     rows, num_tokens = config.backbone["vocab_size"], count_parlai_tokens(f"{origin}.dict", opt)
     if rows != num_tokens:
@@ -114,28 +114,28 @@ def read_parlai_model(model_file: str | os.PathLike[str]) -> tuple[RankerConfig,
     if size > rows:  # pieces that ParlAI maps to the unknown token
         unknown = int(tokenizer.token_to_id(tokenizer.model.unk_token) or 0)
         for name in [name for name in weights if name.endswith(WORDS)]:
-            weights[name] = with_unknown_rows(weights[name], unknown=unknown, size=size)
+            weights[name] = add_unknown_rows(weights[name], unknown=unknown, size=size)
     return dataclasses.replace(config, backbone=config.backbone | {"vocab_size": size}), {"model": weights}
 
 
-def parlai_text(model_file: str | os.PathLike[str]) -> tuple[Tokenizer, TextConfig]:
+def read_parlai_text(model_file: str | os.PathLike[str]) -> tuple[Tokenizer, TextConfig]:
     """The text layout of a model that ParlAI trained.
 
     Lengths are ParlAI's, but texts longer than the positions of its encoder are truncated, where ParlAI would stop with
     an error.
     """
-    opt = read_options(_opt_file(model_file))
+    opt = read_options(_get_opt_file(model_file))
     tokenizer, fields = read_parlai_dictionary(f"{os.fspath(model_file)}.dict", opt)
     lengths = [opt.get(name) or 0 for name in ("truncate", "text_truncate", "label_truncate")]
     positions = opt.get("n_positions") or max(0, *lengths) or _POSITIONS
 
-    def length(name: str) -> int:
+    def get_length(name: str) -> int:
         value = opt.get(name) or opt.get("truncate") or -1
         return int(value) if value > 0 else positions
 
-    surround = _kind(opt) != "ranker"
-    label = min(length("label_truncate"), positions)
-    text = min(length("text_truncate"), positions - (2 if surround else 0))
+    surround = _get_kind(opt) != "ranker"
+    label = min(get_length("label_truncate"), positions)
+    text = min(get_length("text_truncate"), positions - (2 if surround else 0))
     persons = bool(opt.get("person_tokens"))
     return tokenizer, TextConfig(
         text_truncate=text,
@@ -148,15 +148,15 @@ def parlai_text(model_file: str | os.PathLike[str]) -> tuple[Tokenizer, TextConf
     )
 
 
-def _opt_file(model_file: str | os.PathLike[str]) -> Path:
+def _get_opt_file(model_file: str | os.PathLike[str]) -> Path:
     return Path(f"{os.fspath(model_file)}.opt")
 
 
-def _architecture(opt: Mapping[str, Any]) -> Architecture | None:
-    return _ARCHITECTURES.get(_kind(opt))
+def _get_architecture(opt: Mapping[str, Any]) -> Architecture | None:
+    return _ARCHITECTURES.get(_get_kind(opt))
 
 
-def _kind(opt: Mapping[str, Any]) -> str:
+def _get_kind(opt: Mapping[str, Any]) -> str:
     """The kind of ranker, `biencoder`, `ranker`, ...; empty if it is not one of ParlAI's."""
     match = _MODEL_NAME.search(str(opt.get("model")))
     return match[1] if match else ""

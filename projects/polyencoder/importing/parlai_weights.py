@@ -14,13 +14,13 @@ from torch import Tensor
 
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.names import check_names, names_of
+from polyencoder.importing.names import check_names, expand_names
 from polyencoder.importing.parlai_encoder import (
     ENCODER_OPTIONS,
     VARIANTS,
-    encoder_config,
-    encoder_names,
-    encoder_weights,
+    build_encoder_config,
+    build_encoder_names,
+    extract_encoder_weights,
 )
 
 # For each architecture: ParlAI's encoders -> our towers
@@ -73,7 +73,7 @@ def convert_parlai(
 ) -> tuple[RankerConfig, dict[str, Tensor]]:
     """The configuration and the weights, for `load_weights`, of the ranker that gives the same scores as ParlAI's.
 
-    Where ParlAI's scores depend on the rest of a batch (see `batch_dependence`), ours are those without padding.
+    Where ParlAI's scores depend on the rest of a batch (`explain_batch_dependence`), ours are those without padding.
     `relu_dropout`, which does not affect scores, is dropped: BERT lacks it, and training continues without it.
 
     state, opt: what `model` holds in ParlAI's model file, and its `.opt`. architecture: ours: bi for
@@ -87,9 +87,9 @@ def convert_parlai(
     opt = _complete(opt, architecture, origin=origin)
     shared = {"cand_encoder"} if opt.get("share_encoders") else set()
     towers = {prefix: tower for prefix, tower in _TOWERS[architecture].items() if prefix not in shared}
-    others = _other_names(opt, architecture)
-    names = [f"{prefix}.{name}" for prefix in towers for name in encoder_names(opt)] + list(others)
-    seconds = _second_names(opt) if architecture == "bi" else {}
+    others = _build_other_names(opt, architecture)
+    names = [f"{prefix}.{name}" for prefix in towers for name in build_encoder_names(opt)] + list(others)
+    seconds = _build_second_names(opt) if architecture == "bi" else {}
     differing = [
         f"{name} differs from {first}, which it should equal"
         for name, first in seconds.items()
@@ -101,15 +101,15 @@ def convert_parlai(
     longest = text.longest_context + (text.label_truncate if architecture == "cross" else 0)
     encoder: dict[str, Tensor] = {}
     for prefix, tower in towers.items():  # of one size, which the options do not always contain
-        encoder = encoder_weights(state, prefix, opt, longest=longest)
+        encoder = extract_encoder_weights(state, prefix, opt, longest=longest)
         weights |= {f"{tower}.model.{name}": tensor for name, tensor in encoder.items()}
-    config = _ranker_config(opt, architecture, text, encoder_config(opt, encoder))
+    config = _build_ranker_config(opt, architecture, text, build_encoder_config(opt, encoder))
     if config.candidate_mlp:
         _scale_perceptron(weights, float(opt["output_scaling"]), normalize=config.normalize)
     return config, weights
 
 
-def batch_dependence(opt: Mapping[str, Any], architecture: Architecture) -> list[str]:
+def explain_batch_dependence(opt: Mapping[str, Any], architecture: Architecture) -> list[str]:
     """Why ParlAI's scores of an example depend on the rest of its batch, so that ours differ; None if they do not."""
     opt = ENCODER_OPTIONS | _OPTIONS[architecture] | dict(opt)
     differences = []
@@ -146,7 +146,7 @@ def _complete(opt: Mapping[str, Any], architecture: Architecture, *, origin: str
     return values
 
 
-def _other_names(opt: Mapping[str, Any], architecture: Architecture) -> dict[str, str]:
+def _build_other_names(opt: Mapping[str, Any], architecture: Architecture) -> dict[str, str]:
     """The tensors outside the encoders -> our names for them."""
     table: dict[str, str] = {}
     if architecture == "cross":
@@ -159,16 +159,16 @@ def _other_names(opt: Mapping[str, Any], architecture: Architecture) -> dict[str
         for kind, (theirs, ours) in attentions.items():
             if opt[f"{kind}_attention_type"] == "multihead":
                 table |= {f"{theirs}.{old}": f"{ours}.{new}" for old, new in _PROJECTIONS.items()}
-    return names_of(table)
+    return expand_names(table)
 
 
-def _second_names(opt: Mapping[str, Any]) -> dict[str, str | None]:
+def _build_second_names(opt: Mapping[str, Any]) -> dict[str, str | None]:
     """Redundant tensors of a bi-encoder's state: name -> the name whose tensor it must equal; None if unused.
 
     ParlAI keeps the word embeddings beside the encoders that use them. Its context encoder is the encoder of memories
     too, and with `share_encoders` that of candidates; memories may have a perceptron.
     """
-    encoder = encoder_names(opt)
+    encoder = build_encoder_names(opt)
     context, candidates = "context_encoder.embeddings.weight", "cand_encoder.embeddings.weight"
     names: dict[str, str | None] = {"embeddings.weight": context}
     if opt["share_encoders"]:
@@ -193,7 +193,7 @@ def _scale_perceptron(weights: dict[str, Tensor], scaling: float, *, normalize: 
             weights[f"candidate_mlp.2.{kind}"] = weights[f"candidate_mlp.2.{kind}"] / scaling
 
 
-def _ranker_config(
+def _build_ranker_config(
     opt: Mapping[str, Any], architecture: Architecture, text: TextConfig, backbone: dict[str, Any]
 ) -> RankerConfig:
     of_its_own: dict[str, Any] = {}

@@ -9,18 +9,18 @@ from typing import Any
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 
-def matches(pattern: str) -> pre_tokenizers.PreTokenizer:
+def keep_matches(pattern: str) -> pre_tokenizers.PreTokenizer:
     """Keeps what the pattern matches in Python, and drops the text in between; \\w and \\s must be in brackets."""
-    pattern = pattern.replace(r"\w", class_of(r"\w")).replace(r"\s", class_of(r"\s"))
+    pattern = pattern.replace(r"\w", build_class(r"\w")).replace(r"\s", build_class(r"\s"))
     return pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
 
 
-def white_space() -> str:
+def build_white_space_pattern() -> str:
     """A pattern for one character that Python's `str.strip` removes."""
-    return f"[{class_of(chr(92) + 's')}]"
+    return f"[{build_class(chr(92) + 's')}]"
 
 
-def lower_case() -> list[normalizers.Normalizer]:
+def build_lower_case() -> list[normalizers.Normalizer]:
     """Python's `str.lower`, including the final form of the Greek sigma at the end of a word."""
     # As Python does, skip what is ignored before looking for a letter: some characters are both (modifier letters).
     letter, ignored = r"[\p{Cased}&&[^\p{Case_Ignorable}]]", r"\p{Case_Ignorable}*"
@@ -29,7 +29,7 @@ def lower_case() -> list[normalizers.Normalizer]:
 
 
 @lru_cache
-def class_of(escape: str, library: Any = re) -> str:
+def build_class(escape: str, library: Any = re) -> str:
     """The characters that match `\\w` or `\\s` in `re` (or `regex`), as ranges for another library's brackets."""
     surrogates = range(0xD800, 0xE000)  # surrogates: in no text, and not allowed in patterns
     characters = "".join(chr(i) for i in range(0x110000) if i not in surrogates)

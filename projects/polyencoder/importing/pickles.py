@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError
-from polyencoder.storage.safe_load import Allowed, allowing, why_not_loaded
+from polyencoder.storage.safe_load import Allowed, allowing, explain_not_loaded
 
 
 class PlainObject:
@@ -73,13 +73,13 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
                 f"{name}: holds {match[1]}, which is neither a tensor nor plain data, so it was not read; save a copy "
                 "with only the weights, the options and the dictionary"
             ) from None
-        raise CheckpointError(f"{name}: damaged, or not a checkpoint of torch ({why_not_loaded(error)})") from None
+        raise CheckpointError(f"{name}: damaged, or not a checkpoint of torch ({explain_not_loaded(error)})") from None
     if not isinstance(states, dict):
         raise CheckpointError(f"{name}: holds {type(states).__name__}; a checkpoint is a dictionary of states")
     return states
 
 
-def tensors(states: Mapping[str, Any], *keys: str) -> dict[str, Tensor]:
+def get_tensors(states: Mapping[str, Any], *keys: str) -> dict[str, Tensor]:
     """The state dict at the first of these keys that exists; empty if there is none, or it is not a state dict."""
     state = next((states[key] for key in keys if key in states), None)
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
@@ -87,15 +87,15 @@ def tensors(states: Mapping[str, Any], *keys: str) -> dict[str, Tensor]:
     return state
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Options as dictionaries, lists and values, from a Namespace, omegaconf nodes or these."""
     if isinstance(value, argparse.Namespace):
-        return plain(vars(value))
+        return to_plain(vars(value))
     if isinstance(value, PlainObject):
         state = value.state if isinstance(value.state, dict) else {}
-        return plain(state.get("_content", state.get("_val")))
+        return to_plain(state.get("_content", state.get("_val")))
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [to_plain(item) for item in value]
     return value

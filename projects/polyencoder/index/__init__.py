@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polyencoder.lazy import lazy_names
+from polyencoder.lazy import build_lazy_names
 
 if TYPE_CHECKING:
     from polyencoder.index.base import Index
@@ -56,4 +56,4 @@ _MODULES = {
     "verify": "polyencoder.index.folder.verify",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = build_lazy_names(__name__, _MODULES)

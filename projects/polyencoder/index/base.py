@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 from typing_extensions import Self  # typing's, from Python 3.11 on
 
-from polyencoder.checks import checked_iterable, checked_text
+from polyencoder.checks import check_iterable, check_text
 from polyencoder.encoding.protocol import Dialogue, TextRanker
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.guesses import changed
+from polyencoder.guesses import change_options
 from polyencoder.index.documents import DOCUMENT, Split
-from polyencoder.index.entries import Candidate, Record, WriteMode, as_id, checked_records
+from polyencoder.index.entries import Candidate, Record, WriteMode, check_records, convert_id
 from polyencoder.index.filters import Filter, check_fields, parse_filter
 from polyencoder.index.grouping import find_enough, limit_groups
-from polyencoder.index.hits import DEPTH, TOP_K, Hit, diversify, fuse, pool_size
+from polyencoder.index.hits import DEPTH, TOP_K, Hit, compute_pool_size, diversify, fuse
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
@@ -108,10 +108,10 @@ class Index(ABC):
             ConfigError: an option is unknown, or does not apply to this index.
             InputError: an option is too small, or the contexts do not fit.
         """
-        options = changed(options or SearchOptions(), changes)
+        options = change_options(options or SearchOptions(), changes)
         self.check(options)
         self.check_group(options)
-        encoded = replace(Contexts.of(contexts), tokens=None)
+        encoded = replace(Contexts.from_encoding(contexts), tokens=None)
         turns = self._read_turns(texts, options, contexts=encoded.batch_size)
         if not options.diversity and options.group_by is None:
             return self._find(encoded, turns, options)
@@ -121,7 +121,7 @@ class Index(ABC):
             return self._find(encoded.select(places), part_texts, replace(options, top_k=k))
 
         k, spoken = options.top_k or TOP_K, [()] * encoded.batch_size  # turns are candidates like others here
-        pool = pool_size(k) if options.diversity else k
+        pool = compute_pool_size(k) if options.diversity else k
         results = [
             limit_groups(hits, options) for hits in find_enough(search, options, spoken=spoken, hits=pool, groups=k)[0]
         ]
@@ -197,8 +197,8 @@ class Index(ABC):
 
     def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
         """Removes candidates, each once. InputError for an unknown id, unless `missing_ok`."""
-        items = checked_iterable("ids", ids, of="ids")
-        different = dict.fromkeys(checked_text(f"id {place}", as_id(id_)) for place, id_ in enumerate(items))
+        items = check_iterable("ids", ids, of="ids")
+        different = dict.fromkeys(check_text(f"id {place}", convert_id(id_)) for place, id_ in enumerate(items))
         if self.split is None:
             return self._remove(different, missing_ok=missing_ok)
         with self.changing():
@@ -211,7 +211,7 @@ class Index(ABC):
         Raises InputError for a filter that all would pass: an empty one, or one of a field that no candidate has; and
         for one that does not fit the candidates.
         """
-        if not (tests := [*parse_filter(filter).tests()]):
+        if not (tests := [*parse_filter(filter).iter_tests()]):
             raise InputError("filter is empty: all candidates would be removed", argument="filter")
         check_fields(filter, has_field=self.has_field)
         if unknown := next((test.key for test in tests if not self.has_field(test.key)), None):
@@ -222,17 +222,17 @@ class Index(ABC):
     def update(self, records: Iterable[Record]) -> int:
         """Changes the text or metadata of candidates. InputError for an unknown or missing id."""
 
-        def with_ids() -> Iterator[Candidate]:
+        def iter_with_ids() -> Iterator[Candidate]:
             for record in self._check_records(records):
                 where = record.where or "a record"
                 if record.id is None:
                     raise InputError(f"{where}: has no id; an update needs the id of a candidate")
-                checked_text(f"{where}: its id", record.id)
+                check_text(f"{where}: its id", record.id)
                 if self.split is not None and not self._list_passages([record.id]):
                     raise InputError(f"no document has the id {record.id!r}", where=record.where or None)
                 yield record
 
-        return self._enter(with_ids(), "update") if self.split is None else self._put_documents(with_ids())
+        return self._enter(iter_with_ids(), "update") if self.split is None else self._put_documents(iter_with_ids())
 
     def put(self, records: Iterable[Record]) -> int:
         """Adds candidates, replacing those with the same ids. Equal ones are unchanged."""
@@ -245,7 +245,7 @@ class Index(ABC):
             return records
         if (ranker := self._model.ranker) is None:
             raise InputError("was opened without its model, which splits texts: give a Ranker", where=self.address)
-        return self.split.passages(records, ranker.text)
+        return self.split.split_candidates(records, ranker.text)
 
     def _list_passages(self, documents: Sequence[str]) -> list[str]:
         return self._list_ids({DOCUMENT: list(documents)})
@@ -261,7 +261,7 @@ class Index(ABC):
             return self._remove(others, missing_ok=True) + self._enter(passages, "put")
 
     def _check_records(self, records: Iterable[Record]) -> Iterator[Candidate]:
-        for record in checked_records(records):
+        for record in check_records(records):
             if record.vector is not None and not self.takes_vectors:
                 raise InputError(
                     f"{record.where or repr(record.id)}: has a vector, but here the model encodes what is added; build "

@@ -8,7 +8,7 @@ from typing import Annotated
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field
 
-from polyencoder.checks import without_password
+from polyencoder.checks import hide_password
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import ConfigError
 from polyencoder.index.documents import Split
@@ -16,7 +16,7 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.token_rows import TokenDtype
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.settings.metadata import Flag
-from polyencoder.validation import with_config_errors
+from polyencoder.validation import raise_config_errors
 
 SHARD_SIZE = 1 << 16
 _MOST = 1 << 31  # rows, or processes
@@ -24,7 +24,7 @@ _MOST = 1 << 31  # rows, or processes
 _OF_FOLDERS = ("dtype", "store_tokens", "faiss", "workers", "shard_size")
 
 
-@with_config_errors
+@raise_config_errors
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class IndexOptions:
     """Options of a new index.
@@ -85,7 +85,7 @@ class IndexOptions:
             raise ConfigError("overlap is read only with split: give that too, or leave it out", argument="overlap")
         if engine is None:
             return
-        shown = without_password(str(where))
+        shown = hide_password(str(where))
         if self.words and engine != "postgres":
             raise ConfigError(f"{shown}: words are only for index folders and PostgreSQL", argument="words")
         for field in fields(self):

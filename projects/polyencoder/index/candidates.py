@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from polyencoder.data.layouts import candidates_of
-from polyencoder.data.readers import BadExamples, OnBad, detect_format, expand, parse_delimiter, raise_it, records
+from polyencoder.data.layouts import collect_candidates
+from polyencoder.data.readers import BadExamples, OnBad, detect_format, expand, iter_records, parse_delimiter, raise_it
 from polyencoder.errors import InputError
-from polyencoder.index.entries import Candidate, as_id, canonical
+from polyencoder.index.entries import Candidate, convert_id, format_metadata
 
 TABLES = ("csv", "tsv", "parquet")
 MAX_CHARACTERS = 20_000
@@ -62,11 +62,11 @@ def candidates_from(
     """
     for path in expand(paths):
         format = detect_format(path)
-        for where, record in records(path, delimiter=columns.delimiter, bad=bad):
+        for where, record in iter_records(path, delimiter=columns.delimiter, bad=bad):
             if format == "txt" and not record["text"].strip():
                 continue
             try:
-                if columns.text == "text" not in record and (texts := candidates_of(record, where=where)):
+                if columns.text == "text" not in record and (texts := collect_candidates(record, where=where)):
                     yield from [to_candidate({"text": text}, where=where, split=split) for text in texts]
                     continue
                 _check_columns(record, columns, where=where)
@@ -108,7 +108,7 @@ def to_candidate(
 ) -> Candidate:
     """Converts a record of a file to a candidate: fields that `columns` does not name are metadata. Errors as above."""
     text, is_beir = record.pop(columns.text, None), "_id" in record and columns.id not in record
-    id_ = as_id(record.pop("_id" if is_beir else columns.id, None))
+    id_ = convert_id(record.pop("_id" if is_beir else columns.id, None))
     named = columns.title or ("title" if is_beir else None)
     if named and isinstance(title := record.get(named), str) and isinstance(text, str):
         del record[named]
@@ -131,7 +131,7 @@ def to_candidate(
             raise InputError(f"{where}: has {twice!r:.60} twice, in `metadata` and beside it: leave one of them out")
         record |= fields
     try:
-        canonical(record)
+        format_metadata(record)
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
     return Candidate(id_, text, record or None, where)

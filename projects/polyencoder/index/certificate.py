@@ -54,7 +54,7 @@ class ShortlistSearch(ABC):
     def scan(self, contexts: Contexts) -> TopK:
         """The scores and rows of the k best of all candidates for each context: both [contexts, k]."""
 
-    def rescored(self, context: Contexts, shortlist: Shortlist) -> tuple[Array, Array]:
+    def rescore_shortlist(self, context: Contexts, shortlist: Shortlist) -> tuple[Array, Array]:
         """The scores [k] and rows [k] of the best of a shortlist, for a batch of one context."""
         scores, places = search(context, shortlist.vectors, k=self.k, attention=self.attention)
         return scores[0], shortlist.rows[places[0]]
@@ -92,7 +92,7 @@ def search_shortlists(
             for i, shortlist in zip(part, engine.propose(contexts.select(part), part, length), strict=True):
                 if len(shortlist.rows) < k:
                     continue
-                scores, rows = engine.rescored(contexts.select([i]), shortlist)
+                scores, rows = engine.rescore_shortlist(contexts.select([i]), shortlist)
                 proven = float(scores[-1]) >= shortlist.bound
                 if proven or exactness == "approximate":
                     answers[i] = ShortlistResult(scores, rows, "certified" if proven else "approximate")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.entries import Candidate, checked
+from polyencoder.index.entries import Candidate, check_candidate
 from polyencoder.text.passages import split_text
 from polyencoder.validation import AtLeastZero, Count, validated
 
@@ -36,7 +36,7 @@ class Split:
         if self.overlap >= self.tokens:
             raise ConfigError(f"overlap is {self.overlap}; it must be below split, {self.tokens}", argument="overlap")
 
-    def passages(self, candidates: Iterable[Candidate], encoder: TextEncoder) -> Iterator[Candidate]:
+    def split_candidates(self, candidates: Iterable[Candidate], encoder: TextEncoder) -> Iterator[Candidate]:
         """Yields the passages of candidates: `id#1`, `id#2` ..., with the id as metadata `document`.
 
         Raises InputError for a candidate with a vector, or with another `document`, and for an invalid one.
@@ -46,7 +46,7 @@ class Split:
             if candidate.vector is not None:
                 raise InputError(f"{where}: has a vector, but this index splits texts, and encodes the passages")
             try:
-                text, document, _ = checked(candidate)
+                text, document, _ = check_candidate(candidate)
             except (TypeError, ValueError) as error:
                 raise InputError(f"{where}: not a candidate that an index can hold: {error}") from None
             metadata = candidate.metadata or {}

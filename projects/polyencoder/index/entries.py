@@ -12,7 +12,7 @@ from uuid import UUID
 
 import numpy as np
 
-from polyencoder.checks import checked_iterable, is_blank, json_problem
+from polyencoder.checks import check_iterable, find_json_problem, is_blank
 from polyencoder.errors import InputError
 
 
@@ -38,22 +38,22 @@ Record = str | Mapping[str, Any] | Candidate
 `Candidate`."""
 
 
-def checked_records(records: Iterable[Record]) -> Iterator[Candidate]:
+def check_records(records: Iterable[Record]) -> Iterator[Candidate]:
     """Yields each record as a `Candidate`. Raises InputError for anything but a list of records."""
     if isinstance(records, Candidate):
         raise InputError("candidates is one record; give a list of records")
-    items = checked_iterable("candidates", records, of="texts or of records with `text`, `id` and `metadata`")
-    return (_candidate(record, where=f"candidate {place}") for place, record in enumerate(items))
+    items = check_iterable("candidates", records, of="texts or of records with `text`, `id` and `metadata`")
+    return (_convert_record(record, where=f"candidate {place}") for place, record in enumerate(items))
 
 
-def as_id(value: Any) -> Any:
+def convert_id(value: Any) -> Any:
     """A whole number as the text that an id is; anything else is unchanged."""
     return str(value) if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else value
 
 
-def _candidate(record: Any, *, where: str) -> Candidate:
+def _convert_record(record: Any, *, where: str) -> Candidate:
     if isinstance(record, Candidate):
-        return record._replace(id=as_id(record.id)) if record.id is not None else record
+        return record._replace(id=convert_id(record.id)) if record.id is not None else record
     if isinstance(record, str):
         return Candidate(None, record)
     if not isinstance(record, Mapping):
@@ -62,38 +62,40 @@ def _candidate(record: Any, *, where: str) -> Candidate:
         raise InputError(f"{where} is {record!r:.60}; it has no `text`")
     if others := [key for key in record if key not in ("text", "id", "metadata", "vector")]:
         raise InputError(f"{where} has {others[0]!r:.60} beside `text`, `id` and `metadata`: put it into its metadata")
-    return Candidate(as_id(record.get("id")), record["text"], record.get("metadata"), where, record.get("vector"))
+    return Candidate(convert_id(record.get("id")), record["text"], record.get("metadata"), where, record.get("vector"))
 
 
-def canonical(metadata: dict[str, Any] | None) -> str | None:
+def format_metadata(metadata: dict[str, Any] | None) -> str | None:
     """Metadata as canonical JSON. Numbers of numpy are numbers; dates and times become text.
 
     Raises ValueError for anything but a dict with texts as keys, for lone surrogates and too many levels (see
-    `json_problem`), and for values that JSON lacks: nan, infinity, sets.
+    `find_json_problem`), and for values that JSON lacks: nan, infinity, sets.
     """
     if not metadata:
         return None
     if not isinstance(metadata, dict) or not all(isinstance(key, str) for key in metadata):
         raise ValueError(f"its metadata is {metadata!r:.60}; it must be a dict with texts as keys")
-    if problem := json_problem(metadata):
+    if problem := find_json_problem(metadata):
         raise ValueError(" ".join(["its metadata", *filter(None, problem)]))
     try:
-        return _json(metadata)
+        return _format_json(metadata)
     except (TypeError, ValueError):
         for key, value in metadata.items():
             try:
-                _json(value)
+                _format_json(value)
             except (TypeError, ValueError) as error:
                 why = error if isinstance(error, TypeError) else "nan and infinity cannot be kept, leave it out"
                 raise ValueError(f"its {key!r} is {value!r:.60}; {why}") from None
         raise
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=plain)
+def _format_json(value: Any) -> str:
+    return json.dumps(
+        value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=convert_value
+    )
 
 
-def plain(value: Any) -> Any:
+def convert_value(value: Any) -> Any:
     """Converts a value that JSON lacks to one that it has. TypeError if there is none."""
     if isinstance(value, (np.generic, np.ndarray)):
         if value.dtype in ("M8[ns]", "m8[ns]"):  # NumPy would make a number of it; Python's times have microseconds
@@ -104,12 +106,12 @@ def plain(value: Any) -> Any:
     raise TypeError(f"JSON has no {type(value).__name__}: give a text, a number, true, false, null, a list or a dict")
 
 
-def checked(candidate: Candidate) -> tuple[str, str, str | None]:
+def check_candidate(candidate: Candidate) -> tuple[str, str, str | None]:
     """Returns the text, the id and the metadata's JSON; raises ValueError if one is invalid."""
     text, id_ = candidate.text, candidate.id
     if not isinstance(text, str) or is_blank(text):
         raise ValueError("its text is empty" if isinstance(text, str) else f"its text is {text!r}")
-    metadata = canonical(candidate.metadata)
+    metadata = format_metadata(candidate.metadata)
     if id_ is None:
         id_ = hashlib.blake2b(f"{text}\0{metadata or ''}".encode(), digest_size=10).hexdigest()
     if not isinstance(id_, str) or not id_:
@@ -117,7 +119,7 @@ def checked(candidate: Candidate) -> tuple[str, str, str | None]:
     return text, id_, metadata
 
 
-def duplicate_id_error(candidate: Candidate, id_: str, text: str, *, other: str) -> InputError:
+def build_duplicate_id_error(candidate: Candidate, id_: str, text: str, *, other: str) -> InputError:
     """The error for a new candidate whose id belongs to one with this text."""
     where = f"{candidate.where}: " if candidate.where else ""
     short = text if len(text) <= 60 else text[:57] + "..."

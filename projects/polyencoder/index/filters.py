@@ -12,10 +12,10 @@ from itertools import chain, count
 from operator import ge, gt, le, lt
 from typing import Any, Literal, NamedTuple, get_args
 
-from polyencoder.checks import unencodable
+from polyencoder.checks import explain_unencodable
 from polyencoder.errors import InputError
-from polyencoder.index.entries import plain
-from polyencoder.index.values import Kind, exceeds, field_values, get_kind, value_text
+from polyencoder.index.entries import convert_value
+from polyencoder.index.values import Kind, exceeds, format_value_text, get_kind, list_field_values
 
 Exactness = Literal["exact", "certified", "approximate"]
 """How a result was found: by scoring everything, by a shortlist with a proof, or by one without."""
@@ -47,11 +47,11 @@ class Group(NamedTuple):
     operator: Literal["$and", "$or"]
     parts: tuple[FieldTest | Group, ...]
 
-    def tests(self) -> Iterator[FieldTest]:
+    def iter_tests(self) -> Iterator[FieldTest]:
         """All tests, of groups in it, too."""
         for part in self.parts:
             if isinstance(part, Group):
-                yield from part.tests()
+                yield from part.iter_tests()
             else:
                 yield part
 
@@ -82,7 +82,7 @@ def check_fields(filter: Filter | None, *, has_field: Callable[[str, Collection[
     Raises:
         InputError: no candidate has a field, or all have values of other kinds in it.
     """
-    for key, operator, values in parse_filter(filter).tests():
+    for key, operator, values in parse_filter(filter).iter_tests():
         kinds = {get_kind(value) for value in values if value is not None}
         if operator == "$exists" or None in values or has_field(key, kinds):
             continue
@@ -98,11 +98,11 @@ def check_fields(filter: Filter | None, *, has_field: Callable[[str, Collection[
 def _holds(metadata: Mapping[str, Any], test: FieldTest) -> bool:
     if test.operator == "$exists":
         return (test.key in metadata) == test.values[0]
-    stored = field_values(metadata.get(test.key))
+    stored = list_field_values(metadata.get(test.key))
     if test.operator in ("$in", "$nin"):
-        return stored.isdisjoint(map(value_text, test.values)) == (test.operator == "$nin")
+        return stored.isdisjoint(map(format_value_text, test.values)) == (test.operator == "$nin")
     (value,) = test.values
-    bound, compare = value_text(value), COMPARE[test.operator]
+    bound, compare = format_value_text(value), COMPARE[test.operator]
     return any(compare(text, bound) for text in stored if text[:1] == bound[0])
 
 
@@ -169,7 +169,7 @@ def _check_value(key: str, value: Any) -> Any:
     if (
         not isinstance(value, (str, int, float, type(None)))
         or (isinstance(value, float) and not math.isfinite(value))
-        or any(unencodable(text) for text in (key, value) if isinstance(text, str))
+        or any(explain_unencodable(text) for text in (key, value) if isinstance(text, str))
     ):
         raise _explain_wrong(
             key, value, "a filter has, for each name, a text, a finite number, true, false, null or a list of those"
@@ -182,7 +182,7 @@ def _convert(value: Any) -> Any:
     if isinstance(value, (str, int, float, list, tuple, set, frozenset, type(None))):
         return value
     try:
-        return _convert(plain(value))  # numpy's dates are Python's first
+        return _convert(convert_value(value))  # numpy's dates are Python's first
     except TypeError:
         return value
 

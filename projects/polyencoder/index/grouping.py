@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from polyencoder.index.hits import Hit, count_first
-from polyencoder.text import same
+from polyencoder.text import normalize_text
 
 if TYPE_CHECKING:
     from polyencoder.index.options import SearchOptions
@@ -54,17 +54,19 @@ def find_enough(
             part = places[start : start + at_once]
             for row, hits_of_row in zip(part, search(part, count), strict=True):
                 turns = spoken[row]
-                eligible = [hit for hit in hits_of_row if same(hit.text) not in turns] if turns else hits_of_row
+                eligible = (
+                    [hit for hit in hits_of_row if normalize_text(hit.text) not in turns] if turns else hits_of_row
+                )
                 grouped = limit_groups(eligible, options)
                 whole = len(hits_of_row) < count or (limit is not None and count >= limit)
                 # an index may have a text several times
-                if not whole and not (_suffice(eligible, hits, texts) and _suffice(grouped, groups, group_texts)):
+                if not whole and not (_are_enough(eligible, hits, texts) and _are_enough(grouped, groups, group_texts)):
                     short.append(row)
                     continue
                 if turns:
                     last = grouped[:hits][-1:]
                     better = hits_of_row[: hits_of_row.index(last[0])] if last else hits_of_row
-                    left_out += sum(same(hit.text) in turns for hit in better)
+                    left_out += sum(normalize_text(hit.text) in turns for hit in better)
                 first = max(hits, count_first(eligible, texts))  # of these, a re-ranker may prefer others of a group
                 wanted = max(groups, count_first(grouped, group_texts))
                 best[row] = eligible if limit is None else _select_useful(eligible, grouped, first=first, count=wanted)
@@ -73,7 +75,7 @@ def find_enough(
     return best, left_out
 
 
-def _suffice(hits: Sequence[Hit], count: int, texts: int) -> bool:
+def _are_enough(hits: Sequence[Hit], count: int, texts: int) -> bool:
     return len(hits) >= count and (texts == 0 or len({hit.text for hit in hits}) >= texts)
 
 

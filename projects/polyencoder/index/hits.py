@@ -135,7 +135,7 @@ def _sum_ranks(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
     )
 
 
-def pool_size(k: int) -> int:
+def compute_pool_size(k: int) -> int:
     """The number of best candidates from which k are chosen."""
     return max(4 * k, 50)
 

@@ -11,14 +11,14 @@ import json
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from polyencoder.config import Attention
-from polyencoder.encoding.fingerprint import candidate_fingerprint
+from polyencoder.encoding.fingerprint import compute_candidate_fingerprint
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.documents import Split
 from polyencoder.index.faiss.file import FaissFile
 from polyencoder.index.token_rows import StoredTokens
 from polyencoder.index.vectors import VectorDtype
-from polyencoder.storage.files import versioned
+from polyencoder.storage.files import parse_versioned
 from polyencoder.validation import AtLeastZero, Count, from_json_values, validated
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ class Fingerprints(NamedTuple):
         """The fingerprints of a ranker; fingerprints are returned unchanged."""
         if isinstance(ranker, Fingerprints):
             return ranker
-        model, text = separable(ranker), ranker.text
-        tokenizer = "" if model.has_foreign_candidates else text.fingerprint(contexts=False)
-        return cls(candidate_fingerprint(model, text), tokenizer)
+        model, text = get_separable_model(ranker), ranker.text
+        tokenizer = "" if model.has_foreign_candidates else text.compute_fingerprint(contexts=False)
+        return cls(compute_candidate_fingerprint(model, text), tokenizer)
 
     def fits(self, other: Fingerprints) -> bool:
         """Whether they belong to one model; an unknown tokenizer fits any."""
@@ -90,14 +90,14 @@ class Maker:
     """How texts are split into passages; None: not at all."""
 
     @classmethod
-    def of(
+    def from_ranker(
         cls: type[M], ranker: TextRanker | Fingerprints, *, model_name: str, dim: int | None = None, **fields: Any
     ) -> M:
         """Describes a ranker, or an encoder by fingerprints, with vectors [dim]. InputError for a cross-encoder."""
         if isinstance(ranker, Fingerprints):
             fields |= {"architecture": "", "dim": dim}
         else:
-            config = separable(ranker).config
+            config = get_separable_model(ranker).config
             fields |= {"architecture": config.architecture, "dim": ranker.model.dim, "attention": config.poly_attention}
         return cls(fingerprints=Fingerprints.of(ranker), model_name=model_name, **fields)
 
@@ -109,7 +109,7 @@ class Maker:
         return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
-    def parsed(cls: type[M], text: str, where: object) -> M:
+    def from_json(cls: type[M], text: str, where: object) -> M:
         """Parses the JSON of the index at `where`. Raises CheckpointError if it is damaged or of another version."""
 
         def make(values: dict[str, Any]) -> M:
@@ -117,7 +117,9 @@ class Maker:
             return from_json_values(cls, {**values, "fingerprints": fingerprints})
 
         remedy = "build the index again, by `polyencoder index`"
-        return versioned(text, make, version=cls.FORMAT_VERSION, origin=f"{where}, its description", remedy=remedy)
+        return parse_versioned(
+            text, make, version=cls.FORMAT_VERSION, origin=f"{where}, its description", remedy=remedy
+        )
 
     @property
     def _kind(self) -> str:
@@ -133,7 +135,7 @@ class Maker:
             how = "whole texts" if self.split is None else f"passages of {self.split.tokens} tokens"
             raise ConfigError(f"{where}: exists, with {how}; give another index", argument="split")
 
-    def summary(self, where: object, *, entries: int, vectors: str) -> list[str]:
+    def summarize(self, where: object, *, entries: int, vectors: str) -> list[str]:
         """The first lines of every engine's summary."""
         model = f"{self.model_name or 'not known'} ({self._kind}, fingerprint {self.fingerprints.model})"
         lines = [f"{where}: {entries:,} candidates", f"model: {model}", f"vectors: {vectors}"]
@@ -166,7 +168,7 @@ class IndexMeta(Maker):
     """The token vectors beside the vectors, if any."""
 
 
-def separable(ranker: TextRanker) -> RankerModel:
+def get_separable_model(ranker: TextRanker) -> RankerModel:
     """The model of a ranker whose vectors can be indexed. Raises InputError for a cross-encoder."""
     if not ranker.model.has_vectors:
         raise InputError(f"a {ranker.model.title} has no vectors of candidates; an index needs a bi- or poly-encoder")

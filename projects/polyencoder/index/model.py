@@ -41,7 +41,7 @@ class IndexModel:
         maker.check_model(self._model, where=where)
         self._known = newest
 
-    def attention(self, maker: Maker, contexts: Contexts) -> str:
+    def get_attention(self, maker: Maker, contexts: Contexts) -> str:
         """The `poly_attention` of a search: the model's, or without a model the maker's, if contexts need any."""
         if self.ranker is not None:
             return self.ranker.model.config.poly_attention

@@ -10,28 +10,28 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from polyencoder.checks import check_place, without_password
+from polyencoder.checks import check_place, hide_password
 from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.guesses import changed
+from polyencoder.guesses import change_options
 from polyencoder.index.base import Index
 from polyencoder.index.build_options import IndexOptions
-from polyencoder.index.entries import Candidate, Record, checked_records
+from polyencoder.index.entries import Candidate, Record, check_records
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.faiss.tuning import check_recall
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.folder.shards import Share
-from polyencoder.index.folder.verify import described_folder
+from polyencoder.index.folder.verify import describe_folder
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.milvus.collection import MILVUS, IndexKind
 from polyencoder.index.milvus.index import MilvusIndex
 from polyencoder.index.postgres.connection import SCHEMES, is_postgres
 from polyencoder.index.postgres.index import PostgresIndex
-from polyencoder.index.precomputed import with_vectors
-from polyencoder.progress import progress_bar
+from polyencoder.index.precomputed import check_vectors
+from polyencoder.progress import create_progress
 from polyencoder.storage.temporary import TemporaryFolder
-from polyencoder.text.dialogue import checked_contexts
+from polyencoder.text.dialogue import check_contexts
 
 Place = str | os.PathLike[str]
 
@@ -65,7 +65,7 @@ def open_index(where: Place, ranker: TextRanker | Fingerprints | None = None) ->
     return (MilvusIndex if engine == "milvus" else PostgresIndex).open(str(where), ranker)
 
 
-def described(where: str | os.PathLike[str]) -> list[str]:
+def describe_index(where: str | os.PathLike[str]) -> list[str]:
     """A summary of the index at `where`, in lines; neither its model nor FAISS is needed.
 
     Raises:
@@ -73,9 +73,9 @@ def described(where: str | os.PathLike[str]) -> list[str]:
         PolyencoderError: a server cannot be reached.
     """
     if (engine := _find_engine(where)) is None:
-        return described_folder(Path(where))
+        return describe_folder(Path(where))
     with (MilvusIndex if engine == "milvus" else PostgresIndex).open(str(where)) as index:
-        return index.summary()
+        return index.summarize()
 
 
 def make_index(
@@ -95,19 +95,19 @@ def make_index(
 
     With fingerprints instead of a model, all candidates must have vectors.
     """
-    options, share = changed(options or IndexOptions(), changes), share or Share()
-    records = checked_records(candidates)
+    options, share = change_options(options or IndexOptions(), changes), share or Share()
+    records = check_records(candidates)
     if where is not None:
         check_place("the index", where, addresses=_ADDRESSES)
     check_tuning(options.recall, contexts, faiss=options.faiss)
     if options.recall is not None and isinstance(ranker, Fingerprints):
         raise ConfigError("recall is measured with contexts, which only a model encodes: give it", argument="recall")
-    contexts = None if contexts is None else checked_contexts(contexts)
+    contexts = None if contexts is None else check_contexts(contexts)
     engine = _find_engine(where)
     options.check_engine(engine, where)
     if engine is not None:
         if share.processes > 1:
-            shown = without_password(str(where))
+            shown = hide_password(str(where))
             raise ConfigError(f"{shown}: several torchrun processes are only for index folders; start one")
         return _make_on_server(records, str(where), ranker, options, model_name=model_name, progress=progress)
     faiss = None if options.faiss is None else parse_faiss(options.faiss)
@@ -149,11 +149,11 @@ def _make_on_server(
     model_name: str,
     progress: bool | None,
 ) -> Index:
-    records, dim = with_vectors(records, ranker)
+    records, dim = check_vectors(records, ranker)
     if (first := next(records, None)) is None:  # before a server is contacted
-        raise InputError(f"{without_password(where)}: not made, as there are no candidates: the input is empty")
+        raise InputError(f"{hide_password(where)}: not made, as there are no candidates: the input is empty")
     settings: dict[str, Any] = {"model_name": model_name, "dim": dim, "split": options.split_for(ranker)}
-    with progress_bar(chain([first], records), step="adding", unit="candidates", show=progress) as shown:
+    with create_progress(chain([first], records), step="adding", unit="candidates", show=progress) as shown:
         if is_postgres(where):
             return PostgresIndex.make(where, shown, ranker, kind=options.postgres, words=options.words, **settings)
         kind = cast("IndexKind | None", options.milvus)  # `create` checks it

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, get_args
 
 from polyencoder.calibration.answering import AnswerOptions
-from polyencoder.checks import check_choice, checked_count, checked_text
+from polyencoder.checks import check_choice, check_count, check_text
 from polyencoder.errors import ConfigError
 from polyencoder.index.filters import Exactness, Filter, parse_filter
 from polyencoder.index.hits import TOP_K, check_diversity
@@ -55,16 +55,16 @@ class SearchOptions(AnswerOptions):
     def __post_init__(self) -> None:
         for name in ("top_k", "list_length", "effort"):
             if (count := getattr(self, name)) is not None:
-                checked_count(name, count, max_value=_MOST)
+                check_count(name, count, max_value=_MOST)
         if self.exactness is not None:
             check_choice("exactness", self.exactness, get_args(Exactness))
         parse_filter(self.filter)
         AnswerOptions.__post_init__(self)
         check_diversity(self.diversity)
         if self.group_by is not None:
-            checked_text("group_by", self.group_by)
+            check_text("group_by", self.group_by)
         if self.group_size is not None:
-            checked_count("group_size", self.group_size, max_value=_MOST)
+            check_count("group_size", self.group_size, max_value=_MOST)
             if self.group_by is None:
                 raise ConfigError(
                     "group_size is read only with group_by: give that too, or leave it out", argument="group_size"

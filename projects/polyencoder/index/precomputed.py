@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from polyencoder.data.readers import OnBad, detect_format, expand, raise_it, records
+from polyencoder.data.readers import OnBad, detect_format, expand, iter_records, raise_it
 from polyencoder.encoding.protocol import TextRanker
-from polyencoder.encoding.tokens import candidate_ids
-from polyencoder.errors import InputError, first_line
+from polyencoder.encoding.tokens import tokenize_candidates
+from polyencoder.errors import InputError, get_first_line
 from polyencoder.index.candidates import clean_row, to_candidate
 from polyencoder.index.entries import Candidate
-from polyencoder.index.meta import Fingerprints, separable
+from polyencoder.index.meta import Fingerprints, get_separable_model
 from polyencoder.packages import require
-from polyencoder.search.contexts import as_array
+from polyencoder.search.contexts import to_array
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -49,7 +49,7 @@ def vectors_from(paths: Paths, *, bad: OnBad = raise_it) -> Iterator[Candidate]:
 
     def read() -> Iterator[Candidate]:
         dim = None
-        for where, record in chain.from_iterable(records(path, bad=bad) for path in files):
+        for where, record in chain.from_iterable(iter_records(path, bad=bad) for path in files):
             vector = record.pop("vector", None)
             try:
                 candidate = check_vector(to_candidate(clean_row(record), where=where)._replace(vector=vector), dim=dim)
@@ -74,7 +74,7 @@ def read_fingerprints(paths: Paths) -> Fingerprints | None:
                 continue
             stated = Fingerprints(*map(str, json.loads(written)))
         except (require("pyarrow", extra="data").ArrowException, OSError, ValueError, TypeError) as error:
-            raise InputError(f"{path}: not Parquet, or damaged ({first_line(error)})") from None
+            raise InputError(f"{path}: not Parquet, or damaged ({get_first_line(error)})") from None
         if first is not None and not stated.fits(first[1]):
             raise InputError(
                 f"{path}: its vectors come from another encoder ({stated.model}) than those of {first[0]} "
@@ -84,7 +84,7 @@ def read_fingerprints(paths: Paths) -> Fingerprints | None:
     return None if first is None else first[1]
 
 
-def with_vectors(
+def check_vectors(
     candidates: Iterator[Candidate], ranker: TextRanker | Fingerprints
 ) -> tuple[Iterator[Candidate], int | None]:
     """Returns the candidates, with float32 vectors [dim] if the first has one, and dim; None if texts are encoded.
@@ -101,7 +101,7 @@ def with_vectors(
         if isinstance(ranker, Fingerprints):
             dim = len(check_vector(first).vector)  # type: ignore[arg-type]
             return (check_vector(candidate, dim=dim) for candidate in candidates), dim
-        return _check_vectors(candidates, ranker), separable(ranker).dim
+        return _check_vectors(candidates, ranker), get_separable_model(ranker).dim
     if isinstance(ranker, Fingerprints):
         if first is None:
             raise InputError("no index was made, as there are no candidates: the input is empty")
@@ -116,7 +116,7 @@ def check_vector(candidate: Candidate, *, dim: int | None = None, length: float 
         raise InputError(f"{_name_place(candidate)}has no vector; either all candidates bring theirs, or none does")
     try:
         with np.errstate(all="ignore"):  # to infinity, which is an error below
-            array = as_array(value) if hasattr(value, "detach") else value
+            array = to_array(value) if hasattr(value, "detach") else value
             vector: np.ndarray[Any, Any] = np.ascontiguousarray(array, dtype=np.float32)
             square = float(np.vdot(vector, vector))
     except (TypeError, ValueError, OverflowError):
@@ -137,7 +137,7 @@ def check_vector(candidate: Candidate, *, dim: int | None = None, length: float 
     return candidate._replace(vector=vector)
 
 
-def same_vector(left: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+def is_same_vector(left: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     """Whether two vectors are equal except for rounding, such as by an index's files."""
     return bool(np.linalg.norm(left - other) <= TOLERANCE * np.linalg.norm(left))
 
@@ -149,7 +149,7 @@ def _check_without_vector(candidate: Candidate) -> Candidate:
 
 
 def _check_vectors(candidates: Iterator[Candidate], ranker: TextRanker) -> Iterator[Candidate]:
-    dim, length = separable(ranker).dim, None
+    dim, length = get_separable_model(ranker).dim, None
     first = [check_vector(candidate, dim=dim) for candidate in islice(candidates, SAMPLE)]
     if sample := [candidate for candidate in first if isinstance(candidate.text, str) and candidate.text.strip()]:
         length = _measure_length(ranker, sample)
@@ -160,7 +160,7 @@ def _check_vectors(candidates: Iterator[Candidate], ranker: TextRanker) -> Itera
 def _measure_length(ranker: TextRanker, sample: list[Candidate]) -> float | None:
     """The length of the model's vectors; None if lengths differ. InputError for a vector that is not the model's."""
     texts = [candidate.text for candidate in sample]
-    encoded = ranker.encoder.encode_candidates(candidate_ids(ranker.text, texts, remember=False))
+    encoded = ranker.encoder.encode_candidates(tokenize_candidates(ranker.text, texts, remember=False))
     lengths = np.linalg.norm(encoded, axis=1)
     for candidate, vector, length in zip(sample, encoded, lengths, strict=True):
         assert candidate.vector is not None

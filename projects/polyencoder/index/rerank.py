@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from polyencoder.checks import checked_count
+from polyencoder.checks import check_count
 from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.encoding.scorer import score_by_tokens, score_lists
 from polyencoder.errors import InputError
@@ -70,4 +70,4 @@ def check_reranker(ranker: TextRanker, *, k: int) -> None:
             "FOLDER` trains one",
             argument="rerank",
         )
-    checked_count("rerank_k", k)
+    check_count("rerank_k", k)

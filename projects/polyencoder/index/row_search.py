@@ -16,7 +16,7 @@ from polyencoder.index.certificate import Shortlist, ShortlistSearch, search_sho
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.shortlists import Lists, shortlists
+from polyencoder.index.shortlists import Lists, iter_shortlists
 from polyencoder.index.values import Kind
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.rows import Block
@@ -44,13 +44,13 @@ class Rows(Protocol):
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
         """See `Index.has_field`."""
 
-    def rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
+    def fetch_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
         """These fields of the existing rows with these keys; a vector is float32 [dim]."""
 
     def has_exact_lists(self, available: int) -> bool:
-        """Whether `nearest` gives exactly the nearest of the `available` rows that pass a filter."""
+        """Whether `search_nearest` gives exactly the nearest of the `available` rows that pass a filter."""
 
-    def nearest(
+    def search_nearest(
         self, queries: Array, length: int, *, filter: Filter | None, effort: int | None, exact: bool
     ) -> list[dict[str, float]]:
         """The nearest rows of each query, float32 [n, dim]: keys and inner products, largest first.
@@ -58,10 +58,10 @@ class Rows(Protocol):
         `effort` is that of the options; `exact` is `has_exact_lists`, with which a full list misses no nearer row.
         """
 
-    def max_norm(self) -> float:
+    def bound_norm(self) -> float:
         """A norm that no vector exceeds; inf if unknown."""
 
-    def pages(self, filter: Filter | None) -> Iterator[tuple[list[str], Array]]:
+    def iter_pages(self, filter: Filter | None) -> Iterator[tuple[list[str], Array]]:
         """The keys and vectors, float32 [n, dim], of all rows that pass, in the order of their keys."""
 
 
@@ -83,7 +83,7 @@ def search_rows(rows: Rows, contexts: Contexts, options: SearchOptions, *, atten
         longest=min(longest, (available - 1) // codes),
     )
     keys = [[search.keys[row] for row in answer.rows.tolist()] for answer in answers]
-    entries = rows.rows({key for ranking in keys for key in ranking}, ("id", "text", "metadata"))
+    entries = rows.fetch_rows({key for ranking in keys for key in ranking}, ("id", "text", "metadata"))
     return [
         [
             Hit(entry["id"], entry["text"], score, entry["metadata"] or None, answer.exactness)
@@ -112,37 +112,41 @@ class _RowSearch(ShortlistSearch):
 
     def propose(self, contexts: Contexts, places: Sequence[int], length: int) -> Iterator[Shortlist]:
         """See `certificate.ShortlistSearch`; each vector is fetched once for all of the contexts."""
-        codes = contexts.codes()
+        codes = contexts.list_codes()
         max_norm = self._max_norm if self.exact_lists else np.inf
         finite = max_norm if max_norm < np.inf else 0.0
 
-        def nearest(queries: Array) -> Lists:
+        def search_nearest(queries: Array) -> Lists:
             options, exact = self._options, self.exact_lists
-            lists = self._rows.nearest(queries, length, filter=options.filter, effort=options.effort, exact=exact)
+            lists = self._rows.search_nearest(
+                queries, length, filter=options.filter, effort=options.effort, exact=exact
+            )
             bounded = exact and max_norm < np.inf
             outside = [min(near.values()) if bounded and len(near) == length else np.inf for near in lists]
-            return Lists([self._number(near) for near in lists], np.array(outside, dtype=np.float64))
+            return Lists([self._number_keys(near) for near in lists], np.array(outside, dtype=np.float64))
 
-        proposals = [*shortlists(codes, nearest, grouped=self._options.exactness != "certified", max_norm=finite)]
+        proposals = [
+            *iter_shortlists(codes, search_nearest, grouped=self._options.exactness != "certified", max_norm=finite)
+        ]
         keys = {self.keys[number] for numbers, _ in proposals for number in numbers}
-        vectors = self._rows.rows(keys, ("vector",))
+        vectors = self._rows.fetch_rows(keys, ("vector",))
         for numbers, bound in proposals:
             ordered = sorted(key for number in numbers if (key := self.keys[number]) in vectors)
             stacked = np.array([vectors[key]["vector"] for key in ordered], dtype=np.float32).reshape(-1, contexts.dim)
-            yield Shortlist(self._number(ordered), stacked, bound)
+            yield Shortlist(self._number_keys(ordered), stacked, bound)
 
     def scan(self, contexts: Contexts) -> TopK:
         """Fetches and scores all rows; a page, the keys and the best so far are in memory."""
-        pages = _Pages(self._rows.pages(self._options.filter), dim=contexts.dim, available=self._available)
+        pages = _Pages(self._rows.iter_pages(self._options.filter), dim=contexts.dim, available=self._available)
         best = search(contexts, pages, k=self.k, attention=self.attention)
-        numbers = self._number(pages.keys(best.rows.flatten()))
+        numbers = self._number_keys(pages.get_keys(best.rows.flatten()))
         return best._replace(rows=numbers.reshape(best.rows.shape))
 
     @cached_property
     def _max_norm(self) -> float:
-        return self._rows.max_norm()
+        return self._rows.bound_norm()
 
-    def _number(self, keys: Iterable[str]) -> Array:
+    def _number_keys(self, keys: Iterable[str]) -> Array:
         """int64 [keys], a distinct number for each key in this search."""
         numbers = []
         for key in keys:
@@ -166,7 +170,7 @@ class _Pages:
         """Their number when the search began; another process may have changed it."""
         return self._available
 
-    def chunks(self, size: int) -> Iterator[Block]:
+    def iter_blocks(self, size: int) -> Iterator[Block]:
         first = 0
         for keys, vectors in self._pages:
             self._keys.append(np.array(keys, dtype=np.bytes_))
@@ -174,8 +178,8 @@ class _Pages:
                 yield Block(first + start, vectors[start : start + size])
             first += len(vectors)
 
-    def keys(self, rows: Array) -> list[str]:
-        """The keys of these rows, among those yielded by `chunks`."""
+    def get_keys(self, rows: Array) -> list[str]:
+        """The keys of these rows, among those yielded by `iter_blocks`."""
         if len(rows) == 0:
             return []
         return [key.decode() for key in np.concatenate(self._keys)[rows]]

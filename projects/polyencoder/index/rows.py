@@ -14,16 +14,16 @@ import numpy as np
 from typing_extensions import Self  # typing's, from Python 3.11 on
 
 from polyencoder.encoding.protocol import TextRanker
-from polyencoder.encoding.tokens import candidate_ids
+from polyencoder.encoding.tokens import tokenize_candidates
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
-from polyencoder.index.entries import Candidate, WriteMode, canonical, checked, duplicate_id_error
+from polyencoder.index.entries import Candidate, WriteMode, build_duplicate_id_error, check_candidate, format_metadata
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.precomputed import check_vector, same_vector
+from polyencoder.index.precomputed import check_vector, is_same_vector
 from polyencoder.index.row_search import Field, Rows, search_rows
 from polyencoder.index.values import Kind
 from polyencoder.index.vectors import quantize
@@ -92,9 +92,9 @@ class RowIndex(Index):
     def address(self) -> str:
         return str(self._database.where)
 
-    def summary(self) -> list[str]:
+    def summarize(self) -> list[str]:
         """A summary, in lines."""
-        lines = self.meta.summary(self.address, entries=len(self), vectors=f"of {self.meta.dim} numbers, float32")
+        lines = self.meta.summarize(self.address, entries=len(self), vectors=f"of {self.meta.dim} numbers, float32")
         return [
             *lines,
             *(["words: of all texts, for hybrid searches"] if self.has_words else []),
@@ -129,18 +129,18 @@ class RowIndex(Index):
 
     def get_texts(self, ids: Iterable[str]) -> dict[str, str]:
         keys = [*map(hash_id, ids)]  # `_read` may ask twice
-        rows = self._read(lambda table: table.rows(keys, ("id", "text")))
+        rows = self._read(lambda table: table.fetch_rows(keys, ("id", "text")))
         return {row["id"]: row["text"] for row in rows.values()}
 
     def get_vectors(self, ids: Iterable[str]) -> dict[str, Array]:
         keys = {hash_id(id_): id_ for id_ in ids}
-        rows = self._read(lambda table: table.rows(keys, ("vector",)))
+        rows = self._read(lambda table: table.fetch_rows(keys, ("vector",)))
         return {keys[key]: row["vector"] for key, row in rows.items()}
 
     def _search(self, contexts: Contexts, options: SearchOptions) -> list[list[Hit]]:
         def find(rows: Rows) -> list[list[Hit]]:
             check_finite(contexts, dim=self.meta.dim)
-            attention = self._model.attention(self.meta, contexts)
+            attention = self._model.get_attention(self.meta, contexts)
             return search_rows(rows, contexts, options, attention=attention)
 
         return self._read(find)
@@ -159,7 +159,7 @@ class RowIndex(Index):
     def _enter(self, records: Iterable[Candidate], how: WriteMode) -> int:
         """See `Index.add`, `update` and `put`. Of some thousand records, equal texts are encoded once."""
 
-        def step(batch: list[Candidate]) -> int:
+        def enter_batch(batch: list[Candidate]) -> int:
             new = [(record, self._make_entry(record)) for record in batch]
             existing = self._find_existing(entry.id for _, entry in new)
             precomputed = {entry.id for record, entry in new if record.vector is not None}
@@ -168,19 +168,19 @@ class RowIndex(Index):
             self._write({hash_id(row.entry.id): row for row in rows})
             return len(rows)
 
-        return self._run_steps(records, step)
+        return self._run_steps(records, enter_batch)
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
-        def step(batch: list[str]) -> int:
+        def remove_batch(batch: list[str]) -> int:
             existing = self._find_existing(batch)
             gone = [hash_id(id_) for id_ in existing]
             for id_ in batch:
                 if existing.pop(id_, None) is None and not missing_ok:
-                    raise unknown_id_error(id_, where=self.address)
+                    raise build_unknown_id_error(id_, where=self.address)
             self._delete(gone)
             return len(gone)
 
-        return self._run_steps(ids, step)
+        return self._run_steps(ids, remove_batch)
 
     def _fetch_stored(self, rows: Iterable[Row]) -> dict[str, Array]:
         """The stored vectors of rows that reuse theirs, unless another process has changed the text."""
@@ -207,7 +207,7 @@ class RowIndex(Index):
         """Converts a candidate. Raises InputError if an index, or the engine, cannot hold it."""
         where = f"{candidate.where}: " if candidate.where else ""
         try:
-            text, id_, metadata = checked(candidate)
+            text, id_, metadata = check_candidate(candidate)
             entry = Entry(id_, text, json.loads(metadata or "{}"))
             cls._check_entry(entry, metadata or "{}")
         except (TypeError, ValueError) as error:
@@ -227,7 +227,7 @@ class RowIndex(Index):
 
     @abstractmethod
     def _fetch_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
-        """`Rows.rows`, in a block of `changing`."""
+        """`Rows.fetch_rows`, in a block of `changing`."""
 
     @abstractmethod
     def _write(self, rows: Mapping[str, Row]) -> None:
@@ -266,26 +266,26 @@ def select_changed(
         row = Row(entry, vector)
         if (old := existing.get(entry.id)) is None:
             if how == "update":
-                raise unknown_id_error(entry.id, where=f"{record.where}: {where}" if record.where else where)
+                raise build_unknown_id_error(entry.id, where=f"{record.where}: {where}" if record.where else where)
         else:
             stored_vector = stored.get(hash_id(entry.id)) if old.is_stored else old.vector
             if old.entry.text != entry.text:
                 other = "text"
-            elif canonical(old.entry.metadata) != canonical(entry.metadata):
+            elif format_metadata(old.entry.metadata) != format_metadata(entry.metadata):
                 other = "metadata"
-            elif vector is not None and (stored_vector is None or not same_vector(stored_vector, vector)):
+            elif vector is not None and (stored_vector is None or not is_same_vector(stored_vector, vector)):
                 other = "values in its vector"
             else:
                 continue
             if how == "add":
-                raise duplicate_id_error(record, entry.id, old.entry.text, other=other)
+                raise build_duplicate_id_error(record, entry.id, old.entry.text, other=other)
             if vector is None and other != "text":
                 row = old._replace(entry=entry)
         existing[entry.id] = row
         yield row
 
 
-def unknown_id_error(id_: str, *, where: str) -> InputError:
+def build_unknown_id_error(id_: str, *, where: str) -> InputError:
     """The error for an unknown id."""
     return InputError(f"no candidate has the id {id_!r}", where=where)
 
@@ -294,5 +294,5 @@ def encode_texts(texts: list[str], ranker: TextRanker | None, *, where: str) -> 
     """Encodes texts to float32 [n, dim]. InputError without a model, or for numbers that are not finite."""
     if ranker is None:
         raise InputError("was opened without its model, which encodes new texts; open it with a Ranker", where=where)
-    vectors = ranker.encoder.encode_candidates(candidate_ids(ranker.text, texts, remember=False))
+    vectors = ranker.encoder.encode_candidates(tokenize_candidates(ranker.text, texts, remember=False))
     return quantize(vectors, "float32", texts=texts)[0]

@@ -9,20 +9,20 @@ from dataclasses import replace
 from typing import Any
 
 from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration
-from polyencoder.calibration.risk import promised
+from polyencoder.calibration.risk import find_promised_risk
 from polyencoder.encoding.protocol import Context, Dialogue
 from polyencoder.errors import ConfigError
-from polyencoder.guesses import changed
+from polyencoder.guesses import change_options
 from polyencoder.index.base import Index
 from polyencoder.index.documents import DOCUMENT
 from polyencoder.index.filters import check_fields
 from polyencoder.index.grouping import find_enough, limit_groups
-from polyencoder.index.hits import OWN_K, Hit, count_first, diversify, pool_size
+from polyencoder.index.hits import OWN_K, Hit, compute_pool_size, count_first, diversify
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rerank import RERANK_K, check_reranker, rerank
 from polyencoder.search.contexts import Contexts
 from polyencoder.text import normalize_lines
-from polyencoder.text.dialogue import checked_contexts
+from polyencoder.text.dialogue import check_contexts
 
 _AT_ONCE = 1024  # contexts whose vectors are in memory at once, and share a scan
 _WITH_TOKENS = 256  # the same, where the vectors of their tokens are kept, too
@@ -59,7 +59,7 @@ class Searcher:
 
         `texts` is the minimum number of different texts to return, if available, beyond `top_k` if necessary.
         """
-        options = changed(options or SearchOptions(), changes)
+        options = change_options(options or SearchOptions(), changes)
         if index.split is not None and options.group_by is None:
             options = replace(options, group_by=DOCUMENT)
         index.check(options)
@@ -101,7 +101,7 @@ class Searcher:
 
     def __call__(self, contexts: Sequence[Dialogue]) -> list[list[Hit]]:
         """The hits of each context, best first."""
-        turns = checked_contexts(contexts)
+        turns = check_contexts(contexts)
         hits: list[list[Hit]] = []
         improbable: list[Hit | None] = []
         at_once = _AT_ONCE if self._ranker.model.token_dim is None else _WITH_TOKENS
@@ -120,7 +120,7 @@ class Searcher:
         if top_k == 0:  # the index is empty
             self.improbable = [None] * len(contexts)
             return [[] for _ in contexts]
-        pool = pool_size(top_k) if diversity else top_k
+        pool = compute_pool_size(top_k) if diversity else top_k
         if self.calibration is not None:
             texts = max(texts, FUSED if self.options.hybrid else DEPTH)
         if self.reranker is not None:
@@ -167,7 +167,7 @@ class Searcher:
         rated = [hit._replace(probability=value) for hit, value in zip(hits, probabilities, strict=False)]
         best = scores.index(max(scores))  # in a hybrid search not always the first
         if (value := probabilities[best]) is not None:
-            risk = promised(calibration.promises_for(self.index.address), value)
+            risk = find_promised_risk(calibration.promises_for(self.index.address), value)
             rated[best] = rated[best]._replace(risk=risk)
         if self._min_probability is None:
             return rated + hits[len(scores) :]

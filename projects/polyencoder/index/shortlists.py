@@ -28,7 +28,7 @@ class Lists(NamedTuple):
     -inf if there is none, inf if it is unknown."""
 
 
-def shortlists(
+def iter_shortlists(
     codes: Sequence[Array], nearest: Callable[[Array], Lists], *, grouped: bool, max_norm: float
 ) -> Iterator[tuple[Array, float]]:
     """For the codes of each context, float32 [n, dim]: the candidates of their lists, ascending, and a bound.
@@ -41,7 +41,7 @@ def shortlists(
         grouped: similar codes share a query; else each has its own.
         max_norm: the length of the longest vector, for the rounding error.
     """
-    queries = [group_means(part) if grouped and len(part) else part for part in codes]
+    queries = [compute_group_means(part) if grouped and len(part) else part for part in codes]
     asked = np.concatenate(queries)
     lists = nearest(asked) if len(asked) else Lists([], np.empty(0))
     # The maximum rounding difference of two fp32 inner products, the engine's and ours: dim x 2^-24 x |c| |y| for each.
@@ -59,7 +59,7 @@ def shortlists(
             yield rows, float(outside[part].max(initial=-np.inf))
 
 
-def group_means(codes: Array, *, tolerance: float = TOLERANCE) -> Array:
+def compute_group_means(codes: Array, *, tolerance: float = TOLERANCE) -> Array:
     """The means [groups, dim] of groups of `codes` [m, dim], at least one.
 
     Farthest-first traversal (Gonzalez 1985): the first group starts with the code nearest to the mean; while a code is

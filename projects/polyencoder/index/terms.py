@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from polyencoder.index.filters import FieldTest, Filter, parse_filter, write_group
-from polyencoder.index.values import Kind, field_values, value_text
+from polyencoder.index.values import Kind, format_value_text, list_field_values
 
 LENGTH = 16
 """The length of a term, in characters."""
@@ -24,7 +24,7 @@ def list_terms(metadata: Mapping[str, Any]) -> list[str]:
     """The terms of a row, each once: of each field, of the kinds of its values, and of the values."""
     terms = []
     for key, value in metadata.items():
-        texts = field_values(value)
+        texts = list_field_values(value)
         terms += [_hash_term(key), *(_hash_term(key, text) for text in texts)]
         terms += (_hash_term(key, letter, "") for letter in {text[:1] for text in texts})
     return terms
@@ -34,7 +34,7 @@ def list_bounds(metadata: Mapping[str, Any]) -> dict[str, str]:
     """The smallest and the largest number and text of each field, by names of letters and digits, in hexadecimal."""
     bounds = {}
     for key, value in metadata.items():
-        for letter, texts in groupby(sorted(field_values(value)), key=lambda text: text[:1]):
+        for letter, texts in groupby(sorted(list_field_values(value)), key=lambda text: text[:1]):
             if letter in ("n", "t"):
                 ordered = [*texts]
                 for end, text in (("min", ordered[0]), ("max", ordered[-1])):
@@ -58,9 +58,9 @@ def write_filter(
             return any_of([_hash_term(key)]) if values[0] else f"NOT {any_of([_hash_term(key)])}"
         if operator in _COMPARED:
             end, sign = _COMPARED[operator]
-            text = value_text(values[0])
+            text = format_value_text(values[0])
             return compare(_name_bound(key, text[0], end), sign, text.encode().hex())
-        has = any_of([_hash_term(key, value_text(value)) for value in values])
+        has = any_of([_hash_term(key, format_value_text(value)) for value in values])
         if None in values:
             has = f"({has} OR NOT {any_of([_hash_term(key)])})"
         return has if operator == "$in" else f"NOT ({has})"
@@ -68,7 +68,7 @@ def write_filter(
     return write_group(parse_filter(filter), write)
 
 
-def field_terms(key: str, kinds: Collection[Kind] = ()) -> list[str]:
+def list_field_terms(key: str, kinds: Collection[Kind] = ()) -> list[str]:
     """A row with this field, or with a value of one of these kinds in it, has one of these terms."""
     return [_hash_term(key, kind[0], "") for kind in kinds] or [_hash_term(key)]
 

@@ -33,7 +33,7 @@ class StoredTokens:
     """The digest of the weights behind the candidate tower that they depend on."""
 
     @classmethod
-    def of(cls, model: RankerModel, dtype: TokenDtype) -> StoredTokens:
+    def from_model(cls, model: RankerModel, dtype: TokenDtype) -> StoredTokens:
         """The description of this model's. InputError for a model without any."""
         if model.token_dim is None:
             raise InputError(
@@ -113,7 +113,7 @@ class TokenRows(NamedTuple):
         places: Array = np.repeat(starts - before[:-1], ends - starts) + np.arange(int(before[-1]))
         return places
 
-    def vectors(self) -> list[Array]:
+    def list_vectors(self) -> list[Array]:
         """The token vectors of each row, float32 [tokens, dim] of length 1."""
         tokens = self.stored.astype(np.float32)
         tokens /= np.linalg.norm(tokens, axis=1, keepdims=True).clip(1e-12)

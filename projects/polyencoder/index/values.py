@@ -24,20 +24,20 @@ def get_kind(value: str | float) -> Kind:
     return "text" if isinstance(value, str) else "boolean" if isinstance(value, bool) else "number"
 
 
-def after(kind: Kind) -> str:
+def find_first_after(kind: Kind) -> str:
     """The first text after those of a kind."""
     return chr(ord(kind[0]) + 1)
 
 
-def field_values(value: Any) -> set[str]:
+def list_field_values(value: Any) -> set[str]:
     """The texts of a field: of its value, or of the elements of its list; at least one."""
     if not isinstance(value, list):
-        return {value_text(value)}
+        return {format_value_text(value)}
     elements = (element for element in value if element is not None and not isinstance(element, list))
-    return {*map(value_text, elements)} or {EMPTY}
+    return {*map(format_value_text, elements)} or {EMPTY}
 
 
-def value_text(value: str | float | dict[str, Any] | None) -> str:
+def format_value_text(value: str | float | dict[str, Any] | None) -> str:
     """The text of a value: of two values of a kind the smaller has the smaller text, without the character NUL.
 
     Long ones are cut and have a digest: they equal themselves alone, and are compared rightly with what is not

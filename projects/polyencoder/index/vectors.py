@@ -4,9 +4,8 @@
 uint16 with the bits of bfloat16, a type that numpy does not have. Beside it, with `.int8` before `.npy`, are the same
 rows in 8 bits, which a search reads, and with `.bounds` the scale of each row, the length of the row times its scale,
 and how far that is from the vector, [n, 3]. Vectors that are stored as int8 are the rows times their scales, and have
-`.bounds` alone. Token vectors are in two more files, see `token_rows`. The name ends with a tag: the id of the build
-that wrote the file, or a digest of that id and the texts.
-So a file name is never reused for other texts.
+`.bounds` alone. Token vectors are in two more files, see `read_token_rows`. The name ends with a tag: the id of the
+build that wrote the file, or a digest of that id and the texts. So a file name is never reused for other texts.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from polyencoder.errors import CheckpointError, InputError, first_line
+from polyencoder.errors import CheckpointError, InputError, get_first_line
 from polyencoder.index.token_rows import StoredTokens, TokenRows
 from polyencoder.search.contexts import Array
 from polyencoder.search.rows import Block, Small
@@ -33,17 +32,17 @@ _BESIDE = ("int8", "bounds", "tokens", "offsets")  # what a file of vectors may 
 _NAME = re.compile(r"vectors-(\d{12})(?:-[0-9a-f]{16})?\.npy")
 
 
-def vectors_file(folder: Path, row: int, *, tag: str = "") -> Path:
+def get_vectors_file(folder: Path, row: int, *, tag: str = "") -> Path:
     """The path of the file of vectors from this row."""
     return folder / f"vectors-{row:012d}{tag and '-'}{tag}.npy"
 
 
-def beside(path: Path) -> dict[str, Path]:
+def list_side_files(path: Path) -> dict[str, Path]:
     """The paths of what a file of vectors may have beside it: rows in 8 bits, bounds, tokens and their offsets."""
     return {what: path.with_suffix(f".{what}.npy") for what in _BESIDE}
 
 
-def first_row(name: str) -> int:
+def parse_first_row(name: str) -> int:
     """The first row of a file of vectors, from its name. Raises CheckpointError for an invalid name."""
     if (match := _NAME.fullmatch(name)) is None:
         raise CheckpointError(f"{name}: not the name of a file of vectors: the index is damaged")
@@ -58,7 +57,7 @@ def map_array(path: Path, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> Ar
         if not isinstance(array, np.ndarray):
             raise ValueError("an archive of arrays")
     except Exception as error:  # for a damaged header numpy raises anything
-        raise CheckpointError(f"{path}: truncated, damaged or missing ({first_line(error)})") from None
+        raise CheckpointError(f"{path}: truncated, damaged or missing ({get_first_line(error)})") from None
     wanted = tuple(n if want == -1 else want for n, want in zip(array.shape, shape, strict=False))
     if array.dtype != dtype or len(array.shape) != len(shape) or array.shape != wanted:
         raise CheckpointError(
@@ -76,9 +75,9 @@ class MappedFile(NamedTuple):
     """The same in 8 bits: `rows` themselves, if they are stored so."""
     tokens: TokenRows | None = None
 
-    def vectors(self, places: slice | Array = slice(None)) -> Array:
+    def read_vectors(self, places: slice | Array = slice(None)) -> Array:
         """The vectors of these rows, float32 [n, dim]."""
-        return Block(0, self.rows, self.small).vectors(places)
+        return Block(0, self.rows, self.small).read_vectors(places)
 
 
 class Vectors:
@@ -117,9 +116,11 @@ class Vectors:
         mapped = {} if before is None else before._mapped
         files: dict[str, MappedFile] = {}
         row = 0
-        for start, name in sorted((first_row(name), name) for name in names):
+        for start, name in sorted((parse_first_row(name), name) for name in names):
             if start != row:
-                raise CheckpointError(f"{folder}: {vectors_file(folder, row).name} is missing: the index is damaged")
+                raise CheckpointError(
+                    f"{folder}: {get_vectors_file(folder, row).name} is missing: the index is damaged"
+                )
             files[name] = mapped.get(name) or map_file(folder / name, dim=dim, dtype=dtype, tokens=tokens)
             row += len(files[name].rows)
         return cls(folder, files, dim=dim, dtype=dtype)
@@ -128,12 +129,12 @@ class Vectors:
         """The number of rows."""
         return int(self._starts[-1])
 
-    def file_of(self, start: int, rows: int) -> str | None:
+    def find_file(self, start: int, rows: int) -> str | None:
         """The name of the file with exactly these rows; None without one."""
         i = bisect_right(self._firsts, start) - 1
         return self.names[i] if self._firsts[i : i + 2] == [start, start + rows] else None
 
-    def chunks(self, size: int) -> Iterator[Block]:
+    def iter_blocks(self, size: int) -> Iterator[Block]:
         """Yields all rows in order, in blocks of at most `size`: views of the files, not copies."""
         for start, (rows, small, _) in zip(self._firsts, self._files, strict=False):
             for i in range(0, len(rows), size):
@@ -143,10 +144,10 @@ class Vectors:
         """The vectors of these rows (int64, in any order), float32 [len(rows), dim]."""
         out = np.empty((len(rows), self.dim), dtype=np.float32)
         for file, position, inside in self._split_rows(rows):
-            out[position] = file.vectors(inside)
+            out[position] = file.read_vectors(inside)
         return out
 
-    def stored(self, rows: Array) -> tuple[Array, Small]:
+    def read_stored(self, rows: Array) -> tuple[Array, Small]:
         """The vectors of these rows as stored, [len(rows), dim], and in 8 bits."""
         shape = len(rows), self.dim
         small = Small(np.empty(shape, np.int8), np.empty((len(rows), 3), np.float32))
@@ -156,7 +157,7 @@ class Vectors:
             small.rows[position], small.bounds[position] = file.small.select(inside)
         return out, small
 
-    def token_rows(self, rows: Array) -> TokenRows | None:
+    def read_token_rows(self, rows: Array) -> TokenRows | None:
         """The token vectors of these rows, at least one; None if the index has none."""
         parts = [(file.tokens, place, inside) for file, place, inside in self._split_rows(rows) if file.tokens]
         return TokenRows.taken(parts) if parts else None
@@ -201,7 +202,7 @@ def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None 
             bits = vectors.view(np.uint32)
             half = (bits >> 16) & 1  # to the nearest, of two to the even one
             stored = ((bits + np.uint32(0x7FFF) + half) >> 16).astype(np.uint16)
-    exact = Block(0, stored).vectors()  # as they will be read
+    exact = Block(0, stored).read_vectors()  # as they will be read
     if not (np.isfinite(exact).all() and np.isfinite(vectors).all()):
         whole: Array = np.all(np.isfinite(vectors), axis=1)
         row = int(np.argmin(np.all(np.isfinite(exact), axis=1) & whole))
@@ -213,7 +214,7 @@ def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None 
                 argument="dtype",
             )
         raise InputError(f"the model gives vectors{whose} that are not finite (inf or nan): it cannot fill an index")
-    small = Small.of(exact)
+    small = Small.from_vectors(exact)
     if dtype != "int8":
         return stored, small
     small.bounds[:, 2] = 0  # what is stored is the vector
@@ -224,8 +225,8 @@ def write_vectors(
     folder: Path, row: int, stored: Array, small: Small, tokens: TokenRows | None = None, *, tag: str = ""
 ) -> Path:
     """Writes the output of `quantize` as the rows from `row`; a kill leaves no partial file, an error none."""
-    path = vectors_file(folder, row, tag=tag)
-    paths = beside(path)
+    path = get_vectors_file(folder, row, tag=tag)
+    paths = list_side_files(path)
     arrays = {paths["bounds"]: small.bounds}
     if stored.dtype != np.int8:
         arrays[paths["int8"]] = small.rows
@@ -244,7 +245,7 @@ def write_vectors(
 
 def map_file(path: Path, *, dim: int, dtype: VectorDtype, tokens: StoredTokens | None = None) -> MappedFile:
     """Maps a file of vectors, and what is beside it: the rows in 8 bits with their bounds, and the token vectors."""
-    paths = beside(path)
+    paths = list_side_files(path)
     rows = map_array(path, np.dtype(ON_DISK[dtype]), shape=(-1, dim))
     in_8_bits = rows if dtype == "int8" else map_array(paths["int8"], np.dtype(np.int8), shape=(len(rows), dim))
     small = Small(in_8_bits, map_array(paths["bounds"], np.dtype(np.float32), shape=(len(rows), 3)))

@@ -33,13 +33,13 @@ def _fold(text: str) -> str:
     return normalize("NFC", _ACCENTS.sub("", plain))
 
 
-def query_words(turns: Sequence[str]) -> list[str]:
+def split_query_words(turns: Sequence[str]) -> list[str]:
     """The words that a context is searched by, each once; two with a space between them must be neighbours.
 
     What marks a line of the persona, which nobody said, is none of them.
 
     Examples:
-        >>> query_words(["Where is order 4711? 北京大"])
+        >>> split_query_words(["Where is order 4711? 北京大"])
         ['where', 'is', 'order', '4711', '北 京', '京 大']
     """
     terms: dict[str, None] = {}

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.modeling.rounding import CastOncePerStep
-from polyencoder.text.batches import token_batches
+from polyencoder.text.batches import cut_into_batches
 from polyencoder.text.tokens import TokenBatch
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class Pieces:
         return checkpoint(run, tokens.ids, tokens.mask, tokens.segments, use_reentrant=False)
 
 
-def in_pieces(
+def apply_in_pieces(
     function: Callable[[TokenBatch], T], tokens: TokenBatch, pieces: Pieces | None, *, max_tokens: int | None
 ) -> tuple[list[T], Tensor | None]:
     """Applies `function` to chunks of similar length, of at most `max_tokens` tokens with padding.
@@ -56,6 +56,6 @@ def in_pieces(
     """
     if pieces is None or max_tokens is None:
         return [function(tokens)], None
-    places = token_batches(tokens.mask.sum(1).tolist(), max_tokens=max_tokens)
+    places = cut_into_batches(tokens.mask.sum(1).tolist(), max_tokens=max_tokens)
     rows = [torch.tensor(piece, device=tokens.ids.device) for piece in places]
     return [pieces(function, tokens.select(piece)) for piece in rows], torch.argsort(torch.cat(rows))

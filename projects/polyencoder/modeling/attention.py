@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, masking_utils
 
-from polyencoder.modeling.cpu.attention import attention
+from polyencoder.modeling.cpu.attention import apply_attention
 from polyencoder.modeling.packing import Packing
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.modeling.varlen import AttentionOptions
@@ -55,7 +55,7 @@ def _attend(
         return AttentionInterface()["sdpa"](
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
-    attended = attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling)
+    attended = apply_attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling)
     return attended.transpose(1, 2), None
 
 

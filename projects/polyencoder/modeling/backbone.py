@@ -15,15 +15,15 @@ from transformers import PreTrainedModel
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling import attention, varlen
-from polyencoder.modeling.cpu.modules import for_cpu
-from polyencoder.modeling.encoder_config import first_position, max_length
+from polyencoder.modeling.cpu.modules import replace_layers
+from polyencoder.modeling.encoder_config import get_first_position, get_max_length
 from polyencoder.modeling.last_layer import LastLayer
 from polyencoder.modeling.packing import Blocks, Packing, pack
-from polyencoder.modeling.packing_check import gives_first, why_not_packed
-from polyencoder.modeling.relative import with_our_layers
+from polyencoder.modeling.packing_check import explain_unpacked, gives_first
+from polyencoder.modeling.relative import make_packable
 from polyencoder.modeling.rounding import LowPrecisionWeights
 from polyencoder.modeling.tracing import is_traced
-from polyencoder.text.batches import length_groups
+from polyencoder.text.batches import group_lengths
 from polyencoder.text.tokens import TokenBatch
 
 _log = logging.getLogger(__name__)
@@ -44,12 +44,12 @@ class Backbone(nn.Module):
         model = deepcopy(model, {id(tensor): tensor for tensor in tensors})  # modules and configuration alone
         if getattr(model, "pooler", None) is not None:
             model.register_module("pooler", nn.Identity())  # some families always call it
-        model = with_our_layers(model)
+        model = make_packable(model)
         attention.use_our_attention(model)
-        for_cpu(model)
+        replace_layers(model)
         self.model = model
         self.takes_segments = int(getattr(model.config, "type_vocab_size", 0) or 0) >= 2
-        self.first_position = first_position(model.config.to_dict())
+        self.first_position = get_first_position(model.config.to_dict())
         self._packs: bool | None = None  # not checked yet
         self._gives_first = False
         self._weights = LowPrecisionWeights()
@@ -76,7 +76,7 @@ class Backbone(nn.Module):
         """
         if is_traced() or not len(tokens) or not self.has_layers:
             outputs = self._run(tokens)
-        elif self._row_is_faster(tokens) and self.packs:
+        elif self._is_row_faster(tokens) and self.packs:
             outputs = self._run_packed(tokens, first_only=first_only)
         else:
             outputs = self._run_grouped(tokens) if tokens.ids.device.type == "cpu" else self._run(tokens)
@@ -88,7 +88,7 @@ class Backbone(nn.Module):
         if self._packs is None:
             with _check_lock:
                 if self._packs is None:
-                    reason = self._why_not_packed()
+                    reason = self._explain_unpacked()
                     if reason is not None:
                         _log.warning("a %s encoder runs padded: %s", self.model.config.model_type, reason)
                     self._packs = reason is None
@@ -96,15 +96,15 @@ class Backbone(nn.Module):
                         self._replace_last_layer()
         return self._packs and self._implementation == attention.NAME
 
-    def _why_not_packed(self) -> str | None:
+    def _explain_unpacked(self) -> str | None:
         if self._implementation != attention.NAME:
             return f"its attention is {self._implementation!r}"
         config = self.model.config
-        return why_not_packed(
+        return explain_unpacked(
             self.model,
             self._run_either_way,
             layers=int(config.num_hidden_layers),
-            longest=max_length(config.to_dict()) or 1 << 20,
+            longest=get_max_length(config.to_dict()) or 1 << 20,
             window=int(getattr(config, "local_attention", None) or getattr(config, "sliding_window", None) or 0),
         )
 
@@ -115,9 +115,9 @@ class Backbone(nn.Module):
 
     def _replace_last_layer(self) -> None:
         """Replaces the last layer by `LastLayer`, if its outputs are the same."""
-        if self._layers() is None:  # layers share weights, as in ALBERT
+        if self._find_layers() is None:  # layers share weights, as in ALBERT
             return
-        layers: Any = self.layers()
+        layers: Any = self.get_layers()
         last = layers[-1]
         if next(self.model.parameters()).device.type != "cpu" or not LastLayer.fits(last):
             return
@@ -131,7 +131,7 @@ class Backbone(nn.Module):
             self._run_either_way,
             run_first,
             change=lambda: layers.__setitem__(-1, ours),
-            longest=max_length(self.model.config.to_dict()) or 1 << 20,
+            longest=get_max_length(self.model.config.to_dict()) or 1 << 20,
         )
         if not self._gives_first:
             layers[-1] = last
@@ -140,7 +140,7 @@ class Backbone(nn.Module):
     def _implementation(self) -> str | None:
         return self.model.config._attn_implementation
 
-    def _row_is_faster(self, tokens: TokenBatch) -> bool:
+    def _is_row_faster(self, tokens: TokenBatch) -> bool:
         """Whether packing is faster than padding, on this device and for this batch."""
         if self._compiled:
             return False
@@ -217,17 +217,17 @@ class Backbone(nn.Module):
 
     def _run_grouped(self, tokens: TokenBatch) -> Tensor:
         """Runs groups of sequences of similar length."""
-        groups = length_groups(tokens.mask.sum(1).tolist())
+        groups = group_lengths(tokens.mask.sum(1).tolist())
         if len(groups) == 1:
             return self._run(tokens)
         width = tokens.ids.size(1)
         order = torch.tensor([row for rows in groups for row in rows])
         parts = [tokens.select(rows) for rows in order.split([len(rows) for rows in groups])]
-        outputs = [self._run(part, words) for part, words in zip(parts, self._words(parts), strict=True)]
+        outputs = [self._run(part, words) for part, words in zip(parts, self._embed_words(parts), strict=True)]
         padded = torch.cat([F.pad(part, (0, 0, 0, width - part.size(1))) for part in outputs])
         return padded[order.argsort()]
 
-    def _words(self, parts: Sequence[TokenBatch]) -> Sequence[Tensor | None]:
+    def _embed_words(self, parts: Sequence[TokenBatch]) -> Sequence[Tensor | None]:
         """The word embeddings of each part, if trained: one lookup makes one gradient of the table's size."""
         table = self.model.get_input_embeddings()
         if not (torch.is_grad_enabled() and isinstance(table, nn.Embedding) and table.weight.requires_grad):
@@ -247,21 +247,21 @@ class Backbone(nn.Module):
             words.weight[size:] = mean
         return True
 
-    def embeddings(self) -> nn.Module:
+    def get_embeddings(self) -> nn.Module:
         """The embedding block: words, positions, segments and their normalisation."""
         embeddings = getattr(self.model, "embeddings", None)
         return embeddings if isinstance(embeddings, nn.Module) else self.model.get_input_embeddings()
 
-    def layers(self) -> nn.ModuleList:
+    def get_layers(self) -> nn.ModuleList:
         """The transformer layers, first to last. ConfigError if they share weights, as in ALBERT."""
-        if (layers := self._layers()) is None:
+        if (layers := self._find_layers()) is None:
             raise ConfigError(
                 f"the layers of a {self.model.config.model_type} model cannot be trained separately: train all of them",
                 argument="fine_tuned",
             )
         return layers
 
-    def _layers(self) -> nn.ModuleList | None:
+    def _find_layers(self) -> nn.ModuleList | None:
         count = int(self.model.config.num_hidden_layers)
         lists = (module for module in self.model.modules() if isinstance(module, nn.ModuleList))
         return next((layers for layers in lists if len(layers) == count), None)

@@ -18,9 +18,9 @@ from polyencoder.modeling.capabilities import Capabilities
 from polyencoder.modeling.export_steps import CandidatesStep, ContextStep, Step
 from polyencoder.modeling.trainable import TrainableModel
 from polyencoder.scoring import ContextEncoding, score
-from polyencoder.scoring.exact import at_least_fp32
+from polyencoder.scoring.exact import promote_dtype
 from polyencoder.scoring.tokens import TokenVectors
-from polyencoder.storage.digests import fingerprint, weight_parts
+from polyencoder.storage.digests import compute_fingerprint, iter_weight_parts
 from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
@@ -98,13 +98,15 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         """Digest of the weights between candidate tower and token vectors; None without such vectors."""
         if self.token_dim is None:
             return None
-        return fingerprint([part for module in self.token_modules() for part in weight_parts(module.state_dict())])
+        return compute_fingerprint(
+            [part for module in self.token_modules() for part in iter_weight_parts(module.state_dict())]
+        )
 
     @abstractmethod
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         """The vectors of each context: [batch, codes, dim] with their mask."""
 
-    def context_vectors(self, contexts: ContextEncoding) -> Tensor:
+    def get_context_vectors(self, contexts: ContextEncoding) -> Tensor:
         """The vector of each context, [batch, dim], of a model that `has_one_vector`."""
         return contexts.vectors.squeeze(1)
 
@@ -118,10 +120,10 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         if not torch.is_autocast_enabled(device):
             return score(context, candidates, attention=attention)
         with torch.autocast(device, enabled=False):
-            wide = replace(context, tokens=None).to(dtype=at_least_fp32(context.vectors.dtype))
+            wide = replace(context, tokens=None).to(dtype=promote_dtype(context.vectors.dtype))
             return score(wide, candidates, attention=attention)
 
-    def with_vector_dim(self, dim: int) -> Self:
+    def truncate(self, dim: int) -> Self:
         """The same model, with the same weights, whose vectors keep their first `dim` dimensions."""
         config = replace(self.config, vector_dim=dim)
         self.check_shortens(config)
@@ -135,7 +137,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         model.config = config
         return model
 
-    def shortened(self, vectors: Tensor, dim: int) -> Tensor:
+    def truncate_vectors(self, vectors: Tensor, dim: int) -> Tensor:
         """Its vectors of contexts or candidates as [..., dim]: what it gives with this `vector_dim`."""
         raise InputError(f"a {self.title} has no vectors to shorten")
 
@@ -158,7 +160,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
     term_weights: Any
     """The weights of the score's terms, [k], of a model that `has_new_terms`."""
 
-    def scores_by_weights(
+    def build_weighted_scorer(
         self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None
     ) -> Callable[[Tensor], Tensor]:
         """Term weights, [k] in float64 -> scores [batch, n], of a model that `has_new_terms`, for fitting the weights.
@@ -179,7 +181,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         """The context vectors for training: `encode_context`, unless the model has several objectives."""
         return self.encode_context(tokens)
 
-    def objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
+    def split_objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
         """Splits `encode_objectives` by objective; the reported one is first."""
         return {"": encoded}
 
@@ -222,20 +224,20 @@ class RankerModel(TrainableModel, Capabilities, ABC):
 
     # ---- storage
 
-    def for_training(self) -> None:
+    def prepare_for_training(self) -> None:
         """Converts quantized weights for training; no-op for other models."""
 
-    def for_inference(self) -> None:
+    def prepare_for_inference(self) -> None:
         """Quantizes a quantization-aware model; no-op for other models."""
 
-    def for_saving(self) -> RankerModel:
+    def copy_for_saving(self) -> RankerModel:
         """The model as stored: itself, or a quantized copy."""
         return self
 
     def match_quantization(self, weights: Mapping[str, Tensor]) -> None:
         """Converts the model to match these weights, quantized or not."""
 
-    def state_dict_to_save(self, dtype: torch.dtype) -> dict[str, Tensor]:
+    def get_state_dict_to_save(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """The tensors of a model folder, floats in this dtype. ConfigError if the model cannot be stored in it."""
         weights = {name: tensor.detach() for name, tensor in self.state_dict().items()}
         return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()}

@@ -12,20 +12,20 @@ from polyencoder.config import Architecture, ConvertConfig, RankerConfig, TextCo
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
-from polyencoder.modeling.encoder_config import backbone_config, max_length
-from polyencoder.modeling.encoder_files import longest_input
-from polyencoder.modeling.families import family
+from polyencoder.modeling.encoder_config import get_backbone_config, get_max_length
+from polyencoder.modeling.encoder_files import find_longest_input
+from polyencoder.modeling.families import get_family
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.reranker_head import read_pair_start
 from polyencoder.modeling.sentence_encoder import (
-    left_out,
+    describe_left_out,
     read_config_fields,
     read_lengths,
     read_prompts,
     start_from_dense,
 )
-from polyencoder.modeling.transfer import check_layout, inherited_fields, residual_error, transfer_weights
-from polyencoder.text import TextEncoder, choose_separator, read_subwords, separate_turns, turn_separator
+from polyencoder.modeling.transfer import build_residual_error, check_layout, select_inherited_fields, transfer_weights
+from polyencoder.text import TextEncoder, choose_separator, get_turn_separator, read_subwords, separate_turns
 
 if TYPE_CHECKING:
     from polyencoder.modeling.backbone import Backbone
@@ -37,7 +37,7 @@ Parts = tuple[RankerModel, TextEncoder]
 
 def build_model(config: RankerConfig, backbone: Backbone | None = None) -> RankerModel:
     """Builds the ranker of a configuration, around `backbone` or a random one. ConfigError: see `Family.check`."""
-    spec = family(config.architecture)
+    spec = get_family(config.architecture)
     build: Any = spec.model  # whose arguments depend on the family
     spec.check(config)
     model: RankerModel
@@ -67,12 +67,12 @@ def lay_out(
     A cross-encoder's fields `config` get the pairs of a reranker, the `encoder`: a context, the question, has a quarter
     of their tokens at most, a candidate, the passage, the rest. A ranker to start from that has pairs keeps its own.
     """
-    reranker = encoder if config.get("dense") and not family(architecture).can.has_vectors else None
+    reranker = encoder if config.get("dense") and not get_family(architecture).can.has_vectors else None
     if reranker is not None:
-        config.setdefault("pair_truncate", longest_input(reranker, backbone))
+        config.setdefault("pair_truncate", find_longest_input(reranker, backbone))
     longest = config.get("pair_truncate")
     if longest is None:
-        text.lay_out(_fitted(text.config, backbone, architecture, explicit=explicit))
+        text.lay_out(_fit_text(text.config, backbone, architecture, explicit=explicit))
     elif encoder is not None:
         lengths = {"text_truncate": longest // 4, "label_truncate": longest}
         text.lay_out(replace(text.config, **{name: length for name, length in lengths.items() if name not in explicit}))
@@ -80,10 +80,10 @@ def lay_out(
         config["pair_start"] = read_pair_start(reranker, text)
 
 
-def _fitted(
+def _fit_text(
     text: TextConfig, backbone: Mapping[str, Any], architecture: Architecture, *, explicit: Collection[str]
 ) -> TextConfig:
-    limit, together = max_length({**backbone}), not family(architecture).can.has_vectors
+    limit, together = get_max_length({**backbone}), not get_family(architecture).can.has_vectors
     if limit is None:
         return text
     if together and text.longest_context + text.label_truncate <= limit:
@@ -105,7 +105,7 @@ def _fitted(
 
 def _check_vectors(architecture: Architecture, config: Mapping[str, Any]) -> None:
     """Raises ConfigError for fields of vectors that this architecture does not have."""
-    traits = family(architecture).can
+    traits = get_family(architecture).can
     if config.get("normalize") and not traits.has_vectors:
         raise ConfigError(
             f"normalize: a {traits.title} has no vectors to normalize: leave it out", argument="normalize"
@@ -131,14 +131,14 @@ def from_encoder(
     _check_vectors(architecture, config)
     backbone = load_pretrained(name)
     if not trained and architecture == "bi":
-        text = read_lengths(name, backbone_config(backbone.model)) | text
-        if layers := left_out(name):
+        text = read_lengths(name, get_backbone_config(backbone.model)) | text
+        if layers := describe_left_out(name):
             raise ConfigError(
                 f"{name}: rankers do not have its {layers}, behind its transformer: train a ranker around it first",
                 argument="backbone",
             )
     if config.pop("residual", None):
-        raise residual_error(f"{name} is an encoder")
+        raise build_residual_error(f"{name} is an encoder")
     tokenizer, special = load_tokenizer(name)
     special = separate_turns(tokenizer, special, separator or choose_separator(tokenizer))
     words: Any = backbone.model.get_input_embeddings()
@@ -151,10 +151,10 @@ def from_encoder(
     backbone.resize(tokenizer.get_vocab_size())
     words = TextEncoder(tokenizer, TextConfig(**(special | read_prompts(name, explicit=text) | text)))
     config = read_config_fields(name, architecture, explicit=config) | config
-    encoder = backbone_config(backbone.model)
+    encoder = get_backbone_config(backbone.model)
     lay_out(words, config, encoder, architecture, explicit=text, encoder=name)
     new = RankerConfig(architecture=architecture, backbone=encoder, text=words.config, **config)
-    model = build_model(family(architecture).model.completed(new, words), backbone)
+    model = build_model(get_family(architecture).model.completed(new, words), backbone)
     start_from_heads(model, name)
     start_from_dense(model, name)
     return model.eval(), words
@@ -171,13 +171,13 @@ def from_ranker(
 ) -> Parts:
     """Builds a ranker from another's encoders, tokenizer and, where the architecture has them, other weights.
 
-    `config` and `text` are explicit fields, `config` also the `residual` of `inherited_fields`; others are inherited
-    (`inherited_fields`) or defaults. `origin` names the other ranker in errors. Raises ConfigError if one of the two is
-    a ConveRT, or for a `separator` that is not the other's, whose tokenizer is kept.
+    `config` and `text` are explicit fields, `config` also the `residual` of `select_inherited_fields`; others are
+    inherited (`select_inherited_fields`) or defaults. `origin` names the other ranker in errors. Raises ConfigError if
+    one of the two is a ConveRT, or for a `separator` that is not the other's, whose tokenizer is kept.
     """
     model, words = other
-    stored, stored_separator = model.config, turn_separator(words.config)
-    if not (family(architecture).has_backbone and family(stored.architecture).has_backbone):
+    stored, stored_separator = model.config, get_turn_separator(words.config)
+    if not (get_family(architecture).has_backbone and get_family(stored.architecture).has_backbone):
         raise ConfigError(
             f"{origin} is of the architecture {stored.architecture}: no {architecture} model can start from it"
         )
@@ -187,12 +187,12 @@ def from_ranker(
         )
     _check_vectors(architecture, config)
     residual = config.pop("residual", None)
-    fields = inherited_fields(stored, architecture, explicit=config, residual=residual) | config
+    fields = select_inherited_fields(stored, architecture, explicit=config, residual=residual) | config
     words = TextEncoder(words.tokenizer, replace(words.config, **{"candidate_rows": False, **text}))
     lay_out(words, fields, stored.backbone, architecture, explicit=text)
     described = RankerConfig(architecture=architecture, backbone=stored.backbone, text=words.config, **fields)
     check_layout(described)
-    new = build_model(family(architecture).model.completed(described, words))
+    new = build_model(get_family(architecture).model.completed(described, words))
     transfer_weights(new, model.state_dict(), origin=origin)
     return new.eval(), words
 

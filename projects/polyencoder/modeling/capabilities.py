@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.encoder_config import max_length
+from polyencoder.modeling.encoder_config import get_max_length
 
 # What a configuration says of the encoder of candidates, which a model with foreign candidates lacks
 _OF_CANDIDATES = ("share_encoders", "candidate_mlp")
@@ -18,7 +18,7 @@ class Capabilities:
     has_vectors: bool = True
     """Whether contexts and candidates are encoded separately, so that candidates can be indexed."""
     has_one_vector: bool = True
-    """Whether a context has one vector, as a candidate has, so that they are text embeddings: `context_vectors`."""
+    """Whether a context has one vector, as a candidate has, so that they are text embeddings: `get_context_vectors`."""
     reads_pairs: bool = False
     """Whether `forward` compares the tokens of both texts. If the model also has vectors, these retrieve what
     `forward` reranks."""
@@ -58,8 +58,8 @@ class Capabilities:
             if contradicts or not cls.shortens:  # of single vectors
                 what = contradicts[0] if contradicts else f"the architecture {config.architecture}"
                 raise ConfigError(f"{what} needs an encoder of candidates, but their vectors are another encoder's")
-        limit = max_length(config.backbone)
-        longest = cls.longest_sequence(config)
+        limit = get_max_length(config.backbone)
+        longest = cls.compute_longest_sequence(config)
         if limit is not None and longest > limit:
             raise ConfigError(
                 f"the backbone takes at most {limit} tokens, but sequences may have {longest}; "
@@ -74,7 +74,7 @@ class Capabilities:
             )
 
     @classmethod
-    def longest_sequence(cls, config: RankerConfig) -> int:
+    def compute_longest_sequence(cls, config: RankerConfig) -> int:
         """The most tokens that the encoder reads at once: of a context or, where it reads them together, of a pair."""
         if cls.has_vectors:
             return config.text.longest_context

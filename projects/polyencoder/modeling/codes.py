@@ -16,12 +16,12 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
 
-def turn_end(separator: Sequence[int]) -> TurnEnd:
-    """Converts the separator's tokens to the end of a turn that `turn_numbers` takes."""
+def parse_turn_end(separator: Sequence[int]) -> TurnEnd:
+    """Converts the separator's tokens to the end of a turn that `number_turns` takes."""
     return separator[0] if len(separator) == 1 else tuple(separator) or None
 
 
-def turn_numbers(ids: Tensor, mask: Tensor, *, end: TurnEnd) -> Tensor:
+def number_turns(ids: Tensor, mask: Tensor, *, end: TurnEnd) -> Tensor:
     """Numbers each token's turn: [batch, length], below 0 at padding. A turn ends with the token or tokens `end`."""
     if end is None:
         return mask.long() - 1
@@ -33,7 +33,7 @@ def turn_numbers(ids: Tensor, mask: Tensor, *, end: TurnEnd) -> Tensor:
     return (ends.cumsum(1) - ends).masked_fill(~mask, -1)
 
 
-def turn_means(outputs: Tensor, turn_of: Tensor, numbers: Tensor) -> Tensor:
+def compute_turn_means(outputs: Tensor, turn_of: Tensor, numbers: Tensor) -> Tensor:
     """Means of outputs [batch, length, dim] by `turn_of` (-1: padding): [batch, turns, dim], 0 without tokens."""
     belongs = turn_of.unsqueeze(1) == numbers.unsqueeze(-1)  # [batch, turns, length]
     return (belongs / belongs.sum(-1, keepdim=True).clamp(min=1)).to(outputs.dtype) @ outputs
@@ -54,12 +54,12 @@ class TrainedCodes(nn.Module):
         """Outputs [batch, length, dim] -> [batch, m, dim]."""
         if self.attention is not None:
             return ContextEncoding(self.attention(self.codes, outputs, tokens.mask), None)
-        return ContextEncoding(self.weights(outputs, tokens) @ outputs, None)
+        return ContextEncoding(self.compute_weights(outputs, tokens) @ outputs, None)
 
-    def weights(self, outputs: Tensor, tokens: TokenBatch) -> Tensor:
+    def compute_weights(self, outputs: Tensor, tokens: TokenBatch) -> Tensor:
         """The weight of each output in each context vector, averaged over heads: [batch, m, length]."""
         if self.attention is not None:
-            return self.attention.weights(self.codes, outputs, tokens.mask).mean(1)
+            return self.attention.compute_weights(self.codes, outputs, tokens.mask).mean(1)
         logits = self.codes @ outputs.transpose(1, 2) * self.scale
         return masked_softmax(logits, tokens.mask.unsqueeze(1))
 
@@ -67,7 +67,7 @@ class TrainedCodes(nn.Module):
 class FixedVectors(nn.Module):
     """Context vectors without trained weights: outputs, or means of outputs."""
 
-    def weights(self, outputs: Tensor, tokens: TokenBatch) -> Tensor:
+    def compute_weights(self, outputs: Tensor, tokens: TokenBatch) -> Tensor:
         """The weight of each output in each context vector: [batch, m, length]."""
         length = outputs.size(1)
         each: ContextEncoding = self(torch.eye(length, device=outputs.device).expand(len(outputs), -1, -1), tokens)
@@ -117,13 +117,13 @@ class TurnMeans(FixedVectors):
 
     def forward(self, outputs: Tensor, tokens: TokenBatch) -> ContextEncoding:
         """Outputs [batch, length, dim] -> [batch, min(m, turns), dim], the latest turn last."""
-        turn_of = turn_numbers(tokens.ids, tokens.mask, end=self.turn_end)
+        turn_of = number_turns(tokens.ids, tokens.mask, end=self.turn_end)
         last = turn_of.amax(1, keepdim=True)  # [batch, 1], below 0 without any token
         # A graph has the same number of vectors for every batch.
         width = self.n_codes if is_traced() or not len(last) else min(self.n_codes, max(1, int(last.max()) + 1))
         numbers = last + torch.arange(1 - width, 1, device=outputs.device)
         present = (turn_of.unsqueeze(1) == numbers.unsqueeze(-1)).any(-1) & (numbers >= 0)
-        return ContextEncoding(turn_means(outputs, turn_of, numbers.clamp(min=0)), present)
+        return ContextEncoding(compute_turn_means(outputs, turn_of, numbers.clamp(min=0)), present)
 
 
 def build_codes(

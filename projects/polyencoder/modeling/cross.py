@@ -15,10 +15,10 @@ from polyencoder.modeling.capabilities import CrossCapabilities
 from polyencoder.modeling.export_steps import ScorerStep, Step
 from polyencoder.modeling.pooling import build_dense, reduce
 from polyencoder.scoring import ContextEncoding
-from polyencoder.scoring.exact import at_least_fp32
+from polyencoder.scoring.exact import promote_dtype
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.names import SCORER
-from polyencoder.text.batches import token_batches
+from polyencoder.text.batches import cut_into_batches
 from polyencoder.text.context import join_pair
 from polyencoder.text.tokens import TokenBatch, pad
 
@@ -86,24 +86,24 @@ class CrossEncoder(CrossCapabilities, RankerModel):
             index = torch.arange(len(candidates), device=contexts.ids.device).expand(len(contexts), -1)
         if self.base is not None and not torch.is_grad_enabled() and not any(p.any() for p in self.linear.parameters()):
             # before the training of a residual one
-            return self._base_scores(contexts, candidates, index).masked_fill(index < 0, -torch.inf)
+            return self._compute_base_scores(contexts, candidates, index).masked_fill(index < 0, -torch.inf)
         rows, columns = (index >= 0).nonzero(as_tuple=True)
-        pairs = self._pairs(contexts, candidates, rows.tolist(), index[rows, columns].tolist())
+        pairs = self._join_pairs(contexts, candidates, rows.tolist(), index[rows, columns].tolist())
         lengths = [len(ids) for ids, _ in pairs]
         unlimited = sum(lengths) * len(lengths) if torch.is_grad_enabled() else PAIR_TOKENS
-        batches = token_batches(lengths, max_tokens=max_tokens or unlimited)
+        batches = cut_into_batches(lengths, max_tokens=max_tokens or unlimited)
         device = contexts.ids.device
         scores = torch.full(index.shape, -torch.inf, device=device)
         pieces = Pieces(self) if len(batches) > 1 else None
         for batch in batches:
-            tokens = self._tokens([pairs[i] for i in batch]).to(device)
+            tokens = self._pad_pairs([pairs[i] for i in batch]).to(device)
             values = self._score_pairs(tokens) if pieces is None else pieces(self._score_pairs, tokens)
             positions = torch.tensor(batch, device=device)
             scores = scores.index_put((rows[positions], columns[positions]), values.to(scores.dtype))
-        return scores if self.base is None else scores + self._base_scores(contexts, candidates, index)
+        return scores if self.base is None else scores + self._compute_base_scores(contexts, candidates, index)
 
     @torch.no_grad()
-    def _base_scores(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor) -> Tensor:
+    def _compute_base_scores(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor) -> Tensor:
         """The base's scores [batch, n] of each context's candidates; any number where a row of `index` is below 0.
 
         `BASE_CONTEXTS` contexts at once, each compared with the candidates of all of them: all contexts with all
@@ -112,19 +112,19 @@ class CrossEncoder(CrossCapabilities, RankerModel):
         if not index.numel():
             return torch.zeros(index.shape, device=index.device)
         parts = torch.arange(len(contexts), device=index.device).split(BASE_CONTEXTS)
-        return torch.cat([self._scored_by_base(contexts.select(rows), candidates, index[rows]) for rows in parts])
+        return torch.cat([self._score_with_base(contexts.select(rows), candidates, index[rows]) for rows in parts])
 
-    def _scored_by_base(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor) -> Tensor:
+    def _score_with_base(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor) -> Tensor:
         assert self.base is not None
         used, inverse = index.clamp(min=0).unique(return_inverse=True)
         tokens_used = candidates.select(used)
         read: dict[int, TokenVectors] = {}
-        for batch in token_batches(tokens_used.mask.sum(1).tolist(), max_tokens=PAIR_TOKENS):
+        for batch in cut_into_batches(tokens_used.mask.sum(1).tolist(), max_tokens=PAIR_TOKENS):
             tokens = tokens_used.select(torch.tensor(batch, device=used.device))
             read |= zip(batch, self.base.read_candidates(tokens), strict=True)
         encoded = self.base.encode_context(contexts)
         with torch.autocast(index.device.type, enabled=False):  # scores stay in float32
-            dtype = at_least_fp32(encoded.vectors.dtype)
+            dtype = promote_dtype(encoded.vectors.dtype)
             own_vectors = [TokenVectors(*(part.to(dtype) for part in read[row])) for row in range(len(used))]
             scores = self.base.rescore(encoded.to(dtype=dtype), own_vectors)
         return scores.gather(1, inverse)
@@ -142,18 +142,18 @@ class CrossEncoder(CrossCapabilities, RankerModel):
             return super().describe()
         return {**super().describe(), "added to": f"the score of the {self.base.title} that it started from"}
 
-    def _pairs(
+    def _join_pairs(
         self, contexts: TokenBatch, candidates: TokenBatch, rows: list[int], columns: list[int]
     ) -> list[tuple[list[int], list[int]]]:
         """Token ids and segments of each (context, candidate)."""
-        context_ids, candidate_ids, config = contexts.sequences(), candidates.sequences(), self.config
+        context_ids, candidate_ids, config = contexts.list_sequences(), candidates.list_sequences(), self.config
         start, longest = config.candidate_start, config.pair_truncate
         return [
             join_pair(context_ids[row], candidate_ids[column], start=start, max_tokens=longest)
             for row, column in zip(rows, columns, strict=True)
         ]
 
-    def _tokens(self, pairs: list[tuple[list[int], list[int]]]) -> TokenBatch:
+    def _pad_pairs(self, pairs: list[tuple[list[int], list[int]]]) -> TokenBatch:
         ids, segments = zip(*pairs, strict=True)
         return pad(ids, pad_id=int(self.config.backbone.get("pad_token_id") or 0), segments=segments)
 
@@ -163,9 +163,9 @@ class CrossEncoder(CrossCapabilities, RankerModel):
         outputs = self.tower(tokens, first_only=config.reduction == "first")
         vectors = reduce(outputs, tokens.mask, reduction=config.reduction, first_m=config.reduction_outputs)
         with torch.autocast(vectors.device.type, enabled=False):  # scores stay in float32
-            return self.scored(vectors.to(self.linear.weight.dtype))
+            return self.score_vectors(vectors.to(self.linear.weight.dtype))
 
-    def scored(self, vectors: Tensor) -> Tensor:
+    def score_vectors(self, vectors: Tensor) -> Tensor:
         """The scores [pairs] of the pairs' reduced outputs [pairs, dim]."""
         vectors = vectors if self.dense is None else self.dense(vectors)
         return self.linear(vectors * self.config.output_scaling).squeeze(-1)

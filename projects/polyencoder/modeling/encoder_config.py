@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 _PROVENANCE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_attn_implementation")
 
 
-def backbone_config(model: PreTrainedModel) -> dict[str, Any]:
+def get_backbone_config(model: PreTrainedModel) -> dict[str, Any]:
     """The configuration of a model as a plain dictionary that `build_backbone` takes."""
-    return _plain(model.config)
+    return _to_plain(model.config)
 
 
 # Names of the dropout rates in different families: of hidden states, of attention weights
@@ -25,18 +25,18 @@ _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout")
 DROPOUT = {*_DROPOUT, *_ATTENTION_DROPOUT}
 
 
-def with_dropout(config: dict[str, Any], *, dropout: float | None, attention_dropout: float | None) -> dict[str, Any]:
+def set_dropout(config: dict[str, Any], *, dropout: float | None, attention_dropout: float | None) -> dict[str, Any]:
     """Changes the dropout rates of an encoder's configuration; None keeps one."""
-    rates = dropout_keys(dropout, attention_dropout)
+    rates = build_dropout_keys(dropout, attention_dropout)
     return config | {key: rate for key, rate in rates.items() if key in config}
 
 
-def dropout_keys(dropout: float | None, attention_dropout: float | None) -> dict[str, float]:
+def build_dropout_keys(dropout: float | None, attention_dropout: float | None) -> dict[str, float]:
     groups = ((_DROPOUT, dropout), (_ATTENTION_DROPOUT, attention_dropout))
     return {key: rate for keys, rate in groups if rate is not None for key in keys}
 
 
-def scratch_config(
+def build_scratch_config(
     *,
     vocabulary_size: int,
     dim: int,
@@ -70,26 +70,26 @@ def scratch_config(
         pad_token_id=pad_id,
         initializer_range=min(0.02 * (768 / dim) ** 0.5, 0.1),  # BERT's 0.02 at its 768 dimensions
     )
-    return _plain(config)
+    return _to_plain(config)
 
 
-def _plain(config: PretrainedConfig) -> dict[str, Any]:
+def _to_plain(config: PretrainedConfig) -> dict[str, Any]:
     values = {key: value for key, value in config.to_dict().items() if key not in _PROVENANCE}
     # A JSON round trip, so that a configuration is equal before and after saving
     return json.loads(json.dumps(values))
 
 
-def max_length(config: dict[str, Any]) -> int | None:
+def get_max_length(config: dict[str, Any]) -> int | None:
     """The maximum sequence length of an encoder in tokens; None without a limit."""
     positions = config.get("max_position_embeddings")
     if not positions:
         return None
     if not isinstance(positions, int):
         raise ConfigError(f"the backbone's max_position_embeddings is {positions!r:.60}; it must be a whole number")
-    return int(positions) - first_position(config)
+    return int(positions) - get_first_position(config)
 
 
-def first_position(config: dict[str, Any]) -> int:
+def get_first_position(config: dict[str, Any]) -> int:
     """The id of a sequence's first position: RoBERTa-like encoders count from the padding id + 1."""
     return (config.get("pad_token_id") or 0) + 1 if config["model_type"] in _POSITIONS_AFTER_PADDING else 0
 

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from polyencoder.errors import ConfigError, PolyencoderError, first_line
-from polyencoder.hub.resolve import exists, hub_id_problem, hub_unreachable_reason, was_downloaded
-from polyencoder.modeling.encoder_config import max_length
+from polyencoder.errors import ConfigError, PolyencoderError, get_first_line
+from polyencoder.hub.resolve import exists, explain_invalid_hub_id, explain_unreachable_hub, was_downloaded
+from polyencoder.modeling.encoder_config import get_max_length
 from polyencoder.storage.foreign import describe_file
 from polyencoder.storage.publish import finish_publication
 
 
-def file_of(name: str | os.PathLike[str], file: str) -> str | None:
+def find_file(name: str | os.PathLike[str], file: str) -> str | None:
     """The path of a file of a folder or hub repository; None if missing or unreachable."""
     from transformers.utils.hub import cached_file
 
@@ -29,16 +29,16 @@ def file_of(name: str | os.PathLike[str], file: str) -> str | None:
     )
 
 
-def json_of(name: str | os.PathLike[str], file: str, kind: type) -> Any:
+def read_json(name: str | os.PathLike[str], file: str, kind: type) -> Any:
     """Reads a JSON file of a folder or hub repository; None if missing or unreachable."""
-    path = file_of(name, file)
+    path = find_file(name, file)
     if path is None:
         return None
     try:
         with open(path, encoding="utf-8") as opened:
             value = json.load(opened)
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{name}: {file} cannot be read ({first_line(error)})") from None
+        raise ConfigError(f"{name}: {file} cannot be read ({get_first_line(error)})") from None
     if not isinstance(value, kind):
         raise ConfigError(f"{name}: {file} holds a {type(value).__name__}, not a {kind.__name__}")
     return value
@@ -51,10 +51,10 @@ LONGEST = 512
 """Tokens of an input where neither the tokenizer nor the encoder has a maximum."""
 
 
-def longest_input(name: str | os.PathLike[str], backbone: Mapping[str, Any], *, folder: str = "") -> int:
+def find_longest_input(name: str | os.PathLike[str], backbone: Mapping[str, Any], *, folder: str = "") -> int:
     """The most tokens that an encoder, or a reranker of a pair, reads; `folder` is the tokenizer's inside it."""
-    tokenizer = json_of(name, f"{folder}/tokenizer_config.json".lstrip("/"), dict) or {}
-    limits = (max_length({**backbone}), tokenizer.get("model_max_length"))
+    tokenizer = read_json(name, f"{folder}/tokenizer_config.json".lstrip("/"), dict) or {}
+    limits = (get_max_length({**backbone}), tokenizer.get("model_max_length"))
     return int(min((limit for limit in limits if isinstance(limit, int | float) and limit > 0), default=LONGEST))
 
 
@@ -65,11 +65,11 @@ def explaining_load(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
     if exists(name):
         finish_publication(name)
     else:
-        if reason := hub_id_problem(name):
+        if reason := explain_invalid_hub_id(name):
             raise ConfigError(
                 f"backbone {os.fspath(name):.300}: {reason}; give the folder of an encoder", argument="backbone"
             )
-        offline = hub_unreachable_reason()
+        offline = explain_unreachable_hub()
     problem = f"backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached"
     if offline and not was_downloaded(name):
         raise ConfigError(f"{problem} (not downloaded before, and {offline})", argument="backbone")
@@ -91,7 +91,7 @@ def explaining_load(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
         what = None
         if not any((Path(name) / file).is_file() for file in ("config.json", "modules.json", ADAPTERS)):
             what = describe_file(name)
-        reason = f"it looks like {what}" if what else first_line(error)
+        reason = f"it looks like {what}" if what else get_first_line(error)
         raise ConfigError(f"{problem} ({reason})", argument="backbone") from error
     finally:
         if bars:

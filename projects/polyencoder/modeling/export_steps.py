@@ -24,7 +24,7 @@ class Step(nn.Module):
         super().__init__()
         self.model = model
 
-    def axes(self, name: str) -> tuple[str, ...]:
+    def list_axes(self, name: str) -> tuple[str, ...]:
         """The names of the dynamic leading axes of an input or output."""
         if name in self.inputs:
             return ("batch", "length")
@@ -56,11 +56,11 @@ class BothTextsStep(Step):
         super().__init__(model)
         self.separator = separator
 
-    def axes(self, name: str) -> tuple[str, ...]:
-        return super().axes(name) if name in self.inputs else ("batch",)
+    def list_axes(self, name: str) -> tuple[str, ...]:
+        return super().list_axes(name) if name in self.inputs else ("batch",)
 
     def forward(self, ids: Tensor, mask: Tensor, extra_ids: Tensor, extra_mask: Tensor) -> tuple[Tensor, ...]:
-        context = self.model.from_texts(TokenBatch(ids, mask), TokenBatch(extra_ids, extra_mask))
+        context = self.model.encode_texts(TokenBatch(ids, mask), TokenBatch(extra_ids, extra_mask))
         assert context.mask is not None
         return context.vectors, context.mask
 
@@ -85,15 +85,15 @@ class LateContextStep(Step):
 
     outputs = ("vectors", "codes_mask", "vector", "tokens", "turns")
 
-    def axes(self, name: str) -> tuple[str, ...]:
+    def list_axes(self, name: str) -> tuple[str, ...]:
         if name in ("vector", "tokens"):
             return ("batch",) if name == "vector" else ("batch", "length")
-        return super().axes(name)
+        return super().list_axes(name)
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         tokens = TokenBatch(ids, mask)
         read = self.model.read_contexts(tokens)
-        search = self.model.search_vectors(tokens, read)
+        search = self.model.encode_for_search(tokens, read)
         return search.vectors, search.mask, read.vectors, read.tokens, read.turns
 
 
@@ -102,11 +102,11 @@ class LateCandidatesStep(Step):
 
     outputs = ("vectors", "tokens")
 
-    def axes(self, name: str) -> tuple[str, ...]:
+    def list_axes(self, name: str) -> tuple[str, ...]:
         return ("batch",) if name == "vectors" else ("batch", "length")
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        return self.model.compared_vectors(self.model.candidate_tower(TokenBatch(ids, mask)), mask)
+        return self.model.build_compared_vectors(self.model.candidate_tower(TokenBatch(ids, mask)), mask)
 
 
 class ScorerStep(Step):
@@ -119,4 +119,4 @@ class ScorerStep(Step):
         model, config = self.model, self.model.config
         outputs = model.tower(TokenBatch(ids, mask, segments))
         vectors = reduce(outputs, mask, reduction=config.reduction, first_m=config.reduction_outputs)
-        return (model.scored(vectors),)
+        return (model.score_vectors(vectors),)

@@ -83,7 +83,7 @@ class Family:
             raise ConfigError(f"a {self.can.title} is built around a backbone; `convert` is for convert models")
         self.can.check_config(config)
         if config.base is not None:
-            base = family(config.base.architecture)
+            base = get_family(config.base.architecture)
             if self.can.has_vectors or not (base.has_backbone and base.can.has_vectors) or config.base.foreign_dim:
                 raise ConfigError(
                     f"a {self.can.title} does not add its score to that of a {base.can.title}: `base` is a bi-, "
@@ -92,7 +92,7 @@ class Family:
                 )
             base.check(config.base)
 
-    def preset(self, *, fine_tuning: bool) -> Mapping[str, Any]:
+    def get_preset(self, *, fine_tuning: bool) -> Mapping[str, Any]:
         """Default hyperparameters, of a new model or for `fine_tuning` a trained one."""
         return self.fine_tuning if fine_tuning and self.fine_tuning is not None else self.training
 
@@ -116,7 +116,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def family(name: str) -> Family:
+def get_family(name: str) -> Family:
     """Looks up an architecture by name. ConfigError if unknown."""
     check_choice("architecture", name, FAMILIES)
     return FAMILIES[name]
@@ -125,6 +125,6 @@ def family(name: str) -> Family:
 def check_config(config: RankerConfig, *, origin: str) -> None:
     """Raises ConfigError, naming the `origin`, for a configuration that its architecture does not support."""
     try:
-        family(config.architecture).check(config)
+        get_family(config.architecture).check(config)
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error}") from None

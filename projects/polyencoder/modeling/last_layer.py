@@ -59,12 +59,12 @@ class LastLayer(nn.Module):
     ) -> Tensor:
         """[batch, length, dim] -> the same; [1, sequences, dim] for a packed row with `first_only`."""
         if first_only and isinstance(packing, Blocks):
-            attended = self._of_first(hidden_states, packing)
+            attended = self._compute_first(hidden_states, packing)
         else:
             attended, _ = self.attention(hidden_states, attention_mask, packing=packing, **options)
         return self.output(self.intermediate(attended), attended)
 
-    def _of_first(self, row: Tensor, packing: Blocks) -> Tensor:
+    def _compute_first(self, row: Tensor, packing: Blocks) -> Tensor:
         attention = self.attention.self
         first = row[:, packing.starts]
         query, key, value = (

@@ -11,19 +11,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
-from polyencoder.modeling.activation_checkpointing import Pieces, in_pieces
+from polyencoder.modeling.activation_checkpointing import Pieces, apply_in_pieces
 from polyencoder.modeling.capabilities import LateCapabilities
-from polyencoder.modeling.codes import turn_end, turn_means, turn_numbers
+from polyencoder.modeling.codes import compute_turn_means, number_turns, parse_turn_end
 from polyencoder.modeling.export_steps import LateCandidatesStep, LateContextStep, Step
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.modeling.separable import BiEncoder
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.scoring import ContextEncoding
-from polyencoder.scoring.exact import at_least_fp32
-from polyencoder.scoring.tokens import Texts, TokenVectors, max_similarities, packed, products, stacked
+from polyencoder.scoring.exact import promote_dtype
+from polyencoder.scoring.tokens import (
+    Texts,
+    TokenVectors,
+    compute_max_similarities,
+    multiply,
+    pack_candidates,
+    stack_texts,
+)
 from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text import TextEncoder
-from polyencoder.text.batches import length_groups, token_batches
+from polyencoder.text.batches import cut_into_batches, group_lengths
 from polyencoder.text.tokens import TokenBatch
 
 if TYPE_CHECKING:
@@ -68,7 +75,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
 
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
-        return replace(super().completed(config, text), turn_end=turn_end(text.separator_ids))
+        return replace(super().completed(config, text), turn_end=parse_turn_end(text.separator_ids))
 
     @property
     def new_parameters(self) -> list[nn.Parameter]:
@@ -89,12 +96,14 @@ class LateEncoder(LateCapabilities, BiEncoder):
         return tuple(self.term_weights.tolist()) == NEW_WEIGHTS
 
     @torch.no_grad()
-    def scores_by_weights(
+    def build_weighted_scorer(
         self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None
     ) -> Callable[[Tensor], Tensor]:
         with in_evaluation(self):
             read = self._read_all(self.read_contexts, contexts, max_tokens=None)
-            terms = self._terms(read, self._read_all(self._read_candidate, candidates, max_tokens=None), index).double()
+            terms = self._compute_terms(
+                read, self._read_all(self._read_candidate, candidates, max_tokens=None), index
+            ).double()
         return lambda weights: terms @ weights
 
     @property
@@ -106,37 +115,37 @@ class LateEncoder(LateCapabilities, BiEncoder):
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         read = self.read_contexts(tokens)
-        return replace(self.search_vectors(tokens, read), tokens=read.each())
+        return replace(self.encode_for_search(tokens, read), tokens=read.split())
 
-    def search_vectors(self, tokens: TokenBatch, read: Texts) -> ContextEncoding:
+    def encode_for_search(self, tokens: TokenBatch, read: Texts) -> ContextEncoding:
         """The vectors z_1..z_m of contexts, by which an index is searched."""
         numbers = torch.arange(read.turns.size(1), device=read.turns.device)
-        mask = numbers <= self._latest_turn(tokens)[1]
+        mask = numbers <= self._find_latest_turn(tokens)[1]
         weights = self.term_weights.to(read.turns.dtype)
         turns = weights[1:4].sum() * read.turns + weights[4] * read.turns[:, -1:]
-        x = _exact(read.vectors).unsqueeze(1)
+        x = _to_float32(read.vectors).unsqueeze(1)
         vectors = weights[0] * x + self._scale / x.norm(dim=-1, keepdim=True).clamp(min=1e-6) * turns
         return ContextEncoding(vectors.to(read.vectors.dtype), mask)
 
-    def context_vectors(self, contexts: ContextEncoding) -> Tensor:
+    def get_context_vectors(self, contexts: ContextEncoding) -> Tensor:
         assert contexts.tokens is not None
         return torch.cat([one.vectors for one in contexts.tokens])
 
     def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
-        vectors, token_vectors = self.compared_vectors(self.candidate_tower(tokens), tokens.mask)
+        vectors, token_vectors = self.build_compared_vectors(self.candidate_tower(tokens), tokens.mask)
         lengths = tokens.mask.sum(1).clamp(min=1).tolist()
         return [TokenVectors(vectors[row], token_vectors[row, :length]) for row, length in enumerate(lengths)]
 
     @torch.no_grad()
     def rescore(self, contexts: ContextEncoding, candidates: Sequence[TokenVectors]) -> Tensor:
         assert contexts.tokens is not None
-        read = stacked(contexts.tokens)
+        read = stack_texts(contexts.tokens)
         scores = torch.empty(contexts.batch_size, len(candidates), device=read.tokens.device)
         num_columns = max(1, TOKENS_KEPT // max(len(one.tokens) for one in candidates))
-        for group in length_groups([len(one.tokens) for one in candidates]):
+        for group in group_lengths([len(one.tokens) for one in candidates]):
             for columns in torch.tensor(group).split(num_columns):
-                vectors, tokens, mask = packed([candidates[column] for column in columns.tolist()])
-                texts = self._candidate_texts(vectors, tokens.to(read.tokens.dtype), mask)
+                vectors, tokens, mask = pack_candidates([candidates[column] for column in columns.tolist()])
+                texts = self._build_candidate_texts(vectors, tokens.to(read.tokens.dtype), mask)
                 for rows in torch.arange(len(scores)).split(max(1, TOKENS_KEPT // read.tokens.size(1))):
                     block = (rows.unsqueeze(1), columns)
                     scores[block] = self.compare(read.select(rows.to(scores.device)), texts).float()
@@ -164,10 +173,10 @@ class LateEncoder(LateCapabilities, BiEncoder):
             read = _read(self.read_contexts, contexts, pieces, max_tokens=max_tokens)
             return self.compare(read, _read(self._read_candidate, candidates, pieces, max_tokens=max_tokens), index)
         if index is None:
-            return self._of_all(contexts, candidates, max_tokens=max_tokens)
+            return self._score_all(contexts, candidates, max_tokens=max_tokens)
         used, inverse = index.clamp(min=0).unique(return_inverse=True)
         if len(used) <= 2 * index.size(1):  # mostly the same candidates: each is read once for all contexts
-            scores = self._of_all(contexts, candidates.select(used), max_tokens=max_tokens)
+            scores = self._score_all(contexts, candidates.select(used), max_tokens=max_tokens)
             return scores.gather(1, inverse).masked_fill(index < 0, -torch.inf)
         scores = torch.full(index.shape, -torch.inf, device=contexts.ids.device)
         width = candidates.ids.size(1) * index.size(1)  # of each context's own candidates
@@ -179,10 +188,10 @@ class LateEncoder(LateCapabilities, BiEncoder):
             scores[rows] = self.compare(read, texts, inverse).float().masked_fill(index[rows] < 0, -torch.inf)
         return scores
 
-    def _of_all(self, contexts: TokenBatch, candidates: TokenBatch, *, max_tokens: int | None) -> Tensor:
+    def _score_all(self, contexts: TokenBatch, candidates: TokenBatch, *, max_tokens: int | None) -> Tensor:
         """Scores [batch, n] of all candidates, in inference."""
         scores = torch.empty(len(contexts), len(candidates), device=contexts.ids.device)
-        parts = token_batches(candidates.mask.sum(1).tolist(), max_tokens=TOKENS_KEPT)
+        parts = cut_into_batches(candidates.mask.sum(1).tolist(), max_tokens=TOKENS_KEPT)
         at_once = max(1, TOKENS_KEPT // max(1, contexts.ids.size(1)))
         for rows in torch.arange(len(contexts), device=scores.device).split(at_once):
             read = self._read_all(self.read_contexts, contexts.select(rows), max_tokens=max_tokens)
@@ -198,68 +207,68 @@ class LateEncoder(LateCapabilities, BiEncoder):
 
     def compare(self, contexts: Texts, candidates: Texts, index: Tensor | None = None) -> Tensor:
         """Scores [batch, n] of candidates: all of them for every context, or those in `index` [batch, n]."""
-        terms = self._terms(contexts, candidates, index)
+        terms = self._compute_terms(contexts, candidates, index)
         with torch.autocast(terms.device.type, enabled=False):  # which would round the scores themselves
             scores = terms @ self.term_weights.to(terms.dtype)
         return scores if index is None else scores.masked_fill(index < 0, -torch.inf)
 
-    def _terms(self, contexts: Texts, candidates: Texts, index: Tensor | None = None) -> Tensor:
+    def _compute_terms(self, contexts: Texts, candidates: Texts, index: Tensor | None = None) -> Tensor:
         """The terms of scores before they are weighted, in the order of `TERMS`: [batch, n, 5]."""
         if index is not None:
             candidates = candidates.select(index.clamp(min=0))
-        forth, back = max_similarities(contexts.tokens, contexts.weights, candidates.tokens, candidates.weights)
+        forth, back = compute_max_similarities(contexts.tokens, contexts.weights, candidates.tokens, candidates.weights)
         with torch.autocast(forth.device.type, enabled=False):
-            vectors, others = _exact(contexts.vectors), _exact(candidates.vectors)
+            vectors, others = _to_float32(contexts.vectors), _to_float32(candidates.vectors)
             dots = self.score(ContextEncoding(vectors.unsqueeze(1)), others)
-            turns = products(contexts.turns, candidates.turns.squeeze(-2))  # [batch, turns, n]
+            turns = multiply(contexts.turns, candidates.turns.squeeze(-2))  # [batch, turns, n]
             cosines = (forth, back, turns.amax(1), turns[:, -1])
             return torch.stack([dots, *(self._scale * one.to(dots.dtype) for one in cosines)], dim=-1)
 
     # ---- vectors to compare
 
     def read_contexts(self, tokens: TokenBatch) -> Texts:
-        return self.context_texts(tokens, self.context_tower(tokens))
+        return self.build_context_texts(tokens, self.context_tower(tokens))
 
-    def context_texts(self, tokens: TokenBatch, outputs: Tensor) -> Texts:
+    def build_context_texts(self, tokens: TokenBatch, outputs: Tensor) -> Texts:
         """The vectors of contexts from the outputs of their tokens, [batch, length, dim]."""
         mask = tokens.mask
-        weights = mask.to(at_least_fp32(outputs.dtype)) / mask.sum(1, keepdim=True).clamp(min=1)
-        vectors = self._scaled(self._pooled_context(outputs, mask))
-        return Texts(vectors, self._tokens(outputs, mask), weights, self._turns(tokens, outputs))
+        weights = mask.to(promote_dtype(outputs.dtype)) / mask.sum(1, keepdim=True).clamp(min=1)
+        vectors = self._scale_vectors(self._pool_context(outputs, mask))
+        return Texts(vectors, self._project_tokens(outputs, mask), weights, self._average_turns(tokens, outputs))
 
     def _read_candidate(self, tokens: TokenBatch) -> Texts:
-        return self.candidate_texts(self.candidate_tower(tokens), tokens.mask)
+        return self.build_candidate_texts(self.candidate_tower(tokens), tokens.mask)
 
-    def candidate_texts(self, outputs: Tensor, mask: Tensor) -> Texts:
+    def build_candidate_texts(self, outputs: Tensor, mask: Tensor) -> Texts:
         """The vectors of candidates from the outputs of their tokens, [n, length, dim]."""
-        return self._candidate_texts(*self.compared_vectors(outputs, mask), mask)
+        return self._build_candidate_texts(*self.build_compared_vectors(outputs, mask), mask)
 
-    def compared_vectors(self, outputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def build_compared_vectors(self, outputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The vectors of candidates and of their tokens, from the outputs of the latter."""
-        return self._candidate_vectors(self._pooled_candidate(outputs, mask)), self._tokens(outputs, mask)
+        return self._finish_candidates(self._pool_candidate(outputs, mask)), self._project_tokens(outputs, mask)
 
-    def _candidate_texts(self, vectors: Tensor, tokens: Tensor, mask: Tensor) -> Texts:
+    def _build_candidate_texts(self, vectors: Tensor, tokens: Tensor, mask: Tensor) -> Texts:
         with torch.autocast(tokens.device.type, enabled=False):
-            logits = (_exact(tokens) * self.token_weight).sum(-1) * tokens.size(-1) ** 0.5
+            logits = (_to_float32(tokens) * self.token_weight).sum(-1) * tokens.size(-1) ** 0.5
         weights = torch.softmax(logits.masked_fill(~mask, torch.finfo(logits.dtype).min), dim=-1).masked_fill(~mask, 0)
-        return Texts(vectors, tokens, weights, F.normalize(_exact(vectors), dim=-1).unsqueeze(1))
+        return Texts(vectors, tokens, weights, F.normalize(_to_float32(vectors), dim=-1).unsqueeze(1))
 
-    def _tokens(self, outputs: Tensor, mask: Tensor) -> Tensor:
+    def _project_tokens(self, outputs: Tensor, mask: Tensor) -> Tensor:
         tokens = F.normalize(outputs if self.token_map is None else self.token_map(outputs), dim=-1)
         first = tokens[:, :1].masked_fill(~mask[:, :1].unsqueeze(-1), 0)  # of a text without any token
         return tokens.where(mask.unsqueeze(-1), first)
 
-    def _turns(self, tokens: TokenBatch, outputs: Tensor) -> Tensor:
+    def _average_turns(self, tokens: TokenBatch, outputs: Tensor) -> Tensor:
         """The mean output of each turn, of length 1: [batch, turns, dim]; a shorter context repeats its latest turn."""
-        turn_of, last = self._latest_turn(tokens)
+        turn_of, last = self._find_latest_turn(tokens)
         # A graph has as many for every batch: one for each token is enough.
         num_turns = outputs.size(1) if is_traced() else int(last.max()) + 1 if len(last) else 1
         numbers = torch.arange(num_turns, device=outputs.device)
-        return F.normalize(_exact(turn_means(outputs, turn_of, torch.minimum(numbers, last))), dim=-1)
+        return F.normalize(_to_float32(compute_turn_means(outputs, turn_of, torch.minimum(numbers, last))), dim=-1)
 
-    def _latest_turn(self, tokens: TokenBatch) -> tuple[Tensor, Tensor]:
+    def _find_latest_turn(self, tokens: TokenBatch) -> tuple[Tensor, Tensor]:
         """The turn of each token, [batch, length], and each context's latest turn, [batch, 1]."""
-        turn_of = turn_numbers(tokens.ids, tokens.mask, end=self.config.turn_end)
+        turn_of = number_turns(tokens.ids, tokens.mask, end=self.config.turn_end)
         return turn_of, turn_of.amax(1, keepdim=True).clamp(min=0)
 
     # ---- export and description
@@ -282,13 +291,13 @@ class LateEncoder(LateCapabilities, BiEncoder):
         return {**super().describe(), "weights in the score": weights}
 
 
-def _exact(numbers: Tensor) -> Tensor:
+def _to_float32(numbers: Tensor) -> Tensor:
     """Converts to at least float32, also under autocast."""
-    return numbers.to(at_least_fp32(numbers.dtype))
+    return numbers.to(promote_dtype(numbers.dtype))
 
 
 def _read(
     read: Callable[[TokenBatch], Texts], tokens: TokenBatch, pieces: Pieces | None, *, max_tokens: int | None
 ) -> Texts:
-    parts, order = in_pieces(read, tokens, pieces, max_tokens=max_tokens)
-    return parts[0] if order is None else stacked(parts).select(order)
+    parts, order = apply_in_pieces(read, tokens, pieces, max_tokens=max_tokens)
+    return parts[0] if order is None else stack_texts(parts).select(order)

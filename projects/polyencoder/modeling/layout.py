@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyencoder.config import DenseConfig, RankerConfig, Reduction, WeightDtype
-from polyencoder.modeling.families import family
+from polyencoder.modeling.families import get_family
 from polyencoder.modeling.pooling import ACTIVATIONS
 from polyencoder.storage.names import CONFIG, MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
 
@@ -73,7 +73,7 @@ class Module:
                 taken[theirs + name.removeprefix(ours)] = weights.pop(name)
         return taken
 
-    def named(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    def rename_tensors(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """The tensors of its file by their names in the ranker."""
         return {
             ours + name.removeprefix(theirs): tensor
@@ -82,7 +82,7 @@ class Module:
             if name.startswith(theirs)
         }
 
-    def inside(self, folder: str, *, prefix: str) -> Module:
+    def move_inside(self, folder: str, *, prefix: str) -> Module:
         """The same one of a ranker that is part of another."""
         tensors = {theirs: prefix + ours for theirs, ours in self.tensors.items()}
         return replace(self, folder=f"{folder}/{self.folder}".rstrip("/"), tensors=tensors)
@@ -96,7 +96,7 @@ class Layout:
     files: Mapping[str, Any] = field(default_factory=dict)
 
 
-def layout(config: RankerConfig, *, dim: int = 1, dtype: WeightDtype = "float32") -> Layout:
+def build_layout(config: RankerConfig, *, dim: int = 1, dtype: WeightDtype = "float32") -> Layout:
     """The layout of a model with this configuration.
 
     A backbone that no class of transformers is, ConveRT's or one of ParlAI's without a norm of embeddings, has no
@@ -107,14 +107,14 @@ def layout(config: RankerConfig, *, dim: int = 1, dtype: WeightDtype = "float32"
     if not config.backbone or config.backbone.get("embedding_norm") is False:
         return Layout()
     tower = _Towers(config, dim, dtype)
-    towers = tower.of_texts() if family(config.architecture).can.has_vectors else tower.of_pairs()
+    towers = tower.build_text_layout() if get_family(config.architecture).can.has_vectors else tower.build_pair_layout()
     if config.base is None:
         return towers
-    base = layout(config.base, dim=dim, dtype=dtype).modules
-    return Layout((*towers.modules, *(module.inside("base", prefix="base.") for module in base)))
+    base = build_layout(config.base, dim=dim, dtype=dtype).modules
+    return Layout((*towers.modules, *(module.move_inside("base", prefix="base.") for module in base)))
 
 
-def layout_files(folder: Path) -> list[str]:
+def list_layout_files(folder: Path) -> list[str]:
     """The files of a model, a ranker or an encoder, in a folder, by their paths in it."""
     names = [name for name in (*_FILES, MODULES, ROUTER, SENTENCE_CONFIG, CONFIG, WEIGHTS) if (folder / name).is_file()]
     for inside in folder.iterdir() if folder.is_dir() else ():
@@ -132,37 +132,37 @@ class _Towers:
     dim: int
     dtype: WeightDtype
 
-    def of_texts(self) -> Layout:
+    def build_text_layout(self) -> Layout:
         """The modules of a bi-, poly- or late-interaction encoder: one row of them, or a `Router` of two."""
         config = self.config
         size = config.dense[-1].size if config.dense else self.dim
         one_tower = config.share_encoders or config.foreign_dim is not None
         foreign_map = DenseConfig(size=config.foreign_dim or size, bias=False)
-        foreign = () if config.foreign_dim is None else self.dense(size, {"foreign_map": foreign_map})
+        foreign = () if config.foreign_dim is None else self.build_dense(size, {"foreign_map": foreign_map})
         perceptron = {
             "candidate_mlp.0": DenseConfig(size=size, activation="relu"),
             "candidate_mlp.2": DenseConfig(size=size),
         }
-        mlp = self.dense(size, perceptron) if config.candidate_mlp else ()
+        mlp = self.build_dense(size, perceptron) if config.candidate_mlp else ()
         normalize = (Module("Normalize"),) if config.normalize else ()
         lengths = {"query_length": config.text.longest_context, "document_length": config.text.label_truncate}
         is_readable = config.reduction in POOLINGS and (config.reduction == "mean" or not self.is_static)
         side = "left" if config.text.truncation == "tokens" else config.text.truncation_side
 
-        def tower(name: str, dense: str, lengths: Mapping[str, int], side: str) -> tuple[Module, ...]:
-            return (*self.tower(name, lengths, side=side), *self.hidden(dense))
+        def build_tower(name: str, dense: str, lengths: Mapping[str, int], side: str) -> tuple[Module, ...]:
+            return (*self.build_modules(name, lengths, side=side), *self.build_hidden(dense))
 
-        query = tower("context_tower", "dense", lengths if one_tower else _first(lengths), side)
+        query = build_tower("context_tower", "dense", lengths if one_tower else _number_first(lengths), side)
         if one_tower and not mlp:
-            row = _in_folders([*query, *foreign, *normalize], root=is_readable)
-            return Layout(row, self.files(row) if is_readable else {})
-        query = _in_folders([*query, *foreign], prefix="query_")
+            row = _number_folders([*query, *foreign, *normalize], root=is_readable)
+            return Layout(row, self.build_files(row) if is_readable else {})
+        query = _number_folders([*query, *foreign], prefix="query_")
         if one_tower:
-            document = (*query, *_in_folders(mlp, prefix="document_", start=len(query)))
+            document = (*query, *_number_folders(mlp, prefix="document_", start=len(query)))
         else:
-            candidate = tower("own_candidate_tower", "own_candidate_dense", _first(lengths, at=1), "right")
-            document = _in_folders([*candidate, *mlp], prefix="document_")
-        behind = _in_folders(normalize, start=1)
+            candidate = build_tower("own_candidate_tower", "own_candidate_dense", _number_first(lengths, at=1), "right")
+            document = _number_folders([*candidate, *mlp], prefix="document_")
+        behind = _number_folders(normalize, start=1)
         modules = tuple({module.folder: module for module in (*query, *document, *behind)}.values())
         if not is_readable:
             return Layout(modules)
@@ -172,9 +172,9 @@ class _Towers:
             "structure": {route: [module.folder for module in row] for route, row in routes.items()},
             "parameters": {"default_route": "document", "allow_empty_key": True, "route_mappings": {}},
         }
-        return Layout(modules, {ROUTER: router, **self.files([Module("Router"), *behind])})
+        return Layout(modules, {ROUTER: router, **self.build_files([Module("Router"), *behind])})
 
-    def of_pairs(self) -> Layout:
+    def build_pair_layout(self) -> Layout:
         """The modules of a cross-encoder."""
         config = self.config
         longest = config.pair_truncate or config.text.longest_context + config.text.label_truncate
@@ -185,22 +185,22 @@ class _Towers:
             and all(eps in (None, _NORM_EPS) for eps in norms)
             and not (config.residual or self.is_static or config.text.candidate_prompt)
         )
-        tower = self.tower("tower", {"max_seq_length": longest}, side="right")
-        score = self.dense(
+        tower = self.build_modules("tower", {"max_seq_length": longest}, side="right")
+        score = self.build_dense(
             size, {"linear": DenseConfig(size=1, bias=scale == 1)}, output="scores" if scale == 1 else None
         )
         if scale != 1:  # W (s x) + b = s (W x) + b
-            last = self.dense(1, {"linear": DenseConfig(size=1)}, output="scores")[0]
+            last = self.build_dense(1, {"linear": DenseConfig(size=1)}, output="scores")[0]
             score = (*score, replace(last, tensors={"linear.bias": "linear.bias"}, scale=scale))
             score = (replace(score[0], tensors={"linear.weight": "linear.weight"}), score[1])
-        row = _in_folders([*tower, *self.hidden("dense"), *score], root=is_readable)
-        return Layout(row, self.files(row, pairs=True) if is_readable else {})
+        row = _number_folders([*tower, *self.build_hidden("dense"), *score], root=is_readable)
+        return Layout(row, self.build_files(row, pairs=True) if is_readable else {})
 
     @property
     def is_static(self) -> bool:
         return bool(self.config.backbone["model_type"] == "static_embedding")
 
-    def tower(self, name: str, lengths: Mapping[str, int], *, side: str) -> list[Module]:
+    def build_modules(self, name: str, lengths: Mapping[str, int], *, side: str) -> list[Module]:
         """A backbone and its pooling; `side` of a text that is lost, if it is too long."""
         if self.is_static and self.config.reduction == "mean":
             tensors = {"embedding.": f"{name}.model.embeddings."}
@@ -232,12 +232,12 @@ class _Towers:
         pooling = {"word_embedding_dimension": self.dim, **keys, "include_prompt": config.prompt_tokens is None}
         return [transformer, Module("Pooling", files={MODULE_CONFIG: pooling})]
 
-    def hidden(self, name: str) -> list[Module]:
+    def build_hidden(self, name: str) -> list[Module]:
         """The modules of `RankerConfig.dense`, whose weights are those of the module of this name (`build_dense`)."""
         modules: list[Module] = []
         size, position = self.dim, 0
         for layer in self.config.dense:
-            modules += self.dense(size, {f"{name}.{position}": layer})
+            modules += self.build_dense(size, {f"{name}.{position}": layer})
             size, position = layer.size, position + 2
             if layer.norm_eps is not None:
                 files = {MODULE_CONFIG: {"dimension": size}}
@@ -245,7 +245,9 @@ class _Towers:
                 position += 1
         return modules
 
-    def dense(self, size: int, layers: Mapping[str, DenseConfig], *, output: str | None = None) -> tuple[Module, ...]:
+    def build_dense(
+        self, size: int, layers: Mapping[str, DenseConfig], *, output: str | None = None
+    ) -> tuple[Module, ...]:
         """Linear layers by the names of their weights, behind vectors of this size."""
         modules = []
         for name, layer in layers.items():
@@ -261,7 +263,7 @@ class _Towers:
             size = layer.size
         return tuple(modules)
 
-    def files(self, row: Iterable[Module], *, pairs: bool = False) -> dict[str, Any]:
+    def build_files(self, row: Iterable[Module], *, pairs: bool = False) -> dict[str, Any]:
         """The files that make a row of modules a `SentenceTransformer`, or for `pairs` a `CrossEncoder`."""
         text = self.config.text
         prompts = {"query": text.context_prompt, "document": text.candidate_prompt}
@@ -279,11 +281,13 @@ class _Towers:
         return {MODULES: modules, SENTENCE_CONFIG: settings}
 
 
-def _first(lengths: Mapping[str, int], *, at: int = 0) -> dict[str, int]:
+def _number_first(lengths: Mapping[str, int], *, at: int = 0) -> dict[str, int]:
     return {"max_seq_length": [*lengths.values()][at]}
 
 
-def _in_folders(row: Iterable[Module], *, prefix: str = "", start: int = 0, root: bool = False) -> tuple[Module, ...]:
+def _number_folders(
+    row: Iterable[Module], *, prefix: str = "", start: int = 0, root: bool = False
+) -> tuple[Module, ...]:
     """Modules with their folders' names; the first one's is the model's own with `root`."""
     named = [replace(module, folder=f"{prefix}{i}_{module.kind}") for i, module in enumerate(row, start)]
     return tuple([replace(named[0], folder=""), *named[1:]] if root else named)

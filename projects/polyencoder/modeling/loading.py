@@ -13,14 +13,14 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig,
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from polyencoder.errors import CheckpointError, ConfigError, one_line
+from polyencoder.errors import CheckpointError, ConfigError, join_lines
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.modeling.encoder_config import dropout_keys
-from polyencoder.modeling.encoder_files import ADAPTERS, explaining_load, json_of
+from polyencoder.modeling.encoder_config import build_dropout_keys
+from polyencoder.modeling.encoder_files import ADAPTERS, explaining_load, read_json
 from polyencoder.modeling.finite import check_finite
-from polyencoder.modeling.sentence_encoder import SentenceEncoder, sentence_encoder
+from polyencoder.modeling.sentence_encoder import SentenceEncoder, read_sentence_encoder
 from polyencoder.packages import errors_alone, require
-from polyencoder.text.vocabulary import special_tokens
+from polyencoder.text.vocabulary import read_special_tokens
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -59,7 +59,7 @@ class StaticModel(PreTrainedModel):
         return BaseModelOutput(last_hidden_state=self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds)
 
 
-def static_model(embedding: StaticEmbedding) -> StaticModel:
+def build_static_model(embedding: StaticEmbedding) -> StaticModel:
     """A static encoder's table as a model, in float32."""
     model = StaticModel(StaticConfig(embedding.num_embeddings, embedding.embedding_dim))
     with torch.no_grad():
@@ -67,7 +67,7 @@ def static_model(embedding: StaticEmbedding) -> StaticModel:
     return model.eval()
 
 
-def static_tokenizer(embedding: StaticEmbedding) -> tuple[Tokenizer, dict[str, Any]]:
+def build_static_tokenizer(embedding: StaticEmbedding) -> tuple[Tokenizer, dict[str, Any]]:
     """A static encoder's tokenizer, and `TextConfig` fields of texts without special tokens but for padding."""
     tokenizer = embedding.tokenizer
     pad = next((pad for pad in ("[PAD]", "<pad>") if tokenizer.token_to_id(pad) is not None), tokenizer.id_to_token(0))
@@ -99,7 +99,7 @@ def build_backbone(config: dict[str, Any]) -> Backbone:
             raise ValueError(f"num_hidden_layers is {hf_config.num_hidden_layers}, more than {_MOST_LAYERS:,}")
         model = AutoModel.from_config(hf_config, dtype=torch.float32, trust_remote_code=False)
     except Exception as error:  # transformers and torch raise many types for invalid values
-        raise ConfigError(f"the backbone's configuration is not a valid {model_type}: {one_line(error)}") from error
+        raise ConfigError(f"the backbone's configuration is not a valid {model_type}: {join_lines(error)}") from error
     if not embedding_norm:
         model.embeddings.LayerNorm = nn.Identity()
     return Backbone(model)
@@ -114,10 +114,10 @@ def load_pretrained(
     CheckpointError if weights are missing or not finite.
     """
     with explaining_load(name) as where:
-        encoder = sentence_encoder(name)
+        encoder = read_sentence_encoder(name)
         if encoder is not None and encoder.static is not None:
-            return Backbone(static_model(encoder.static))
-        model = _load(name, dropout_keys(dropout, attention_dropout), **_at(encoder), **where)
+            return Backbone(build_static_model(encoder.static))
+        model = _load(name, build_dropout_keys(dropout, attention_dropout), **_locate(encoder), **where)
     is_decoder = getattr(model.config, "is_encoder_decoder", False) or getattr(model.config, "is_decoder", False)
     # not all decoders' configurations say so
     if is_decoder or any(getattr(module, "is_causal", False) for module in model.modules()):
@@ -132,7 +132,7 @@ def load_pretrained(
 def _load(name: str | os.PathLike[str], rates: dict[str, float], **where: Any) -> Any:
     """Loads an encoder's model; CheckpointError, naming the first one, if its files lack weights."""
     file = f"{where.get('subfolder', '')}/{ADAPTERS}".lstrip("/")
-    if (adapters := json_of(name, file, dict)) is not None:
+    if (adapters := read_json(name, file, dict)) is not None:
         return _load_adapted(name, adapters, rates, **where)
     # without trust_remote_code=False, transformers asks on the terminal and runs the code after a "y"
     config = AutoConfig.from_pretrained(name, trust_remote_code=False, **where)
@@ -185,17 +185,19 @@ def _load_adapted(name: str | os.PathLike[str], adapters: dict[str, Any], rates:
         return peft.PeftModel.from_pretrained(model, os.fspath(name), **where).merge_and_unload()
 
 
-def _at(encoder: SentenceEncoder | None) -> dict[str, str]:
+def _locate(encoder: SentenceEncoder | None) -> dict[str, str]:
     return {"subfolder": encoder.subfolder} if encoder and encoder.subfolder else {}
 
 
 def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, Any]]:
     """Loads an encoder's fast tokenizer, and its special tokens as fields of a `TextConfig`."""
     with explaining_load(name) as where:
-        encoder = sentence_encoder(name)
+        encoder = read_sentence_encoder(name)
         if encoder is not None and encoder.static is not None:
-            return static_tokenizer(encoder.static)
-        loaded = AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False, **_at(encoder), **where)
+            return build_static_tokenizer(encoder.static)
+        loaded = AutoTokenizer.from_pretrained(
+            name, use_fast=True, trust_remote_code=False, **_locate(encoder), **where
+        )
     if not getattr(loaded, "is_fast", False):
         raise ConfigError(f"backbone {name}: its tokenizer has no fast (tokenizer.json) version", argument="backbone")
     tokenizer: Tokenizer = loaded.backend_tokenizer
@@ -204,7 +206,7 @@ def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, A
     if encoder is not None and encoder.lower_case:
         steps = [normalizers.Lowercase(), *([tokenizer.normalizer] if tokenizer.normalizer else [])]
         tokenizer.normalizer = normalizers.Sequence(steps)
-    special: dict[str, Any] = special_tokens(loaded)
+    special: dict[str, Any] = read_special_tokens(loaded)
     if encoder is not None:
         special |= _surround(name, tokenizer, special)
     return tokenizer, special

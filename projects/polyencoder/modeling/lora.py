@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.packages import require
-from polyencoder.storage.digests import fingerprint, weight_parts
+from polyencoder.storage.digests import compute_fingerprint, iter_weight_parts
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def add_adapters(
     peft = require("peft", extra="lora")
     if not encoders:
         raise ConfigError("lora adapts the layers of an encoder, and this model has none to train", argument="lora")
-    if adapted_tensors(model):
+    if select_adapted_tensors(model):
         raise ConfigError("this model has adapters already: save it, which merges them, and load it", argument="lora")
     for encoder in encoders:
         encoder.requires_grad_(False)
@@ -68,7 +68,7 @@ def add_adapters(
     _log.info("lora of rank %d: %s of %s weights are trained", rank, f"{trained:,}", f"{every:,}")
 
 
-def merged(model: M) -> M:
+def merge_adapters(model: M) -> M:
     """A copy of a model whose adapters are merged into its linear layers, which have their old names."""
     layer_type = require("peft.tuners.lora", extra="lora").LoraLayer
     model = copy.deepcopy(model)
@@ -82,22 +82,22 @@ def merged(model: M) -> M:
     return model
 
 
-def adapted_tensors(model: nn.Module) -> dict[str, Tensor]:
+def select_adapted_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The tensors that merging changes: adapters, and the weights beside them."""
     return {name: tensor for name, tensor in model.state_dict().items() if _ADAPTED in name or _MATRICES in name}
 
 
-def trained_state(model: nn.Module) -> dict[str, Tensor]:
+def get_trained_state(model: nn.Module) -> dict[str, Tensor]:
     """All tensors but the frozen weights, and a digest of these."""
-    frozen = _frozen(model)
+    frozen = _select_frozen(model)
     state = {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}
-    return {**state, FROZEN: _digest(frozen)}
+    return {**state, FROZEN: _compute_digest(frozen)}
 
 
 def load_trained(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Restores `trained_state`. CheckpointError if the frozen weights are others, or names differ."""
-    frozen = _frozen(model)
-    if FROZEN not in state or not torch.equal(state[FROZEN], _digest(frozen)):
+    """Restores what `get_trained_state` gave. CheckpointError if the frozen weights are others, or names differ."""
+    frozen = _select_frozen(model)
+    if FROZEN not in state or not torch.equal(state[FROZEN], _compute_digest(frozen)):
         raise CheckpointError(
             "the weights that lora keeps frozen are not those that the run began with: give the same encoder"
         )
@@ -106,9 +106,9 @@ def load_trained(model: nn.Module, state: Mapping[str, Tensor]) -> None:
         raise CheckpointError(f"the checkpoint's adapters are not this model's: {wrong[0]}")
 
 
-def _frozen(model: nn.Module) -> dict[str, Tensor]:
+def _select_frozen(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter for name, parameter in model.named_parameters() if not parameter.requires_grad}
 
 
-def _digest(weights: Mapping[str, Tensor]) -> Tensor:
-    return torch.tensor([*bytes.fromhex(fingerprint(weight_parts(weights)))], dtype=torch.uint8)
+def _compute_digest(weights: Mapping[str, Tensor]) -> Tensor:
+    return torch.tensor([*bytes.fromhex(compute_fingerprint(iter_weight_parts(weights)))], dtype=torch.uint8)

@@ -32,7 +32,7 @@ class _Projections(nn.Module):
             nn.init.eye_(linear.weight)
             nn.init.zeros_(linear.bias)
 
-    def by_head(self, vectors: Tensor) -> Tensor:
+    def split_heads(self, vectors: Tensor) -> Tensor:
         """[..., dim] -> [..., heads, dim / heads]."""
         return vectors.unflatten(-1, (self.heads, self.size))
 
@@ -45,13 +45,13 @@ class CodesAttention(_Projections):
 
     def forward(self, codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
         """Codes [m, dim], outputs [batch, length, dim] and mask [batch, length] -> [batch, m, dim]."""
-        values = self.by_head(self.value(outputs)).transpose(1, 2)  # [batch, heads, length, size]
-        return self.output((self.weights(codes, outputs, mask) @ values).transpose(1, 2).flatten(2))
+        values = self.split_heads(self.value(outputs)).transpose(1, 2)  # [batch, heads, length, size]
+        return self.output((self.compute_weights(codes, outputs, mask) @ values).transpose(1, 2).flatten(2))
 
-    def weights(self, codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
+    def compute_weights(self, codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
         """The weight of each output for each code: [batch, heads, m, length]."""
-        queries = self.by_head(self.query(codes)).transpose(0, 1) / math.sqrt(self.size)  # [heads, m, size]
-        keys = self.by_head(self.key(outputs)).permute(0, 2, 3, 1)  # [batch, heads, size, length]
+        queries = self.split_heads(self.query(codes)).transpose(0, 1) / math.sqrt(self.size)  # [heads, m, size]
+        keys = self.split_heads(self.key(outputs)).permute(0, 2, 3, 1)  # [batch, heads, size, length]
         return masked_softmax(queries @ keys, mask[:, None, None])
 
 
@@ -63,11 +63,11 @@ class CandidateAttention(_Projections):
 
     def forward(self, codes: ContextEncoding) -> ContextEncoding:
         """[batch, m, dim] -> values and keys, [batch, m * heads, dim]."""
-        keys = self.by_head(self.key(codes.vectors)) / math.sqrt(self.size)  # [batch, m, heads, size]
-        values = self.by_head(self.value(codes.vectors))
-        biases = torch.einsum("bmhe,he->bmh", keys, self.by_head(self.query.bias))
+        keys = self.split_heads(self.key(codes.vectors)) / math.sqrt(self.size)  # [batch, m, heads, size]
+        values = self.split_heads(self.value(codes.vectors))
+        biases = torch.einsum("bmhe,he->bmh", keys, self.split_heads(self.query.bias))
         keys = torch.einsum("bmhe,hed->bmhd", keys, self.query.weight.unflatten(0, (self.heads, self.size)))
-        values = torch.einsum("bmhe,dhe->bmhd", values, self.by_head(self.output.weight))
+        values = torch.einsum("bmhe,dhe->bmhd", values, self.split_heads(self.output.weight))
         values = values + self.output.bias / self.heads
 
         mask = None if codes.mask is None else codes.mask.repeat_interleave(self.heads, dim=1)

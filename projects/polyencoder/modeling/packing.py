@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyencoder.modeling import varlen
-from polyencoder.modeling.cpu.attention import attention, biased_mask
+from polyencoder.modeling.cpu.attention import apply_attention, combine_bias
 from polyencoder.modeling.varlen import AttentionOptions
-from polyencoder.text.batches import length_groups
+from polyencoder.text.batches import group_lengths
 
 BLOCK = 16  # fixed cost of a call of attention with gradients, in tokens of padding
 FORWARD_BLOCK = 4  # the same without gradients
@@ -102,9 +102,9 @@ class Blocks(Packing):
         outputs = []
         for *parts, block, mask in zip(*split, self.blocks, self.masks, strict=True):
             q, k, v = (part.unflatten(0, block).transpose(1, 2) for part in parts)
-            seen = _within(options.window, block[1], mask)
+            seen = _limit_window(options.window, block[1], mask)
             bias = None if options.bias is None else options.bias[:, : block[1], : block[1]]
-            output = attention(q, k, v, attn_mask=seen, dropout_p=options.dropout, scale=options.scale, bias=bias)
+            output = apply_attention(q, k, v, attn_mask=seen, dropout_p=options.dropout, scale=options.scale, bias=bias)
             outputs.append(output.transpose(1, 2).flatten(0, 1))
         return torch.cat(outputs).unsqueeze(0)
 
@@ -135,7 +135,7 @@ class Blocks(Packing):
         outputs = []
         for q, *parts, block, mask in zip(queries, *rows, self.blocks, self.masks, strict=True):
             k, v = (part.unflatten(0, block).transpose(1, 2) for part in parts)
-            outputs.append(attention(q.unsqueeze(2), k, v, attn_mask=mask, scale=scale).squeeze(2))
+            outputs.append(apply_attention(q.unsqueeze(2), k, v, attn_mask=mask, scale=scale).squeeze(2))
         return torch.cat(outputs).unsqueeze(0)
 
 
@@ -151,7 +151,7 @@ class Ragged(Packing):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions = _USUAL) -> Tensor:
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # [tokens, heads, dim]
-        kernel = varlen.kernel_for(q, options)
+        kernel = varlen.find_kernel(q, options)
         if kernel is not None:
             return kernel(q, k, v, self.ends, max(self.lengths), options).unsqueeze(0)
         return self._attend_in_blocks(q, k, v, options).unsqueeze(0)
@@ -164,9 +164,9 @@ class Ragged(Packing):
         outputs = []
         for *parts, shape, mask in zip(*split, blocks.shapes, blocks.masks, strict=True):
             q, k, v = (part.unflatten(0, shape).transpose(1, 2) for part in parts)
-            seen = _within(options.window, shape[1], mask)
+            seen = _limit_window(options.window, shape[1], mask)
             if options.bias is not None:
-                seen = biased_mask(options.bias[:, : shape[1], : shape[1]].to(q.dtype), seen)
+                seen = combine_bias(options.bias[:, : shape[1], : shape[1]].to(q.dtype), seen)
             output = F.scaled_dot_product_attention(
                 q, k, v, attn_mask=seen, dropout_p=options.dropout, scale=options.scale
             )
@@ -176,7 +176,7 @@ class Ragged(Packing):
     @cached_property
     def _padded(self) -> _PaddedBlocks:
         """The row as blocks, each padded to its longest sequence."""
-        groups = length_groups(self.lengths, pass_cost=GPU_BLOCK)
+        groups = group_lengths(self.lengths, pass_cost=GPU_BLOCK)
         starts = np.cumsum([0, *self.lengths])
         shapes, masks, taken, order = [], [], [], []
         for group in groups:
@@ -211,7 +211,7 @@ class _PaddedBlocks(NamedTuple):
     masks: list[Tensor]
 
 
-def _within(window: int | None, length: int, mask: Tensor | None) -> Tensor | None:
+def _limit_window(window: int | None, length: int, mask: Tensor | None) -> Tensor | None:
     """Combines a padding mask [..., 1, length] with the sliding window: [..., length, length]."""
     if window is None or length <= window:
         return mask
@@ -226,13 +226,13 @@ def pack(mask: Tensor, *, training: bool = True) -> Packing:
     An empty sequence gets one padding token. Synchronises with a GPU once.
     """
     if mask.device.type != "cpu":
-        return _ragged(mask)
-    return _blocks(mask, cost=BLOCK if training else FORWARD_BLOCK)
+        return _build_ragged(mask)
+    return _build_blocks(mask, cost=BLOCK if training else FORWARD_BLOCK)
 
 
-def _blocks(mask: Tensor, *, cost: int) -> Blocks:
+def _build_blocks(mask: Tensor, *, cost: int) -> Blocks:
     lengths = mask.sum(1).clamp(min=1).numpy()
-    groups = length_groups(lengths.tolist(), pass_cost=cost)
+    groups = group_lengths(lengths.tolist(), pass_cost=cost)
     blocks = [(len(rows), int(lengths[rows[-1]])) for rows in groups]
     order = np.concatenate([np.asarray(rows) for rows in groups])
     widths = np.repeat([length for _, length in blocks], [count for count, _ in blocks])
@@ -246,7 +246,7 @@ def _blocks(mask: Tensor, *, cost: int) -> Blocks:
     return Blocks(torch.from_numpy(places), torch.from_numpy(positions), blocks, masks)
 
 
-def _ragged(mask: Tensor) -> Ragged:
+def _build_ragged(mask: Tensor) -> Ragged:
     lengths = mask.sum(1).clamp(min=1).tolist()
     ends = np.cumsum([0, *lengths])
     positions = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)

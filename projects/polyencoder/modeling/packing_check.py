@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyencoder.errors import first_line
+from polyencoder.errors import get_first_line
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.modeling.packing import Packing, pack
 from polyencoder.text.tokens import TokenBatch
@@ -36,22 +36,22 @@ Forward = Callable[[TokenBatch, Any], Tensor]
 
 
 @torch.no_grad()
-def why_not_packed(model: nn.Module, run: Forward, *, layers: int, longest: int, window: int) -> str | None:
+def explain_unpacked(model: nn.Module, run: Forward, *, layers: int, longest: int, window: int) -> str | None:
     """Compares packed with padded outputs of `run` on a few tokens: why they differ, or None. The model is unchanged.
 
     layers: the expected calls of the packing's attention. longest, window: tokens of a sequence, and of attention or 0.
     """
-    tokens = _some(model, max(1, min(longest, window + 7)))
+    tokens = _build_tokens(model, max(1, min(longest, window + 7)))
     mask = tokens.mask
     packing = _Counted(pack(mask))
     try:
-        with _exact(model):
+        with _computing_exactly(model):
             padded, packed = run(tokens, None)[mask], run(tokens, packing)[mask]
     except Exception as error:  # families that do not take positions, embeddings, ...
-        return first_line(error)
+        return get_first_line(error)
     if packing.calls != layers:
         return f"{packing.calls} of its {layers} layers use transformers' AttentionInterface"
-    if not _alike(packed, padded):
+    if not _is_close(packed, padded):
         return "tokens attend to other sequences"
     return None
 
@@ -60,25 +60,25 @@ def why_not_packed(model: nn.Module, run: Forward, *, layers: int, longest: int,
 def gives_first(
     model: nn.Module, run: Forward, run_first: Forward, *, change: Callable[[], object], longest: int
 ) -> bool:
-    """Whether outputs are the same after `change`, and `run_first` gives those of first tokens (`why_not_packed`)."""
-    tokens = _some(model, min(longest, 7))
+    """Whether outputs are the same after `change`, and `run_first` gives those of first tokens (`explain_unpacked`)."""
+    tokens = _build_tokens(model, min(longest, 7))
     mask, packing = tokens.mask, pack(tokens.mask, training=False)
     try:
-        with _exact(model):
+        with _computing_exactly(model):
             every = run(tokens, packing)
             change()
             again, first = run(tokens, packing), run_first(tokens, packing)
     except Exception:  # families whose layers are named like BERT's but differ
         return False
-    return _alike(again[mask], every[mask]) and _alike(first, every[:, :1])
+    return _is_close(again[mask], every[mask]) and _is_close(first, every[:, :1])
 
 
-def _alike(actual: Tensor, expected: Tensor) -> bool:
+def _is_close(actual: Tensor, expected: Tensor) -> bool:
     same = actual.shape == expected.shape
     return same and bool((actual - expected).abs().max() <= LARGEST_DIFFERENCE * expected.abs().max())
 
 
-def _some(model: nn.Module, length: int) -> TokenBatch:
+def _build_tokens(model: nn.Module, length: int) -> TokenBatch:
     """Three sequences, the longest of this length."""
     device = next(model.parameters()).device
     lengths = torch.tensor([length, 1, length // 2 + 1], device=device)
@@ -87,7 +87,7 @@ def _some(model: nn.Module, length: int) -> TokenBatch:
 
 
 @contextmanager
-def _exact(model: nn.Module) -> Iterator[None]:
+def _computing_exactly(model: nn.Module) -> Iterator[None]:
     """Disables dropout and computes in float32 until the block ends."""
     halves = [(parameter, parameter.data) for parameter in model.parameters() if parameter.dtype != torch.float32]
     precision = torch.get_float32_matmul_precision()

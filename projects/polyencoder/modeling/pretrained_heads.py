@@ -26,16 +26,16 @@ def read_heads(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 def begins_with_head(model: RankerModel, folder: str | os.PathLike[str]) -> bool:
     """Whether the folder has a next-utterance head for this model (a cross-encoder)."""
-    return bool(_next_utterance(model, folder))
+    return bool(_read_next_utterance(model, folder))
 
 
 def start_from_heads(model: RankerModel, folder: str | os.PathLike[str]) -> None:
     """Copies the folder's next-utterance head, if any, into a cross-encoder that scores by the first output."""
-    if (weights := _next_utterance(model, folder)) and model.next_utterance_head is not None:
+    if (weights := _read_next_utterance(model, folder)) and model.next_utterance_head is not None:
         model.next_utterance_head.load_state_dict(weights)
 
 
-def _next_utterance(model: RankerModel, folder: str | os.PathLike[str]) -> dict[str, Tensor]:
+def _read_next_utterance(model: RankerModel, folder: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The weights of the linear layer that predicts whether a response follows; empty without a matching one."""
     if (layer := model.next_utterance_head) is None:
         return {}

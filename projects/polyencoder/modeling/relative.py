@@ -14,13 +14,13 @@ from torch import Tensor
 from transformers import MPNetModel, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from polyencoder.modeling.cpu.attention import attention, biased_mask
+from polyencoder.modeling.cpu.attention import apply_attention, combine_bias
 from polyencoder.modeling.packing import Packing
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.modeling.varlen import AttentionOptions
 
 
-def with_our_layers(model: PreTrainedModel) -> PreTrainedModel:
+def make_packable(model: PreTrainedModel) -> PreTrainedModel:
     """An MPNet as one that can be packed, with the same modules under the same names; other models unchanged."""
     if model.config.model_type != "mpnet":
         return model
@@ -52,11 +52,11 @@ class _PackableMPNet(MPNetModel):
         bias = self.encoder.compute_position_bias(hidden.new_empty(1, longest))[0]
         seen = None if packing is not None or attention_mask is None else attention_mask[:, None, None].bool()
         for layer in self.encoder.layer:
-            hidden = _layer(layer, hidden, bias, seen, packing)
+            hidden = _apply_layer(layer, hidden, bias, seen, packing)
         return BaseModelOutput(last_hidden_state=hidden)
 
 
-def _layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, packing: Packing | None) -> Tensor:
+def _apply_layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, packing: Packing | None) -> Tensor:
     """One transformer layer, normalised after each of its two parts: [batch, length, dim] -> the same."""
     block: Any = layer.attention
     projections = block.attn
@@ -70,9 +70,9 @@ def _layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, packin
     if packing is not None:
         attended = packing.attend(q, k, v, AttentionOptions(dropout, bias=bias))
     elif q.device.type == "cpu" and not is_traced():
-        attended = attention(q, k, v, attn_mask=seen, dropout_p=dropout, bias=bias).transpose(1, 2)
+        attended = apply_attention(q, k, v, attn_mask=seen, dropout_p=dropout, bias=bias).transpose(1, 2)
     else:
-        mask = biased_mask(bias.to(q.dtype), seen)
+        mask = combine_bias(bias.to(q.dtype), seen)
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
     attended = block.LayerNorm(block.dropout(projections.o(attended.flatten(2))) + hidden)
     return layer.output(layer.intermediate(attended), attended)

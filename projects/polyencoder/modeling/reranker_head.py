@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from polyencoder.config import DenseConfig, PairStart, Reduction
-from polyencoder.errors import ConfigError, first_line, one_line
-from polyencoder.modeling.encoder_files import file_of, json_of
+from polyencoder.errors import ConfigError, get_first_line, join_lines
+from polyencoder.modeling.encoder_files import find_file, read_json
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.pooling import ACTIVATIONS
 from polyencoder.text import TextEncoder
@@ -57,25 +57,25 @@ class RerankerHead:
         try:
             model.load_state_dict(dict(self.weights), strict=False)
         except RuntimeError as error:
-            raise ConfigError(f"{origin}: its classifier does not fit its encoder ({one_line(error)})") from None
+            raise ConfigError(f"{origin}: its classifier does not fit its encoder ({join_lines(error)})") from None
 
 
 def read_classifier(name: str | os.PathLike[str]) -> str | None:
     """The class of a sequence classifier in a folder or hub repository, by its `config.json`; None for others."""
-    models = (json_of(name, "config.json", dict) or {}).get("architectures") or []
+    models = (read_json(name, "config.json", dict) or {}).get("architectures") or []
     return next((str(model) for model in models if str(model).endswith("ForSequenceClassification")), None)
 
 
-def reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
+def read_reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
     """Reads the head of a reranker from its folder or hub id; None for a model that is no classifier.
 
     ConfigError: a head of another kind, or without readable weights. CheckpointError: weights that are not finite.
     """
-    classifier, config = read_classifier(name), json_of(name, "config.json", dict)
+    classifier, config = read_classifier(name), read_json(name, "config.json", dict)
     if classifier is None:
         return None
 
-    def refused(why: str) -> ConfigError:
+    def build_refusal(why: str) -> ConfigError:
         return ConfigError(
             f"{name}: {classifier} cannot be a cross-encoder: {why}; to train one from its encoder alone, save that "
             "with transformers' AutoModel",
@@ -84,17 +84,17 @@ def reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
 
     family = config.get("model_type")
     if family not in _LAYERS:
-        raise refused(f"its family is {family}, not one of {', '.join(_LAYERS)}")
+        raise build_refusal(f"its family is {family}, not one of {', '.join(_LAYERS)}")
     hidden, activation, last = _LAYERS[family]
     activation = config.get(_ACTIVATION.get(family), activation)
     if activation not in ACTIVATIONS:
-        raise refused(f"its activation is {activation}, not one of {', '.join(ACTIVATIONS)}")
-    weights = _tensors(name, {hidden: "dense.0", _NORM: "dense.2", last: "linear"})
+        raise build_refusal(f"its activation is {activation}, not one of {', '.join(ACTIVATIONS)}")
+    weights = _read_tensors(name, {hidden: "dense.0", _NORM: "dense.2", last: "linear"})
     for ours, theirs in (("dense.0", hidden), ("linear", last)):
         if f"{ours}.weight" not in weights:
-            raise refused(f"its {WEIGHTS} has no {theirs}.weight")
+            raise build_refusal(f"its {WEIGHTS} has no {theirs}.weight")
     if (labels := len(weights["linear.weight"])) != 1:
-        raise refused(f"it has {labels} labels, and a score is one number")
+        raise build_refusal(f"it has {labels} labels, and a score is one number")
     check_finite(weights.items(), origin=os.fspath(name))
     dense = DenseConfig(
         size=len(weights["dense.0.weight"]),
@@ -115,14 +115,14 @@ def read_pair_start(name: str | os.PathLike[str], text: TextEncoder) -> PairStar
         start = text.pair_start
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}", argument="backbone") from None
-    inputs = (json_of(name, "tokenizer_config.json", dict) or {}).get("model_input_names") or [_SEGMENTS]
+    inputs = (read_json(name, "tokenizer_config.json", dict) or {}).get("model_input_names") or [_SEGMENTS]
     return "same_segment" if start is False and _SEGMENTS not in inputs else start
 
 
-def _tensors(name: str | os.PathLike[str], layers: Mapping[str, str]) -> dict[str, Tensor]:
+def _read_tensors(name: str | os.PathLike[str], layers: Mapping[str, str]) -> dict[str, Tensor]:
     """The weights and biases of `layers`, by the names that these are given; without those that are missing."""
     tensors: dict[str, Tensor] = {}
-    if (path := file_of(name, WEIGHTS)) is None:
+    if (path := find_file(name, WEIGHTS)) is None:
         raise ConfigError(
             f"{name}: a reranker's weights are read from one {WEIGHTS}, which is missing: save it with transformers' "
             "AutoModelForSequenceClassification, which writes that file",
@@ -136,5 +136,5 @@ def _tensors(name: str | os.PathLike[str], layers: Mapping[str, str]) -> dict[st
                     if f".{layer}".endswith(f".{theirs}"):
                         tensors[f"{ours}.{kind}"] = file.get_tensor(key).float()
     except SafetensorError as error:
-        raise ConfigError(f"{path}: damaged or not a safetensors file ({first_line(error)})") from None
+        raise ConfigError(f"{path}: damaged or not a safetensors file ({get_first_line(error)})") from None
     return tensors

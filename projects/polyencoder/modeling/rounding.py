@@ -29,16 +29,16 @@ def _count(*_: Any) -> None:
 register_optimizer_step_post_hook(_count)
 
 
-def weights_state(model: nn.Module) -> Hashable:
+def get_weights_state(model: nn.Module) -> Hashable:
     """Changes with each change of a parameter in place, each new tensor in its place, and each step of an optimizer.
 
-    Writes to `parameter.data` in place are not seen; see `weights_sample`.
+    Writes to `parameter.data` in place are not seen; see `sample_weights`.
     """
     return _steps, *((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
 
 
 @torch.no_grad()
-def weights_sample(model: nn.Module) -> bytes:
+def sample_weights(model: nn.Module) -> bytes:
     """A few weights, of every twelfth parameter: shows that all were overwritten through `data`, as averaging does."""
     samples = [p.reshape(-1)[p.numel() // 2] for p in [*model.parameters()][::12] if p.numel()]
     if not samples:  # of graphs
@@ -83,10 +83,10 @@ class LowPrecisionWeights:
         device = weight.device.type
         if weight.dtype != torch.float32 or is_traced() or not torch.is_autocast_enabled(device):
             return None
-        return self._copy_of(model) if torch.get_autocast_dtype(device) == torch.bfloat16 else None
+        return self._get_copy(model) if torch.get_autocast_dtype(device) == torch.bfloat16 else None
 
-    def _copy_of(self, model: nn.Module) -> nn.Module:
-        state = weights_state(model)
+    def _get_copy(self, model: nn.Module) -> nn.Module:
+        state = get_weights_state(model)
         if self._copy is None or state != self._copied:
             memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
             for parameter in model.parameters():

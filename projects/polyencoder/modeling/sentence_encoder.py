@@ -15,13 +15,13 @@ from torch import nn
 from polyencoder.config import Architecture, DenseConfig, Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.encoder_config import max_length
-from polyencoder.modeling.encoder_files import explaining_load, json_of, longest_input
-from polyencoder.modeling.families import family
+from polyencoder.modeling.encoder_config import get_max_length
+from polyencoder.modeling.encoder_files import explaining_load, find_longest_input, read_json
+from polyencoder.modeling.families import get_family
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.layout import MODULES, POOLINGS, SENTENCE_CONFIG
 from polyencoder.modeling.pooling import ACTIVATIONS
-from polyencoder.modeling.reranker_head import read_classifier, reranker_head
+from polyencoder.modeling.reranker_head import read_classifier, read_reranker_head
 
 if TYPE_CHECKING:
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -61,24 +61,24 @@ class SentenceEncoder:
     lengths: Mapping[str, int] = field(default_factory=dict)
 
 
-def sentence_encoder(name: str | os.PathLike[str]) -> SentenceEncoder | None:
+def read_sentence_encoder(name: str | os.PathLike[str]) -> SentenceEncoder | None:
     """Reads a sentence encoder's folder or hub id; None for other encoders.
 
     ConfigError: it has parts that rankers lack, or cannot be read. CheckpointError: weights that are not finite.
     """
-    kinds = _kinds(name)
+    kinds = _list_kinds(name)
     if not _is_sentence_encoder(kinds):
         return None
-    modules = json_of(name, MODULES, list)
-    config = json_of(name, SENTENCE_CONFIG, dict) or {}
+    modules = read_json(name, MODULES, list)
+    config = read_json(name, SENTENCE_CONFIG, dict) or {}
     similarity, order = config.get("similarity_fn_name"), ",".join(kind for kind in kinds if kind != "Dropout")
     theirs = [str(module.get("type")).startswith("sentence_transformers.") for module in modules]
     if not all(theirs) or not _MODULES.fullmatch(order):
-        raise _refused(name, f"modules.json has {', '.join(str(module.get('type')) for module in modules)}")
+        raise _build_refusal(name, f"modules.json has {', '.join(str(module.get('type')) for module in modules)}")
     if similarity not in (None, "cosine", "dot"):
-        raise _refused(name, f"the similarity {similarity}")
+        raise _build_refusal(name, f"the similarity {similarity}")
     if unknown := [key for key in config if key not in _CONFIG_KEYS]:
-        raise _refused(name, f"{SENTENCE_CONFIG} has {unknown[0]}")
+        raise _build_refusal(name, f"{SENTENCE_CONFIG} has {unknown[0]}")
     from sentence_transformers.base.modules import Dense, Transformer  # here: a second, which few need
     from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 
@@ -89,9 +89,9 @@ def sentence_encoder(name: str | os.PathLike[str]) -> SentenceEncoder | None:
     layers: list[Dense] = []
     with explaining_load(name) as where:
         for module, kind in zip(modules, kinds, strict=True):
-            at: dict[str, Any] = {"subfolder": _folder(name, module), **where}
+            at: dict[str, Any] = {"subfolder": _get_folder(name, module), **where}
             if kind == "Transformer":
-                others |= _of_transformer(name, Transformer.load_config(os.fspath(name), **at), at["subfolder"])
+                others |= _read_transformer(name, Transformer.load_config(os.fspath(name), **at), at["subfolder"])
             elif kind == "StaticEmbedding":
                 others["static"] = StaticEmbedding.load(os.fspath(name), **at)
                 fields["reduction"] = "mean"
@@ -103,32 +103,32 @@ def sentence_encoder(name: str | os.PathLike[str]) -> SentenceEncoder | None:
             elif kind == "Dense":
                 layers.append(Dense.load(os.fspath(name), **at))
     if layers:
-        fields["dense"] = tuple(_dense(name, layer) for layer in layers)
+        fields["dense"] = tuple(_read_dense(name, layer) for layer in layers)
     return SentenceEncoder(fields, dense=tuple(layer.linear for layer in layers), **others)
 
 
-def _of_transformer(name: str | os.PathLike[str], config: dict[str, Any], subfolder: str) -> dict[str, Any]:
+def _read_transformer(name: str | os.PathLike[str], config: dict[str, Any], subfolder: str) -> dict[str, Any]:
     """A transformer's file as fields of a `SentenceEncoder`."""
     lengths = {key: config.pop(key) for key in _LENGTHS if config.get(key)}
     lower_case = bool(config.pop("do_lower_case", False))
     config.pop("unpad_inputs", None)  # changes no vector
     for key, value in config.items():
         if value != _TRANSFORMER.get(key) and value not in (None, {}):
-            raise _refused(name, f"its Transformer has {key} {value!r:.80}")
+            raise _build_refusal(name, f"its Transformer has {key} {value!r:.80}")
     return {"subfolder": subfolder, "lower_case": lower_case, "lengths": lengths}
 
 
-def _dense(name: str | os.PathLike[str], layer: Any) -> DenseConfig:
+def _read_dense(name: str | os.PathLike[str], layer: Any) -> DenseConfig:
     activation, linear = type(layer.activation_function).__name__.lower(), layer.linear
     named = {layer.module_input_name, layer.module_output_name}
     if activation not in ACTIVATIONS or layer.use_residual or named != {"sentence_embedding"}:
-        raise _refused(name, f"a Dense with the settings {layer.get_config_dict()}")
+        raise _build_refusal(name, f"a Dense with the settings {layer.get_config_dict()}")
     check_finite(linear.named_parameters(), origin=f"{name}, a Dense")
     bias = linear.bias is not None
     return DenseConfig(size=linear.out_features, activation=activation, bias=bias)  # type: ignore[arg-type]
 
 
-def _refused(name: str | os.PathLike[str], what: str) -> ConfigError:
+def _build_refusal(name: str | os.PathLike[str], what: str) -> ConfigError:
     return ConfigError(
         f"{name}: {what}, which rankers do not have: a Transformer, its Pooling, Dense with an activation of torch, "
         "Normalize; in a copy without modules.json its transformer can be used alone",
@@ -136,9 +136,9 @@ def _refused(name: str | os.PathLike[str], what: str) -> ConfigError:
     )
 
 
-def _kinds(name: str | os.PathLike[str]) -> list[str]:
+def _list_kinds(name: str | os.PathLike[str]) -> list[str]:
     """The names of the modules' classes."""
-    modules = json_of(name, MODULES, list) or []
+    modules = read_json(name, MODULES, list) or []
     if not all(isinstance(module, dict) for module in modules):
         raise ConfigError(f"{name}: modules.json is no list of modules")
     return [str(module.get("type", "")).rpartition(".")[2] for module in modules]
@@ -148,7 +148,7 @@ def _is_sentence_encoder(kinds: Collection[str]) -> bool:
     return "Pooling" in kinds or "StaticEmbedding" in kinds
 
 
-def _folder(name: str | os.PathLike[str], module: dict[str, Any]) -> str:
+def _get_folder(name: str | os.PathLike[str], module: dict[str, Any]) -> str:
     """The folder of a module, inside the encoder's."""
     folder = PurePosixPath(str(module.get("path", "")))
     if folder.is_absolute() or ".." in folder.parts:
@@ -158,7 +158,7 @@ def _folder(name: str | os.PathLike[str], module: dict[str, Any]) -> str:
 
 def read_architecture(name: str | os.PathLike[str]) -> Architecture:
     """The architecture as which an encoder ranks without training: that of a reranker, if it is a classifier."""
-    return "cross" if sentence_encoder(name) is None and read_classifier(name) else "bi"
+    return "cross" if read_sentence_encoder(name) is None and read_classifier(name) else "bi"
 
 
 def read_config_fields(
@@ -167,14 +167,14 @@ def read_config_fields(
     """The fields of a `RankerConfig` that follow from a sentence encoder, except the `explicit` ones; logs them.
 
     A cross-encoder gets those of a trained reranker's head. Empty for an unreachable hub id, and for other encoders: a
-    warning names trained layers behind the transformer. Raises as `sentence_encoder` and `reranker_head` do.
+    warning names trained layers behind the transformer. Raises as `read_sentence_encoder` and `read_reranker_head` do.
     """
-    encoder, has_vectors = sentence_encoder(name), family(architecture).can.has_vectors
+    encoder, has_vectors = read_sentence_encoder(name), get_family(architecture).can.has_vectors
     if encoder is None:
-        if not has_vectors and (head := reranker_head(name)) is not None:
+        if not has_vectors and (head := read_reranker_head(name)) is not None:
             _log.info("%s is a trained reranker: the cross-encoder begins with its scores", name)
             return {field: value for field, value in head.fields.items() if field not in explicit}
-        if layers := left_out(name):
+        if layers := describe_left_out(name):
             _log.warning("%s: only its transformer is taken, not its %s: train before you use it", name, layers)
         return {}
     if not {"reduction"} & {*encoder.fields, *explicit}:
@@ -191,21 +191,21 @@ def read_config_fields(
 
 def read_lengths(name: str | os.PathLike[str], backbone: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `TextConfig` with which an encoder reads as much of a text as it can, from the beginning."""
-    encoder = sentence_encoder(name)
-    longest = longest_input(name, backbone, folder=encoder.subfolder if encoder else "")
+    encoder = read_sentence_encoder(name)
+    longest = find_longest_input(name, backbone, folder=encoder.subfolder if encoder else "")
     lengths: Mapping[str, int] = {}
     if encoder is not None and encoder.static is not None:
         longest = _UNLIMITED
     elif encoder is not None:
         lengths = encoder.lengths
-        longest = min(lengths.get("max_seq_length", longest), max_length({**backbone}) or _UNLIMITED)
+        longest = min(lengths.get("max_seq_length", longest), get_max_length({**backbone}) or _UNLIMITED)
     query, document = (min(lengths.get(key, longest), longest) for key in ("query_length", "document_length"))
     return {"text_truncate": query, "label_truncate": document, "truncation_side": "right"}
 
 
-def left_out(name: str | os.PathLike[str]) -> str:
+def describe_left_out(name: str | os.PathLike[str]) -> str:
     """The trained layers behind the transformer of an encoder without a pooling: a reranker's, a ColBERT's."""
-    modules, classifier = _kinds(name), read_classifier(name)
+    modules, classifier = _list_kinds(name), read_classifier(name)
     if _is_sentence_encoder(modules):
         return ""
     return ", ".join(modules[1:] or ([f"classifier ({classifier})"] if classifier else []))
@@ -215,8 +215,8 @@ def start_from_dense(model: RankerModel, name: str | os.PathLike[str]) -> None:
     """Gives the linear layers of a new model the weights of the sentence encoder's, or of the reranker's head."""
     if not model.config.dense:
         return
-    encoder = sentence_encoder(name)
-    if encoder is None and not model.has_vectors and (head := reranker_head(name)) is not None:
+    encoder = read_sentence_encoder(name)
+    if encoder is None and not model.has_vectors and (head := read_reranker_head(name)) is not None:
         return head.copy_to(model, origin=os.fspath(name))
     for key, module in model.named_children():
         if encoder and key in ("dense", "own_candidate_dense") and isinstance(module, nn.Sequential):
@@ -235,7 +235,7 @@ def read_prompts(name: str | os.PathLike[str], *, explicit: Collection[str] = ()
     Raises:
         ConfigError: the file cannot be read, or its prompts are not texts by name.
     """
-    config = json_of(name, SENTENCE_CONFIG, dict) or {}
+    config = read_json(name, SENTENCE_CONFIG, dict) or {}
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     is_valid = isinstance(prompts, dict) and all(isinstance(prompt, str) for prompt in prompts.values())
     if not is_valid or (default is not None and default not in [*prompts]):

@@ -13,12 +13,12 @@ from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.capabilities import BiCapabilities, PolyCapabilities
-from polyencoder.modeling.codes import build_codes, turn_end
+from polyencoder.modeling.codes import build_codes, parse_turn_end
 from polyencoder.modeling.export_steps import ContextStep, Step
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.modeling.pooling import build_dense, reduce
 from polyencoder.scoring import ContextEncoding
-from polyencoder.scoring.exact import at_least_fp32
+from polyencoder.scoring.exact import promote_dtype
 from polyencoder.storage.names import CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
@@ -45,7 +45,7 @@ class TwoTowers(RankerModel):
         self.foreign_map = (
             None if config.foreign_dim is None else nn.Linear(self._full_dim, config.foreign_dim, bias=False)
         )
-        self.candidate_mlp = perceptron(self._full_dim) if config.candidate_mlp else None
+        self.candidate_mlp = build_perceptron(self._full_dim) if config.candidate_mlp else None
 
     @property
     def candidate_tower(self) -> Backbone:
@@ -66,17 +66,17 @@ class TwoTowers(RankerModel):
     def pooled(self, tokens: TokenBatch) -> Tensor:
         """The context tower's reduced outputs behind its layers, neither scaled nor normalized: [batch, dim]."""
         outputs = self.context_tower(tokens, first_only=self._first_only)
-        return self._pooled_context(outputs, tokens.mask)
+        return self._pool_context(outputs, tokens.mask)
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         if self.has_foreign_candidates:
             assert self.foreign_vectors is not None  # else they have no tokens
             return self.foreign_vectors(tokens.ids[:, 0].cpu()).to(tokens.ids.device)
         outputs = self.candidate_tower(tokens, first_only=self._first_only)
-        return self._candidate_vectors(self._pooled_candidate(outputs, tokens.mask))
+        return self._finish_candidates(self._pool_candidate(outputs, tokens.mask))
 
-    def _candidate_vectors(self, vectors: Tensor) -> Tensor:
-        return self._scaled(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
+    def _finish_candidates(self, vectors: Tensor) -> Tensor:
+        return self._scale_vectors(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
 
     def candidate_modules(self) -> list[nn.Module]:
         if self.has_foreign_candidates:
@@ -88,39 +88,39 @@ class TwoTowers(RankerModel):
     def _first_only(self) -> bool:
         return self.config.reduction == "first" and self.config.prompt_tokens is None
 
-    def _pooled_context(self, outputs: Tensor, mask: Tensor) -> Tensor:
-        vectors = self._reduced(outputs, mask, skip=(self.config.prompt_tokens or (0, 0))[0])
-        return self._mapped(vectors)
+    def _pool_context(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        vectors = self._reduce(outputs, mask, skip=(self.config.prompt_tokens or (0, 0))[0])
+        return self._map_vectors(vectors)
 
-    def _mapped(self, vectors: Tensor) -> Tensor:
+    def _map_vectors(self, vectors: Tensor) -> Tensor:
         """A context's vectors behind the tower, [..., dim of the tower] -> [..., dim]."""
         for layer in (self.dense, self.foreign_map):
             vectors = vectors if layer is None else layer(vectors)
         return vectors
 
-    def _pooled_candidate(self, outputs: Tensor, mask: Tensor) -> Tensor:
-        vectors = self._reduced(outputs, mask, skip=(self.config.prompt_tokens or (0, 0))[1])
+    def _pool_candidate(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        vectors = self._reduce(outputs, mask, skip=(self.config.prompt_tokens or (0, 0))[1])
         dense = self.own_candidate_dense or self.dense
         return vectors if dense is None else dense(vectors)
 
-    def _reduced(self, outputs: Tensor, mask: Tensor, *, skip: int) -> Tensor:
+    def _reduce(self, outputs: Tensor, mask: Tensor, *, skip: int) -> Tensor:
         config = self.config
         return reduce(outputs, mask, reduction=config.reduction, first_m=config.reduction_outputs, skip=skip)
 
-    def _scaled(self, vectors: Tensor) -> Tensor:
+    def _scale_vectors(self, vectors: Tensor) -> Tensor:
         vectors = vectors[..., : self.config.vector_dim]
         if self.config.normalize:
             vectors = nn.functional.normalize(vectors, dim=-1)
         return vectors * self.config.output_scaling
 
-    def shortened(self, vectors: Tensor, dim: int) -> Tensor:
+    def truncate_vectors(self, vectors: Tensor, dim: int) -> Tensor:
         vectors = vectors[..., :dim]
         if self.config.normalize:
             vectors = nn.functional.normalize(vectors, dim=-1) * self.config.output_scaling
         return vectors
 
 
-def perceptron(dim: int) -> nn.Sequential:
+def build_perceptron(dim: int) -> nn.Sequential:
     """The MLP that ParlAI's `share_encoders` adds to the candidate encoder: [n, dim] -> [n, dim]."""
     return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
 
@@ -139,7 +139,7 @@ class TurnVectors(NamedTuple):
     turns: Tensor
     mask: Tensor | None
 
-    def weighted(self, weights: Tensor) -> ContextEncoding:
+    def weigh(self, weights: Tensor) -> ContextEncoding:
         """The context vectors, for the three weights."""
         whole, each, latest = weights
         vectors = whole * self.pooled + each * self.turns + latest * self.turns[:, -1:]
@@ -150,7 +150,7 @@ class BiEncoder(BiCapabilities, TwoTowers):
     """score = red(T1(context)) . red(T2(candidate)) (Section 4.2)."""
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        vectors = self._scaled(self.pooled(tokens))
+        vectors = self._scale_vectors(self.pooled(tokens))
         return ContextEncoding(vectors.unsqueeze(1), None)
 
 
@@ -178,7 +178,7 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
                 "sep or newline",
                 argument="context_vectors",
             )
-        return replace(config, turn_end=turn_end(text.separator_ids))
+        return replace(config, turn_end=parse_turn_end(text.separator_ids))
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)
@@ -199,31 +199,31 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
         return [*self.codes.parameters(), *([] if self.term_weights is None else [self.term_weights])]
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        turned = None if self.term_weights is None else self._turns(tokens).weighted(self.term_weights)
-        return self._attended(self._codes(tokens) if turned is None else turned)
+        turned = None if self.term_weights is None else self._average_turns(tokens).weigh(self.term_weights)
+        return self._attend(self._attend_codes(tokens) if turned is None else turned)
 
-    def _attended(self, context: ContextEncoding) -> ContextEncoding:
+    def _attend(self, context: ContextEncoding) -> ContextEncoding:
         return context if self.attention is None else self.attention(context)
 
     def token_weights(self, tokens: TokenBatch) -> Tensor:
-        return self.codes.weights(self._outputs(tokens), tokens)
+        return self.codes.compute_weights(self._compute_outputs(tokens), tokens)
 
-    def _codes(self, tokens: TokenBatch) -> ContextEncoding:
-        context: ContextEncoding = self.codes(self._outputs(tokens), tokens)
+    def _attend_codes(self, tokens: TokenBatch) -> ContextEncoding:
+        context: ContextEncoding = self.codes(self._compute_outputs(tokens), tokens)
         if self._scales_outputs:
             return replace(context, vectors=context.vectors[..., : self.config.vector_dim])
-        return ContextEncoding(self._scaled(self._mapped(context.vectors)), context.mask)
+        return ContextEncoding(self._scale_vectors(self._map_vectors(context.vectors)), context.mask)
 
-    def _turns(self, tokens: TokenBatch) -> TurnVectors:
+    def _average_turns(self, tokens: TokenBatch) -> TurnVectors:
         outputs = self.context_tower(tokens)
         means: ContextEncoding = self.codes(outputs, tokens)
-        pooled = self._scaled(self._pooled_context(outputs, tokens.mask)).unsqueeze(1)
-        turns = self._mapped(means.vectors)
-        exact = at_least_fp32(pooled.dtype)
+        pooled = self._scale_vectors(self._pool_context(outputs, tokens.mask)).unsqueeze(1)
+        turns = self._map_vectors(means.vectors)
+        exact = promote_dtype(pooled.dtype)
         lengths = pooled.to(exact).norm(dim=-1, keepdim=True)
         return TurnVectors(pooled, lengths * nn.functional.normalize(turns.to(exact), dim=-1), means.mask)
 
-    def _outputs(self, tokens: TokenBatch) -> Tensor:
+    def _compute_outputs(self, tokens: TokenBatch) -> Tensor:
         """The outputs that the codes attend over; unscaled if each vector is mapped or normalized first."""
         outputs: Tensor = self.context_tower(tokens)
         return outputs * self.config.output_scaling if self._scales_outputs else outputs

@@ -16,7 +16,7 @@ from typing_extensions import Self  # typing's, from Python 3.11 on
 from polyencoder.checks import check_choice
 from polyencoder.config import FineTuned
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.lora import add_adapters, load_trained, merged, trained_state
+from polyencoder.modeling.lora import add_adapters, get_trained_state, load_trained, merge_adapters
 
 if TYPE_CHECKING:
     from polyencoder.modeling.backbone import Backbone
@@ -56,7 +56,7 @@ class TrainableModel(nn.Module):
 
         return [module for module in self.modules() if isinstance(module, Backbone)]
 
-    def why_not_trainable(self) -> str | None:
+    def explain_untrainable(self) -> str | None:
         """Why the weights cannot be trained, and what to do; None if they can."""
         if any(backbone.rounded for backbone in self.backbones):
             return "these weights were loaded in low precision: load the ranker without dtype to train it"
@@ -73,20 +73,20 @@ class TrainableModel(nn.Module):
         add_adapters(self, [one for one in self.backbones if id(one) not in frozen], **options)
         self.is_adapted = True
 
-    def merged(self) -> Self:
+    def merge_adapters(self) -> Self:
         """The model to save or export: itself or, with adapters, a copy in which they are merged."""
         if not self.is_adapted:
             return self
-        model = merged(self)
+        model = merge_adapters(self)
         model.is_adapted = False
         return model
 
-    def trained_state(self) -> dict[str, Tensor]:
+    def get_trained_state(self) -> dict[str, Tensor]:
         """The state to resume training from: all tensors or, with adapters, those that are trained."""
-        return trained_state(self) if self.is_adapted else self.state_dict()
+        return get_trained_state(self) if self.is_adapted else self.state_dict()
 
     def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restores `trained_state`."""
+        """Restores what `get_trained_state` gave."""
         if self.is_adapted:
             load_trained(self, state)
         else:
@@ -108,7 +108,7 @@ class TrainableModel(nn.Module):
     def after_batch(self) -> None:
         """Updates what depends on the number of batches, not on gradients; called after each training batch."""
 
-    def why_too_short(self, batches: int) -> str | None:
+    def explain_too_short(self, batches: int) -> str | None:
         """Why training needs more than this number of batches; None if it does not."""
         return None
 
@@ -124,7 +124,7 @@ def freeze(model: TrainableModel, *, fine_tuned: str, freeze_candidates: bool = 
     precision, or a model without a candidate side to freeze.
     """
     check_choice("fine_tuned", fine_tuned, FINE_TUNED)
-    if reason := model.why_not_trainable():
+    if reason := model.explain_untrainable():
         raise ConfigError(reason)
     for backbone in model.backbones:
         backbone.requires_grad_(fine_tuned == "all")
@@ -132,9 +132,9 @@ def freeze(model: TrainableModel, *, fine_tuned: str, freeze_candidates: bool = 
             continue
         if fine_tuned == "all_encoder_layers":  # without layers there is a table alone, which is trained
             backbone.requires_grad_(True)
-            backbone.embeddings().requires_grad_(not backbone.has_layers)
+            backbone.get_embeddings().requires_grad_(not backbone.has_layers)
             continue
-        layers = backbone.layers()
+        layers = backbone.get_layers()
         for layer in list(layers)[-(1 if fine_tuned == "top_layer" else 4) :]:
             layer.requires_grad_(True)
     frozen = [*model.candidate_modules(), *model.token_modules()] if freeze_candidates else []

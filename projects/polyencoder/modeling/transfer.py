@@ -15,7 +15,7 @@ from torch import Tensor
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.families import family
+from polyencoder.modeling.families import get_family
 from polyencoder.modeling.finite import check_finite
 
 # Each tower -> the other model's towers to start from, in order of preference
@@ -60,7 +60,7 @@ def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origi
     return fresh
 
 
-def inherited_fields(
+def select_inherited_fields(
     stored: RankerConfig,
     architecture: Architecture,
     *,
@@ -78,28 +78,30 @@ def inherited_fields(
         ConfigError: it cannot.
     """
     explicit = explicit or {}
-    if not family(stored.architecture).can.has_vectors:
+    if not get_family(stored.architecture).can.has_vectors:
         stored = replace(stored, normalize=False)  # of no vectors, whose scaling would be a cosine's
-    names, together = ["reduction", "reduction_outputs"], not family(architecture).can.has_vectors
+    names, together = ["reduction", "reduction_outputs"], not get_family(architecture).can.has_vectors
     names += ["pair_start", "pair_truncate"] if together else ["normalize", "candidate_mlp", "prompt_tokens"]
     # a sentence encoder's layers, or those of a reranker's head
-    names += ["dense"] if together != family(stored.architecture).can.has_vectors else []
+    names += ["dense"] if together != get_family(stored.architecture).can.has_vectors else []
     names += [] if together else ["vector_dim"]  # an error of `check_config` where vectors cannot be shortened
     if architecture == stored.architecture:
         same_kind = explicit.get("context_vectors") in (None, stored.context_vectors)
         names += [*_OF_ARCHITECTURE, *(_OF_KIND if same_kind else [])]
     inherited = {name: getattr(stored, name) for name in names}
     has_length_1 = not together and explicit.get("normalize", stored.normalize)
-    means_the_same = has_length_1 == stored.normalize or (together and not family(stored.architecture).can.has_vectors)
+    means_the_same = has_length_1 == stored.normalize or (
+        together and not get_family(stored.architecture).can.has_vectors
+    )
     if residual is not False:
-        inherited["base"] = _base(stored) if together else None
+        inherited["base"] = _get_base(stored) if together else None
         if residual and inherited["base"] is None:
-            new, old = (family(name).can.title for name in (architecture, stored.architecture))
-            raise residual_error(f"it is a {new} from a {old}")
+            new, old = (get_family(name).can.title for name in (architecture, stored.architecture))
+            raise build_residual_error(f"it is a {new} from a {old}")
     return inherited | ({"output_scaling": stored.output_scaling} if means_the_same else {})
 
 
-def residual_error(why: str) -> ConfigError:
+def build_residual_error(why: str) -> ConfigError:
     """The error of `residual` without a ranker to add to."""
     return ConfigError(
         "residual adds a cross-encoder's score to that of the bi-, poly- or late-interaction encoder that it starts "
@@ -122,7 +124,7 @@ def check_layout(config: RankerConfig) -> None:
             )
 
 
-def _base(stored: RankerConfig) -> RankerConfig | None:
+def _get_base(stored: RankerConfig) -> RankerConfig | None:
     """The ranker to add to; None if the stored one scores no texts by vectors of its own."""
-    has_own_vectors = family(stored.architecture).can.has_vectors and stored.foreign_dim is None
+    has_own_vectors = get_family(stored.architecture).can.has_vectors and stored.foreign_dim is None
     return stored if has_own_vectors else stored.base

@@ -42,21 +42,21 @@ def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether a kernel supports this dtype on this device, at least for some models."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False
-    return torch.cuda.get_device_capability(device)[0] >= 8 and _torchs() is not None
+    return torch.cuda.get_device_capability(device)[0] >= 8 and _load_torch_kernel() is not None
 
 
-def kernel_for(query: Tensor, options: AttentionOptions) -> Kernel | None:
+def find_kernel(query: Tensor, options: AttentionOptions) -> Kernel | None:
     """The kernel for rows like `query`, [tokens, heads, dim]; None without one."""
     size = query.size(-1)
-    windowed = options.window is not None and "window_size" not in _options_of_torchs()
+    windowed = options.window is not None and "window_size" not in _list_torch_options()
     if options.dropout or options.bias is not None or windowed or size % 8 or size > _LARGEST_HEAD:
         return None
-    return _torchs() if has_kernel(query.device, query.dtype) else None
+    return _load_torch_kernel() if has_kernel(query.device, query.dtype) else None
 
 
 @cache
-def _torchs() -> Kernel | None:
-    parameters = _options_of_torchs()
+def _load_torch_kernel() -> Kernel | None:
+    parameters = _list_torch_options()
     if parameters[: len(_GIVEN)] != _GIVEN:  # no kernel, or its signature has changed
         return None
     varlen = import_module("torch.nn.attention.varlen").varlen_attn
@@ -75,7 +75,7 @@ def _torchs() -> Kernel | None:
 
 
 @cache
-def _options_of_torchs() -> tuple[str, ...]:
+def _list_torch_options() -> tuple[str, ...]:
     """The parameters of torch's kernel, which differ between versions; empty without one."""
     if importlib.util.find_spec("torch.nn.attention.varlen") is None:
         return ()

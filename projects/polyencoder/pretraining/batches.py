@@ -10,14 +10,14 @@ import numpy as np
 
 from polyencoder.config import NextName
 from polyencoder.data.collator import Batch
-from polyencoder.data.epochs import Reader, Source, endless
+from polyencoder.data.epochs import Reader, Source, iter_endless
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.corpus import PairExample
-from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch, pair_input
+from polyencoder.pretraining.inputs import PairBatch, PairInput, build_pair_batch, build_pair_input
 from polyencoder.pretraining.masking import Masking
 from polyencoder.text import TextEncoder
-from polyencoder.text.batches import token_batches
+from polyencoder.text.batches import cut_into_batches
 from polyencoder.training.callbacks.base import Callback, Run
 
 POOL = 32  # batches, approximately, whose examples are sorted by length together
@@ -34,24 +34,24 @@ class PairInputs:
     def remember(self, examples: Sequence[PairExample]) -> None:
         """Tokenizes all texts of examples at once, which is faster."""
         texts = chain.from_iterable([*one.turns, one.label, *filter(None, [one.other])] for one in examples)
-        self.text.ids(list(dict.fromkeys(texts)))
+        self.text.tokenize(list(dict.fromkeys(texts)))
 
-    def masked(self, example: PairExample, rng: np.random.Generator) -> PairInput:
+    def mask(self, example: PairExample, rng: np.random.Generator) -> PairInput:
         """The example with masked words."""
-        inputs = pair_input(self.text, example.turns, example.label, longest=self.longest)
+        inputs = build_pair_input(self.text, example.turns, example.label, longest=self.longest)
         seen, targets = self.masking(inputs.ids, rng)
         return replace(inputs, ids=seen.tolist(), targets=targets.tolist())
 
-    def next(self, example: PairExample, rng: np.random.Generator) -> PairInput:
+    def draw_next(self, example: PairExample, rng: np.random.Generator) -> PairInput:
         """The example with its own response or, every other time, another one.
 
         With `contrastive` both are sequences of their own, and the negatives are the responses of the other examples.
         """
         if self._next == "contrastive":
-            return pair_input(self.text, example.turns, example.label, longest=self.longest, apart=True)
+            return build_pair_input(self.text, example.turns, example.label, longest=self.longest, apart=True)
         follows = example.other is None or rng.random() < 0.5
         response = example.label if follows or example.other is None else example.other
-        return replace(pair_input(self.text, example.turns, response, longest=self.longest), follows=follows)
+        return replace(build_pair_input(self.text, example.turns, response, longest=self.longest), follows=follows)
 
 
 class PairBatches(Callback):
@@ -90,18 +90,18 @@ class PairBatches(Callback):
     def __call__(self) -> Iterator[PairBatch]:
         """Yields batches, after those of earlier steps."""
         first, done = self._position
-        examples = endless(self._source, seed=self._seed, reader=self.reader, seen=first * self._pool)
+        examples = iter_endless(self._source, seed=self._seed, reader=self.reader, seen=first * self._pool)
         number = first
         while pool := list(islice(examples, self._pool)):
             for position, inputs in enumerate(
-                self._batches(pool, SeededRandom(f"{self._seed}:pool {number}")), start=1
+                self._iter_batches(pool, SeededRandom(f"{self._seed}:pool {number}")), start=1
             ):
                 if position > done:
-                    yield pair_batch(inputs, pad_id=self._inputs.text.pad_id, position=(number, position))
+                    yield build_pair_batch(inputs, pad_id=self._inputs.text.pad_id, position=(number, position))
             number, done = number + 1, 0
         raise InputError("the corpus has no examples: no response to a context, and no sentence after another one")
 
-    def _batches(self, pool: Sequence[PairExample], order: SeededRandom) -> Iterator[list[PairInput]]:
+    def _iter_batches(self, pool: Sequence[PairExample], order: SeededRandom) -> Iterator[list[PairInput]]:
         """Batches of a pool's examples, as many for each objective."""
         self._inputs.remember(pool)
         masked: list[PairInput] = []
@@ -109,18 +109,18 @@ class PairBatches(Callback):
         for example in pool:
             rng = np.random.default_rng(example.key)
             if rng.random() < 0.5:
-                masked.append(self._inputs.masked(example, rng))
+                masked.append(self._inputs.mask(example, rng))
             else:
-                others.append(self._inputs.next(example, rng))
+                others.append(self._inputs.draw_next(example, rng))
         parts = [self._cut(inputs, order) for inputs in (masked, others)]
         count = max(map(len, parts))
-        for first, other in zip(*(_halved(part, count) for part in parts), strict=True):
+        for first, other in zip(*(_halve_largest(part, count) for part in parts), strict=True):
             yield first
             yield other
 
     def _cut(self, inputs: Sequence[PairInput], order: SeededRandom) -> list[list[PairInput]]:
-        batches = _even_batches([len(one.ids) for one in inputs], max_tokens=self._tokens)
-        return [[inputs[place] for place in batch] for batch in order.shuffled(batches)]
+        batches = _cut_evenly([len(one.ids) for one in inputs], max_tokens=self._tokens)
+        return [[inputs[place] for place in batch] for batch in order.shuffle_buffered(batches)]
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
         if isinstance(batch, PairBatch):
@@ -128,16 +128,16 @@ class PairBatches(Callback):
         return batch
 
 
-def _even_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
-    """Like `token_batches`, with the same number of batches but evenly filled, without a small last one.
+def _cut_evenly(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
+    """Like `cut_into_batches`, with the same number of batches but evenly filled, without a small last one.
 
     Each is one update, whose loss is a mean: one of few examples would count as much as all others.
     """
-    batches = token_batches(lengths, max_tokens=max_tokens)
+    batches = cut_into_batches(lengths, max_tokens=max_tokens)
     low, high = max(lengths, default=0), max_tokens
     while low < high:
         middle = (low + high) // 2
-        tried = token_batches(lengths, max_tokens=middle)
+        tried = cut_into_batches(lengths, max_tokens=middle)
         if len(tried) > len(batches):
             low = middle + 1
         else:
@@ -145,7 +145,7 @@ def _even_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]
     return batches
 
 
-def _halved(batches: list[list[PairInput]], count: int) -> list[list[PairInput]]:
+def _halve_largest(batches: list[list[PairInput]], count: int) -> list[list[PairInput]]:
     """Halves the largest batches until there are as many as needed."""
     while len(batches) < count:
         largest = max(range(len(batches)), key=lambda i: len(batches[i]))

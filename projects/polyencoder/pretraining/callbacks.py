@@ -13,9 +13,9 @@ from polyencoder.evaluation import Tally
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.pretraining.batches import PairInputs
 from polyencoder.pretraining.corpus import PairExample
-from polyencoder.pretraining.inputs import PairBatch, pair_batch
+from polyencoder.pretraining.inputs import PairBatch, build_pair_batch
 from polyencoder.pretraining.objective import MASKED, NEXT, PretrainingObjective
-from polyencoder.text.batches import token_batches
+from polyencoder.text.batches import cut_into_batches
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.curve import RATE
 from polyencoder.training.callbacks.evaluation import Evaluation
@@ -45,10 +45,10 @@ class HeldOut(Evaluation):
         every: int,
     ) -> None:
         self._begin(every)
-        self._objective, self._processes = objective, Processes.of_this_group()
-        self.batches = _held_out_batches(examples, inputs, tokens=tokens)
+        self._objective, self._processes = objective, Processes.from_group()
+        self.batches = _build_held_out_batches(examples, inputs, tokens=tokens)
 
-    def position(self, run: Run) -> int:
+    def get_position(self, run: Run) -> int:
         return run.updates.count
 
     @torch.no_grad()
@@ -57,9 +57,9 @@ class HeldOut(Evaluation):
         model = self._objective.model
         device = next(model.parameters()).device
         with in_evaluation(model):
-            for batch in self._processes.share(self.batches):
+            for batch in self._processes.take_share(self.batches):
                 with run.updates.autocast():
-                    name, losses, right = self._objective.losses(batch.to(device))
+                    name, losses, right = self._objective.compute_losses(batch.to(device))
                 measured = {"loss": losses.double().sum().item(), "accuracy": int(right.sum())}
                 local.merge({f"{name}_{measure}": (value, len(losses)) for measure, value in measured.items()})
         for share in gather_objects(dict(local.sums)):
@@ -70,12 +70,12 @@ class HeldOut(Evaluation):
         return {"loss": report[f"{MASKED}_loss"] + report[f"{NEXT}_loss"], **report}
 
 
-def _held_out_batches(examples: Sequence[PairExample], inputs: PairInputs, *, tokens: int) -> list[PairBatch]:
+def _build_held_out_batches(examples: Sequence[PairExample], inputs: PairInputs, *, tokens: int) -> list[PairBatch]:
     batches = []
-    for make in (inputs.masked, inputs.next):
+    for make in (inputs.mask, inputs.draw_next):
         made = [make(example, np.random.default_rng(example.key)) for example in examples]
-        for places in token_batches([len(one.ids) for one in made], max_tokens=tokens):
-            batches.append(pair_batch([made[place] for place in places], pad_id=inputs.text.pad_id))
+        for places in cut_into_batches([len(one.ids) for one in made], max_tokens=tokens):
+            batches.append(build_pair_batch([made[place] for place in places], pad_id=inputs.text.pad_id))
     return [batch for batch in batches if batch.has_choice]
 
 
@@ -113,10 +113,10 @@ class PretrainingLog(Log):
             self._step_tokens += tokens * run.processes.count
         return batch
 
-    def shown_report(self, report: Mapping[str, float]) -> str:
-        return f"held-out text: {self.shown_means(report)}"
+    def format_report(self, report: Mapping[str, float]) -> str:
+        return f"held-out text: {self.format_means(report)}"
 
-    def shown_means(self, means: Mapping[str, float]) -> str:
+    def format_means(self, means: Mapping[str, float]) -> str:
         names = {
             f"{MASKED}_loss": "masked words' loss {:.3f}",
             "perplexity": "perplexity {:.1f}",
@@ -126,5 +126,5 @@ class PretrainingLog(Log):
         }
         return ", ".join(text.format(means[name]) for name, text in names.items() if name in means)
 
-    def shown_speed(self, seconds: float) -> str:
+    def format_speed(self, seconds: float) -> str:
         return f"{self._step_tokens / seconds:,.0f} tokens/s"

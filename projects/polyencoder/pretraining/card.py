@@ -8,9 +8,9 @@ from typing import Any
 
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError
-from polyencoder.export.card import code, table, text
+from polyencoder.export.card import format_code, format_table, format_text
 from polyencoder.export.folder import README
-from polyencoder.export.metadata import front_matter, hub_id, results, without_folder
+from polyencoder.export.metadata import build_results, cut_folder, format_front_matter, parse_hub_id
 from polyencoder.pretraining.start import Pretrained
 from polyencoder.storage.files import reporting_write_errors, write_text
 
@@ -18,7 +18,7 @@ TASK = "fill-mask"
 """The hub's name of what pre-trained encoders do."""
 
 
-def encoder_card(
+def write_encoder_card(
     pretrained: Pretrained,
     folder: str,
     report: Mapping[str, float],
@@ -35,7 +35,7 @@ def encoder_card(
     report: held-out `perplexity`, `masked_accuracy` and `next_accuracy`, if known. backbone: the encoder that was
     continued, if any. corpus: files, or names of tasks. updates, tokens: what it was trained for, of all processes.
     """
-    config, name = pretrained.model.encoder.model.config, text(Path(folder).resolve().name)
+    config, name = pretrained.model.encoder.model.config, format_text(Path(folder).resolve().name)
     has_head = pretrained.model.next_utterance is not None
     chance = "" if seed is None else f", seed {seed}"
     facts = {
@@ -51,22 +51,26 @@ def encoder_card(
         among = "two" if has_head else "those of a batch"
         facts["held-out next utterances"] = f"{report['next_accuracy']:.3f} right, of {among}"
     use = f"polyencoder train --backbone {name} --train my/train.jsonl --valid my/valid.jsonl --out runs/my"
-    use += ranker_flags(pretrained)
+    use += format_ranker_flags(pretrained)
     head = "; a cross-encoder begins with its head for next utterances" if has_head else ""
-    rows = [(label, text(value)) for label, value in facts.items()]
-    rows += [(code(f"--{name.replace('_', '-')}"), code(without_folder(value))) for name, value in flags.items()]
+    rows = [(label, format_text(value)) for label, value in facts.items()]
+    rows += [
+        (format_code(f"--{name.replace('_', '-')}"), format_code(cut_folder(value))) for name, value in flags.items()
+    ]
     parts = [
-        front_matter(
+        format_front_matter(
             name=name,
             library="transformers",
             task=TASK,
             tags=["response-selection", "dialogue"],
-            base_model=hub_id(backbone),
-            results=results(report, task=TASK, task_name="Masked words and next utterances", dataset=facts["corpus"]),
+            base_model=parse_hub_id(backbone),
+            results=build_results(
+                report, task=TASK, task_name="Masked words and next utterances", dataset=facts["corpus"]
+            ),
         ),
         f"# {name}",
         "An encoder that was pre-trained with masked words and next utterances, to make rankers of.",
-        table(("", ""), rows),
+        format_table(("", ""), rows),
         f"```sh\n{use}\n```",
         f"`AutoModel` and `AutoTokenizer` read it{head}.",
     ]
@@ -74,13 +78,13 @@ def encoder_card(
 
 
 def write_encoder(pretrained: Pretrained, folder: str, report: Mapping[str, float], **facts: Any) -> None:
-    """Writes an encoder's folder and card; arguments as in `encoder_card`. CheckpointError: it cannot be written."""
+    """Writes an encoder's folder and card, see `write_encoder_card`. CheckpointError: it cannot be written."""
     pretrained.save(folder)
     with reporting_write_errors(folder, CheckpointError):
-        write_text(Path(folder) / README, encoder_card(pretrained, folder, report, **facts))
+        write_text(Path(folder) / README, write_encoder_card(pretrained, folder, report, **facts))
 
 
-def ranker_flags(pretrained: Pretrained) -> str:
+def format_ranker_flags(pretrained: Pretrained) -> str:
     """Flags of `polyencoder train` for a ranker from this encoder, each with a leading space.
 
     All of it is trained, its embeddings too, as with the paper's own weights (Humeau et al., Section 5.3). Contexts and

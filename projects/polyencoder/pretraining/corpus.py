@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
-from polyencoder.data.epochs import ALONE, Counts, Reader, estimated_counts
+from polyencoder.data.epochs import ALONE, Counts, Reader, estimate_counts
 from polyencoder.data.example import Example
 from polyencoder.data.readers import BadExamples, DataFile, OnBad, raise_it
-from polyencoder.data.seeded_random import SeededRandom, shuffled
+from polyencoder.data.seeded_random import SeededRandom, shuffle_buffered
 from polyencoder.pretraining.documents import CorpusDocument, read_documents
 
 WINDOW = 10_000  # responses of a stream to draw negatives from
@@ -53,30 +53,30 @@ class Corpus:
         self.files, self.history, self._buffer, self._bad = list(files), history, buffer, bad
         self._part, self._held_out = part, held_out
 
-    def items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[PairExample]:
-        files = self.files if rng is None else rng.shuffled(self.files)
-        draws = SeededRandom("held out" if rng is None else f"examples {rng.below(2**53)}")
-        examples = self._examples(chain.from_iterable(self._usable(file, self._bad) for file in files), draws)
+    def iter_items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[PairExample]:
+        files = self.files if rng is None else rng.shuffle_buffered(self.files)
+        draws = SeededRandom("held out" if rng is None else f"examples {rng.draw_below(2**53)}")
+        examples = self._iter_examples(chain.from_iterable(self._read_usable(file, self._bad) for file in files), draws)
         if rng is not None:
-            examples = shuffled(examples, size=self._buffer, rng=rng)
-        return reader.share(examples)
+            examples = shuffle_buffered(examples, size=self._buffer, rng=rng)
+        return reader.take_share(examples)
 
-    def counts(self) -> Counts:
+    def count_items(self) -> Counts:
         """Estimates the number of documents and examples from the first ones."""
         skip = BadExamples(skip=True)
 
-        def documents(file: DataFile) -> Iterator[range]:
-            return (document.responses for document in self._usable(file, skip))
+        def count_documents(file: DataFile) -> Iterator[range]:
+            return (document.responses for document in self._read_usable(file, skip))
 
-        return estimated_counts(documents, self.files)
+        return estimate_counts(count_documents, self.files)
 
-    def _usable(self, file: str | DataFile, bad: OnBad) -> Iterator[CorpusDocument]:
+    def _read_usable(self, file: str | DataFile, bad: OnBad) -> Iterator[CorpusDocument]:
         for document in read_documents(file, bad=bad):
             of_part = self._part == "all" or document.is_held_out(self._held_out) == (self._part == "held out")
             if document.responses and of_part:
                 yield document
 
-    def _examples(self, documents: Iterator[CorpusDocument], draws: SeededRandom) -> Iterator[PairExample]:
+    def _iter_examples(self, documents: Iterator[CorpusDocument], draws: SeededRandom) -> Iterator[PairExample]:
         ahead: deque[CorpusDocument] = deque()
         window: list[tuple[int, str]] = []  # responses with the numbers of their documents
         for document in documents:
@@ -88,20 +88,22 @@ class Corpus:
         read = (ahead.popleft() for _ in range(num_ahead))
         for number, document in enumerate(chain(read, documents)):
             for position in document.responses:
-                turns, response = document.context(position, history=self.history), document.units[position]
+                turns, response = document.get_context(position, history=self.history), document.units[position]
                 if number >= num_ahead:
-                    window[draws.below(len(window))] = number, response
-                other = other_response(number, response, window, draws)
-                yield PairExample(turns, response, other=other, key=draws.below(2**53))
+                    window[draws.draw_below(len(window))] = number, response
+                other = draw_other_response(number, response, window, draws)
+                yield PairExample(turns, response, other=other, key=draws.draw_below(2**53))
 
 
-def other_response(document: int, response: str, window: Sequence[tuple[int, str]], draws: SeededRandom) -> str | None:
+def draw_other_response(
+    document: int, response: str, window: Sequence[tuple[int, str]], draws: SeededRandom
+) -> str | None:
     """Draws a response of another document from the window; each text is as often a negative as a positive.
 
     `window` has responses with the numbers of their documents.
     """
     for _ in range(DRAWS):
-        whose, text = draws.choice(window)
+        whose, text = draws.choose(window)
         if whose != document and text != response:
             return text
     return None

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import regex
 
-from polyencoder.checks import unencodable
-from polyencoder.data.cells import earlier_columns, parse_list
-from polyencoder.data.readers import DataFile, OnBad, detect_format, raise_it, records
-from polyencoder.data.ubuntu import CONTEXT, is_ubuntu, ubuntu_turns
+from polyencoder.checks import explain_unencodable
+from polyencoder.data.cells import find_earlier_columns, parse_list
+from polyencoder.data.readers import DataFile, OnBad, detect_format, iter_records, raise_it
+from polyencoder.data.ubuntu import CONTEXT, is_ubuntu, parse_ubuntu_turns
 from polyencoder.errors import InputError
-from polyencoder.text.dialogue import are_messages, messages_to_turns
+from polyencoder.text.dialogue import are_messages, convert_messages
 
 LONGEST = 512  # maximum units of an article: longer ones are split, with an overlap of one unit
 # The columns of DSTC7's Ubuntu track
@@ -39,7 +39,7 @@ class CorpusDocument:
         first = len(self.units) - 1 if self.kind == "pair" else 1
         return range(max(1, first), len(self.units))
 
-    def context(self, position: int, *, history: int) -> Sequence[str]:
+    def get_context(self, position: int, *, history: int) -> Sequence[str]:
         """The units before a unit: at most `history` turns of a conversation, one sentence of an article."""
         return self.units[max(0, position - (1 if self.kind == "text" else history)) : position]
 
@@ -68,11 +68,11 @@ def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[C
             these.
     """
     if detect_format(file) == "txt":
-        yield from _articles(file, bad)
+        yield from _read_articles(file, bad)
         return
-    for where, record in records(file, bad=bad):
+    for where, record in iter_records(file, bad=bad):
         try:
-            document = _document(record, where)
+            document = _parse_document(record, where)
         except InputError as error:
             bad(error)
             continue
@@ -80,37 +80,38 @@ def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[C
             yield document
 
 
-def _document(record: dict[str, Any], where: str) -> CorpusDocument | None:
+def _parse_document(record: dict[str, Any], where: str) -> CorpusDocument | None:
     """A record's document; None for an Ubuntu row with a wrong or empty response."""
     if "turns" in record:
-        return CorpusDocument(_units(record, "turns", where), where, "conversation")
+        return CorpusDocument(_parse_units(record, "turns", where), where, "conversation")
     if "dialog" in record:
-        return CorpusDocument(_cleaned(_dialog_lines(record["dialog"]), "dialog", where), where, "conversation")
+        return CorpusDocument(_clean(_convert_dialog(record["dialog"]), "dialog", where), where, "conversation")
     if are_messages(parse_list(record.get("messages"), where=where)):
-        return CorpusDocument(_units(record, "messages", where), where, "conversation")
+        return CorpusDocument(_parse_units(record, "messages", where), where, "conversation")
     if "context" in record and "response" in record:
-        context = [one for name in (*earlier_columns(record), "context") for one in _units(record, name, where)]
-        response = _units(record, "response", where)
+        names = (*find_earlier_columns(record), "context")
+        context = [unit for name in names for unit in _parse_units(record, name, where)]
+        response = _parse_units(record, "response", where)
         if not response:
             raise InputError(f"{where}: the response is empty")
         return CorpusDocument([*context, *response], where, "pair")
     if "sentences" in record:
-        return CorpusDocument(_units(record, "sentences", where), where, "text")
+        return CorpusDocument(_parse_units(record, "sentences", where), where, "text")
     if "text" in record:
-        units = _units(record, "text", where, lines=True)
+        units = _parse_units(record, "text", where, lines=True)
         return CorpusDocument([one for unit in units for one in _SENTENCE_END.split(unit) if one], where, "text")
     if MESSAGES in record:
-        return CorpusDocument(_cleaned(_dstc7_turns(record, where), MESSAGES, where), where, "conversation")
+        return CorpusDocument(_clean(_parse_dstc7_turns(record, where), MESSAGES, where), where, "conversation")
     if is_ubuntu(record):
-        turns = ubuntu_turns(record, where)
-        return CorpusDocument(_cleaned(turns, CONTEXT, where), where, "pair") if turns and turns[-1] else None
+        turns = parse_ubuntu_turns(record, where)
+        return CorpusDocument(_clean(turns, CONTEXT, where), where, "pair") if turns and turns[-1] else None
     raise InputError(
         f"{where}: has neither 'turns' nor 'dialog' nor 'context' and 'response' nor 'sentences' nor 'text'; it has "
         f"{', '.join(map(repr, record)) or 'nothing'}"
     )
 
 
-def _dialog_lines(exchanges: Any) -> Any:
+def _convert_dialog(exchanges: Any) -> Any:
     """The lines of ParlAI's exchanges, each a list of messages with a `text`; other values as they are."""
     try:
         return [line for exchange in exchanges for message in exchange for line in message["text"].split("\n")]
@@ -118,7 +119,7 @@ def _dialog_lines(exchanges: Any) -> Any:
         return exchanges
 
 
-def _dstc7_turns(record: dict[str, Any], where: str) -> list[str]:
+def _parse_dstc7_turns(record: dict[str, Any], where: str) -> list[str]:
     """The messages of a dialogue, and the right answer, if there. InputError: they are not as in DSTC7's files."""
     try:
         turns = [one["utterance"] for one in (*record[MESSAGES], *record.get(ANSWERS, ())[:1])]
@@ -129,28 +130,28 @@ def _dstc7_turns(record: dict[str, Any], where: str) -> list[str]:
         raise InputError(f"{where}: not a dialogue of DSTC7's subtask 1 ({type(error).__name__}: {error})") from None
 
 
-def _units(record: dict[str, Any], name: str, where: str, *, lines: bool = False) -> list[str]:
+def _parse_units(record: dict[str, Any], name: str, where: str, *, lines: bool = False) -> list[str]:
     """The non-empty texts of a column, each on one line."""
     value = record[name] if name in ("response", "text") else parse_list(record[name], where=where)
     if are_messages(value):
-        value = messages_to_turns(value, name=f"{where}: {name!r}")
-    return _cleaned((value.split("\n") if lines else [value]) if isinstance(value, str) else value, name, where)
+        value = convert_messages(value, name=f"{where}: {name!r}")
+    return _clean((value.split("\n") if lines else [value]) if isinstance(value, str) else value, name, where)
 
 
-def _cleaned(values: Any, name: str, where: str) -> list[str]:
+def _clean(values: Any, name: str, where: str) -> list[str]:
     """The non-empty texts, each on one line."""
     if not isinstance(values, list) or not all(isinstance(text, str) for text in values):
         raise InputError(f"{where}: {name!r} is neither a text nor a list of texts, but {type(values).__name__}")
-    if problem := next(filter(None, map(unencodable, values)), None):
+    if problem := next(filter(None, map(explain_unencodable, values)), None):
         raise InputError(f"{where}: {problem}")
     return [unit for text in values if (unit := " ".join(text.split()))]
 
 
-def _articles(file: str | DataFile, bad: OnBad) -> Iterator[CorpusDocument]:
+def _read_articles(file: str | DataFile, bad: OnBad) -> Iterator[CorpusDocument]:
     """The articles of a text file."""
     units: list[str] = []
     began = ""
-    for where, record in records(file, bad=bad):
+    for where, record in iter_records(file, bad=bad):
         line = record["text"]
         sentences = [unit for text in line.split("\t") if (unit := " ".join(text.split()))]
         if units and (len(sentences) != 1 or len(units) == LONGEST):

@@ -12,7 +12,7 @@ from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 from polyencoder.config import NextName, Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.modeling.cpu.modules import for_cpu
+from polyencoder.modeling.cpu.modules import replace_layers
 from polyencoder.modeling.pooling import reduce
 from polyencoder.modeling.trainable import TrainableModel
 from polyencoder.text import TokenBatch
@@ -28,7 +28,7 @@ class MaskedWords(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         nn.init.normal_(self.transform.dense.weight, std=config.initializer_range)
         nn.init.zeros_(self.transform.dense.bias)
-        for_cpu(self)
+        replace_layers(self)
 
     def forward(self, outputs: Tensor, words: Tensor) -> Tensor:
         """Logits [n, vocabulary] of outputs [n, dim] and word embeddings [vocabulary, dim]."""
@@ -48,7 +48,7 @@ class PretrainingModel(TrainableModel):
     ) -> None:
         super().__init__()
         self.encoder, self.reduction, self.normalize = encoder, reduction, normalize
-        words = self._words()
+        words = self._get_word_embeddings()
         if words.size(1) != encoder.dim:
             raise ConfigError(
                 f"a {encoder.model.config.model_type} has word embeddings of {words.size(1)} numbers and outputs of "
@@ -62,16 +62,16 @@ class PretrainingModel(TrainableModel):
             nn.init.normal_(self.next_utterance.weight, std=0.02)
             nn.init.zeros_(self.next_utterance.bias)
 
-    def masked_logits(self, tokens: TokenBatch, chosen: Tensor) -> Tensor:
+    def compute_masked_logits(self, tokens: TokenBatch, chosen: Tensor) -> Tensor:
         """Logits [n, vocabulary] at the n positions that are True in `chosen` [batch, length]."""
-        return self.masked_words(self.encoder(tokens)[chosen], self._words())
+        return self.masked_words(self.encoder(tokens)[chosen], self._get_word_embeddings())
 
-    def next_scores(self, tokens: TokenBatch) -> Tensor:
+    def score_next(self, tokens: TokenBatch) -> Tensor:
         """Scores [batch] of the responses: above 0 if they follow."""
         assert self.next_utterance is not None
         return self.next_utterance(self.encoder(tokens)[:, 0]).squeeze(-1)
 
-    def response_scores(self, tokens: TokenBatch, *, contexts: int) -> Tensor:
+    def score_responses(self, tokens: TokenBatch, *, contexts: int) -> Tensor:
         """Scores [contexts, responses], float32, of sequences: first the contexts, then the responses.
 
         Dot products of vectors, as of a bi-encoder, divided by the root of their dimensions: an output has about that
@@ -86,6 +86,6 @@ class PretrainingModel(TrainableModel):
                 vectors = nn.functional.normalize(vectors, dim=-1) * length
             return vectors[:contexts] @ vectors[contexts:].T / length
 
-    def _words(self) -> Tensor:
+    def _get_word_embeddings(self) -> Tensor:
         table: Any = self.encoder.model.get_input_embeddings()
         return table.weight

@@ -16,7 +16,7 @@ from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool
 from polyencoder.pretraining.masking import IGNORED
 from polyencoder.text import TextEncoder, pad
-from polyencoder.text.context import latest_utterances
+from polyencoder.text.context import select_latest_utterances
 
 CONTEXT_SHARE = 4  # a response leaves a quarter of the tokens for its context
 
@@ -63,7 +63,7 @@ class PairBatch(Batch):
         return replace(self, contexts=self.contexts.to(device), targets=targets, follows=follows, answers=answers)
 
 
-def pair_input(
+def build_pair_input(
     text: TextEncoder, turns: Sequence[str], response: str, *, longest: int, apart: bool = False
 ) -> PairInput:
     """Joins the tokens of a context and a response, at most `longest`; with `apart` each has a start token.
@@ -71,22 +71,22 @@ def pair_input(
     The response is kept whole where that leaves a quarter of the tokens, or all that the context has, and else loses
     its end; the latest turns of the context are kept, whole where possible. A cross-encoder reads the same of them.
     """
-    lines = latest_utterances(turns, size=text.config.history_size)
-    ids, response_ids = text.ids(lines), text.ids([response])[0]
+    lines = select_latest_utterances(turns, size=text.config.history_size)
+    ids, response_ids = text.tokenize(lines), text.tokenize([response])[0]
     start = [text.start_id] if apart else []  # of the response
     room = longest - 3 - len(start)  # start, end, end
     separator = text.separator_ids
     wanted = sum(map(len, ids)) + len(separator) * (len(ids) - 1)
     response_ids = response_ids[: room - min(wanted, room // CONTEXT_SHARE)]
     max_tokens = min(text.config.text_truncate, longest - len(start) - len(response_ids) - 1)
-    context = text.lines_ids(lines, max_tokens=max_tokens)
+    context = text.tokenize_lines(lines, max_tokens=max_tokens)
     return PairInput([*context, *start, *response_ids, text.end_id], len(context))
 
 
-def pair_batch(inputs: Sequence[PairInput], *, pad_id: int, position: tuple[int, int] = (0, 0)) -> PairBatch:
+def build_pair_batch(inputs: Sequence[PairInput], *, pad_id: int, position: tuple[int, int] = (0, 0)) -> PairBatch:
     """Pads inputs of one objective to a batch."""
     if inputs[0].targets is None and inputs[0].follows is None:
-        return _apart(inputs, pad_id=pad_id, position=position)
+        return _build_split_batch(inputs, pad_id=pad_id, position=position)
     segments = [[0] * one.context + [1] * (len(one.ids) - one.context) for one in inputs]
     tokens = pad([one.ids for one in inputs], pad_id=pad_id, segments=segments)
     targets = follows = None
@@ -101,7 +101,7 @@ def pair_batch(inputs: Sequence[PairInput], *, pad_id: int, position: tuple[int,
     return PairBatch(tokens, CandidatePool([]), targets=targets, follows=follows, position=position)
 
 
-def _apart(inputs: Sequence[PairInput], *, pad_id: int, position: tuple[int, int]) -> PairBatch:
+def _build_split_batch(inputs: Sequence[PairInput], *, pad_id: int, position: tuple[int, int]) -> PairBatch:
     """Contexts, then their responses; equal responses are one, so that none is another's negative."""
     places: dict[tuple[int, ...], int] = {}
     answers = [places.setdefault(tuple(one.ids[one.context :]), len(places)) for one in inputs]

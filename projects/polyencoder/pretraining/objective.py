@@ -43,7 +43,7 @@ class PretrainingObjective:
         if batch is None:
             return self._assist()
         assert isinstance(batch, PairBatch)
-        name, losses, right = self.losses(batch)
+        name, losses, right = self.compute_losses(batch)
         count = sum_over_processes(len(losses), device=losses.device)
         detached = losses.detach()
         sums = {
@@ -62,17 +62,17 @@ class PretrainingObjective:
         nothing = torch.zeros(0, device=device)
         return Outcome(torch.zeros((), device=device, requires_grad=True), nothing, nothing[:, None], CandidatePool([]))
 
-    def losses(self, batch: PairBatch) -> tuple[str, Tensor, Tensor]:
+    def compute_losses(self, batch: PairBatch) -> tuple[str, Tensor, Tensor]:
         """Computes a batch's objective, losses [n], and whether each prediction is right [n]."""
         if batch.targets is not None:
             chosen = batch.targets != IGNORED
-            logits, targets = self.model.masked_logits(batch.contexts, chosen), batch.targets[chosen]
+            logits, targets = self.model.compute_masked_logits(batch.contexts, chosen), batch.targets[chosen]
             return MASKED, F.cross_entropy(logits.float(), targets, reduction="none"), logits.argmax(1) == targets
         if batch.answers is not None:
-            scores = self.model.response_scores(batch.contexts, contexts=len(batch.answers))
+            scores = self.model.score_responses(batch.contexts, contexts=len(batch.answers))
             return NEXT, F.cross_entropy(scores, batch.answers, reduction="none"), scores.argmax(1) == batch.answers
         assert batch.follows is not None
-        scores = self.model.next_scores(batch.contexts).float()
+        scores = self.model.score_next(batch.contexts).float()
         losses = F.binary_cross_entropy_with_logits(scores, batch.follows, reduction="none")
         return NEXT, losses, (scores > 0) == (batch.follows > 0)
 
@@ -92,10 +92,10 @@ class Chance:
     examples: int
 
     @classmethod
-    def of(cls, held_out: Sequence[PairBatch], read: Iterable[PairExample], text: TextEncoder) -> Chance:
+    def from_batches(cls, held_out: Sequence[PairBatch], read: Iterable[PairExample], text: TextEncoder) -> Chance:
         """Computes it for held-out batches, with word frequencies from sample responses."""
         counts = torch.ones(len(text), dtype=torch.float64)
-        ids = [one for tokens in text.ids([example.label for example in read]) for one in tokens]
+        ids = [one for tokens in text.tokenize([example.label for example in read]) for one in tokens]
         counts += torch.bincount(torch.tensor(ids, dtype=torch.long), minlength=len(counts))
         targets = [batch.targets[batch.targets != IGNORED] for batch in held_out if batch.targets is not None]
         losses = -(counts / counts.sum()).log()[torch.cat(targets)] if targets else torch.zeros(1)
@@ -107,7 +107,7 @@ class Chance:
         accuracy = sum(guessed) / max(1, len(guessed))
         return cls(math.exp(float(losses.mean())), accuracy, len(guessed))
 
-    def not_beaten_by(self, report: Mapping[str, float]) -> list[str]:
+    def describe_not_beaten(self, report: Mapping[str, float]) -> list[str]:
         """Lines on the metrics of a `HeldOut` report that are no better than chance."""
         lines = []
         if report["perplexity"] >= self.perplexity:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from cyclopts import Parameter
 
-from polyencoder.data.readers import OnBad, raise_it, records
+from polyencoder.data.readers import OnBad, iter_records, raise_it
 from polyencoder.errors import ConfigError, InputError
 
 REASONS = ("not text", "deleted or removed", "bot", "too short", "too long", "link", "quote", "code")
@@ -64,7 +64,7 @@ class Filters:
                 argument="min_length",
             )
 
-    def text(self, body: Any, author: Any) -> str:
+    def clean_text(self, body: Any, author: Any) -> str:
         """Cleans a text: joins lines by spaces and decodes HTML entities. LeftOut: it is left out."""
         if not isinstance(body, str) or not body.strip():
             raise LeftOut("not text")
@@ -89,9 +89,9 @@ class Filters:
                 raise LeftOut(reason)
         return text
 
-    def of_record(self, record: Mapping[str, Any]) -> str:
+    def read_text(self, record: Mapping[str, Any]) -> str:
         """The text of a comment (`body`) or of a submission (`title`)."""
-        return self.text(record.get("body", record.get("title")), record.get("author"))
+        return self.clean_text(record.get("body", record.get("title")), record.get("author"))
 
 
 class LeftOut(Exception):
@@ -139,10 +139,10 @@ class ThreadIndex:
         """
         rows, count = [], 0
         for file in files:
-            for where, record in records(file, format="jsonl", bad=bad):
+            for where, record in iter_records(file, format="jsonl", bad=bad):
                 count += 1
                 try:
-                    rows.append(self._row(record, where))
+                    rows.append(self._build_row(record, where))
                     self.num_kept += 1
                 except LeftOut as reason:
                     self.left_out[str(reason)] += 1
@@ -155,7 +155,7 @@ class ThreadIndex:
         self._add(rows)
         yield count
 
-    def replies(self, *, history: int) -> Iterator[Comment]:
+    def iter_replies(self, *, history: int) -> Iterator[Comment]:
         """Yields each reply to a kept text, with the last `history` texts of its path, without itself."""
         cursor = self._rows.execute("SELECT thread, number, parent, text FROM texts ORDER BY thread, number")
         for thread, rows in groupby(cursor, key=itemgetter(0)):
@@ -168,18 +168,18 @@ class ThreadIndex:
                 if len(path) > 1:
                     yield Comment([texts[number][1] for number in path[:0:-1]], text, thread)
 
-    def _row(self, record: Mapping[str, Any], where: str) -> tuple[int, int, int | None, str]:
+    def _build_row(self, record: Mapping[str, Any], where: str) -> tuple[int, int, int | None, str]:
         if "body" in record:
-            thread, number = _number(record, "link_id", where, kinds=("t3_",))[1], _number(record, "id", where)[1]
-            kind, above = _number(record, "parent_id", where, kinds=("t1_", "t3_"))
+            thread, number = _parse_id(record, "link_id", where, kinds=("t3_",))[1], _parse_id(record, "id", where)[1]
+            kind, above = _parse_id(record, "parent_id", where, kinds=("t1_", "t3_"))
             parent: int | None = ROOT if kind == "t3_" else above
             if parent == number:
                 raise InputError(f"{where}: the comment {record['id']!r} is its own parent")
         elif "title" in record:
-            thread, number, parent = _number(record, "id", where)[1], ROOT, None
+            thread, number, parent = _parse_id(record, "id", where)[1], ROOT, None
         else:
             raise InputError(f"{where}: is neither a comment, with a 'body', nor a submission, with a 'title'")
-        return thread, number, parent, self._filters.of_record(record)
+        return thread, number, parent, self._filters.read_text(record)
 
     def _add(self, rows: Sequence[tuple[int, int, int | None, str]]) -> None:
         try:
@@ -190,7 +190,7 @@ class ThreadIndex:
             raise InputError(f"{self.path}: cannot be written ({error}); make room") from None
 
 
-def _number(record: Mapping[str, Any], name: str, where: str, *, kinds: Sequence[str] = ("",)) -> tuple[str, int]:
+def _parse_id(record: Mapping[str, Any], name: str, where: str, *, kinds: Sequence[str] = ("",)) -> tuple[str, int]:
     """The kind of a Reddit id, `t1_` or `t3_`, and its number, which is in base 36."""
     value = record.get(name)
     kind, number = "t1_", -1

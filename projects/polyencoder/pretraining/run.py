@@ -20,16 +20,16 @@ from polyencoder.errors import InputError
 from polyencoder.pictures import CURVE
 from polyencoder.pretraining.batches import PairBatches, PairInputs
 from polyencoder.pretraining.callbacks import PANELS, HeldOut, KeepEncoder, PretrainingLog
-from polyencoder.pretraining.card import ranker_flags, write_encoder
+from polyencoder.pretraining.card import format_ranker_flags, write_encoder
 from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.objective import Chance, PretrainingObjective
-from polyencoder.pretraining.start import starting_model
-from polyencoder.settings.base import flat_defaults, flat_values
+from polyencoder.pretraining.start import build_starting_model
+from polyencoder.settings.base import get_flat_defaults, get_flat_values
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.log import logged_by_default
-from polyencoder.training.callbacks.tracking import check_trackers, recorders
+from polyencoder.training.callbacks.tracking import build_recorders, check_trackers
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, RESUME_IGNORES, run_folder
 from polyencoder.training.randomness import seed_everything
@@ -79,9 +79,9 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     check_trackers(settings.trackers.report_to)
     tokens, seed = settings.objective.tokens_per_batch, settings.objective.seed
     bad = BadExamples(skip=settings.data.skip_bad_examples)
-    train, held_out = _corpora(settings, bad)
+    train, held_out = _open_corpora(settings, bad)
     seed_everything(seed)
-    pretrained = starting_model(settings)
+    pretrained = build_starting_model(settings)
     inputs = PairInputs(
         pretrained.text, longest=pretrained.longest, masking=pretrained.masking, next=settings.objective.next
     )
@@ -92,12 +92,12 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     log = PretrainingLog(every_seconds=10.0 if is_first else None)
     checkpoints = Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
-        settings=_of_the_run(settings) | {"processes": processes.count},
-        defaults=flat_defaults(settings),
+        settings=_get_run_settings(settings) | {"processes": processes.count},
+        defaults=get_flat_defaults(settings),
         every_seconds=settings.evaluation.save_every_seconds,
     )
     curve = LearningCurve(Path(out) / CURVE, title=Path(out).name, panels=PANELS)
-    values = flat_values(settings)
+    values = get_flat_values(settings)
 
     def save(report: Mapping[str, float]) -> None:
         write_encoder(
@@ -124,14 +124,14 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
             KeepEncoder(save),
             *([curve] if is_first else []),
             checkpoints,
-            *(recorders(settings.trackers, curve, out=Path(out), options=values) if is_first else []),
+            *(build_recorders(settings.trackers, curve, out=Path(out), options=values) if is_first else []),
         ],
     )
     before = evaluation.measure(trainer)
     progress = trainer.fit()
     if bad.count and is_first:
-        _log.warning(bad.summary())
-    chance = Chance.of(evaluation.batches, islice(train.items(), COUNTED), pretrained.text)
+        _log.warning(bad.summarize())
+    chance = Chance.from_batches(evaluation.batches, islice(train.iter_items(), COUNTED), pretrained.text)
     return PretrainingReport(
         before,
         evaluation.report,
@@ -140,12 +140,12 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
         progress.seconds,
         log.tokens * processes.count,
         checkpoints.resumed,
-        ranker_flags(pretrained),
-        chance.not_beaten_by(evaluation.report),
+        format_ranker_flags(pretrained),
+        chance.describe_not_beaten(evaluation.report),
     )
 
 
-def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, list[PairExample]]:
+def _open_corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, list[PairExample]]:
     """Opens the training corpus, and held-out examples from other files or a share of the documents."""
     files = expand(settings.data.corpus)
     if unseekable := next((file for file in files if not os.path.isfile(file)), None):
@@ -153,7 +153,7 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
     options: dict[str, Any] = {"history": settings.encoder.history_size, "bad": bad}
     share = 0.0 if settings.data.valid else settings.data.held_out
     train = Corpus(files, part="train", held_out=share, buffer=settings.data.shuffle_buffer, **options)
-    if next(train.items(), None) is None:
+    if next(train.iter_items(), None) is None:
         rest = f", with {share:.2%} held out" if share else ""
         raise InputError(
             f"{', '.join(settings.data.corpus)}: has no training examples{rest}; "
@@ -164,7 +164,7 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
         valid = Corpus(expand(settings.data.valid), **options)
     else:
         valid = Corpus(files, part="held out", held_out=share, **options)
-    first = islice(valid.items(), SPREAD * settings.data.held_out_examples)
+    first = islice(valid.iter_items(), SPREAD * settings.data.held_out_examples)
     examples = SeededRandom("held out").sample(list(first), settings.data.held_out_examples)
     if not examples:
         raise InputError(
@@ -176,9 +176,9 @@ def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, l
     return train, examples
 
 
-def _of_the_run(settings: PretrainingSettings) -> dict[str, Any]:
+def _get_run_settings(settings: PretrainingSettings) -> dict[str, Any]:
     """The settings that must be equal in a resumed run, as plain values."""
-    values = flat_values(settings)
+    values = get_flat_values(settings)
     if settings.objective.schedule not in ("linear", "cosine"):  # the others' rates do not depend on the last update
         values = {name: value for name, value in values.items() if name not in ENDS}
         values["warmup"] = settings.objective.training.schedule.warmup_updates

@@ -12,15 +12,15 @@ import torch
 from tokenizers import Tokenizer
 
 from polyencoder.checkpoint import publishing_folder
-from polyencoder.checks import checked_device
+from polyencoder.checks import check_device
 from polyencoder.config import Reduction, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.folder import save_backbone
 from polyencoder.importing.parlai_dictionary import is_merge_vocabulary, read_merge_vocabulary
-from polyencoder.modeling.encoder_config import max_length, scratch_config
+from polyencoder.modeling.encoder_config import build_scratch_config, get_max_length
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import HEADS, read_heads
-from polyencoder.modeling.sentence_encoder import read_prompts, sentence_encoder
+from polyencoder.modeling.sentence_encoder import read_prompts, read_sentence_encoder
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
 from polyencoder.settings.pretrain import PretrainingSettings
@@ -54,7 +54,7 @@ class Pretrained:
         assert isinstance(tokenizer, Tokenizer)
         roles = {"pad_token": special.pad_token, "cls_token": special.start_token, "sep_token": special.end_token}
         roles["mask_token"] = str(tokenizer.id_to_token(self.masking.mask_id))
-        if (unknown := _known(tokenizer, UNKNOWN)) is not None:
+        if (unknown := _find_known(tokenizer, UNKNOWN)) is not None:
             roles["unk_token"] = unknown
         encoder = self.model.encoder.model
         heads = {
@@ -74,17 +74,17 @@ class Pretrained:
             )
 
 
-def starting_model(settings: PretrainingSettings) -> Pretrained:
+def build_starting_model(settings: PretrainingSettings) -> Pretrained:
     """Builds the encoder with its heads, new or the backbone's. ConfigError: missing, or contradicts the settings."""
     sizes, objective, backbone = settings.encoder, settings.objective, settings.encoder.backbone
-    tokenizer, special = starting_tokenizer(vocabulary=sizes.vocabulary, backbone=backbone)
+    tokenizer, special = load_starting_tokenizer(vocabulary=sizes.vocabulary, backbone=backbone)
     if backbone:
         encoder = load_pretrained(backbone, dropout=sizes.dropout, attention_dropout=sizes.attention_dropout)
         if not encoder.has_layers:
             raise ConfigError(f"backbone {backbone}: has no layers to pre-train", argument="backbone")
         encoder.resize(tokenizer.get_vocab_size())
     else:
-        config = scratch_config(
+        config = build_scratch_config(
             vocabulary_size=tokenizer.get_vocab_size(),
             dim=sizes.embedding_size,
             n_layers=sizes.n_layers,
@@ -96,7 +96,7 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
             pad_id=tokenizer.get_vocab()[special["pad_token"]],
         )
         encoder = build_backbone(config)
-    limit = max_length(encoder.model.config.to_dict())
+    limit = get_max_length(encoder.model.config.to_dict())
     longest = sizes.n_positions or min(limit or POSITIONS, POSITIONS)
     if limit is not None and longest > limit:
         raise ConfigError(f"n_positions is {longest}, more than the {limit} of {backbone}", argument="n_positions")
@@ -105,18 +105,18 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
         tokenizer,
         TextConfig(**special, text_truncate=truncate, label_truncate=longest, history_size=sizes.history_size),
     )
-    model = PretrainingModel(encoder, next=objective.next, **text_vectors(objective.reduction, backbone))
+    model = PretrainingModel(encoder, next=objective.next, **choose_text_vectors(objective.reduction, backbone))
     if backbone:
         take_heads(model, backbone)
     roles = (text.config.pad_token, text.config.start_token, text.config.end_token, text.config.separator)
-    ids = [tokenizer.token_to_id(token) for token in (_known(tokenizer, MASKS), *roles) if token]
+    ids = [tokenizer.token_to_id(token) for token in (_find_known(tokenizer, MASKS), *roles) if token]
     mask_id, *others = [token_id for token_id in ids if token_id is not None]
     masking = Masking(mask_id, others, tokenizer.get_vocab_size(), objective.mask_probability)
-    device = checked_device(settings.evaluation.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = check_device(settings.evaluation.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return Pretrained(model.to(device), text, device, longest, masking)
 
 
-def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = None) -> tuple[Tokenizer, Special]:
+def load_starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = None) -> tuple[Tokenizer, Special]:
     """Loads a tokenizer, with a mask token, and its `TextConfig` fields. ConfigError: neither source is given."""
     try:
         if vocabulary and is_merge_vocabulary(vocabulary):
@@ -131,7 +131,7 @@ def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = 
             argument="vocabulary",
         ) from None
     special: Special = separate_turns(tokenizer, special_tokens, choose_separator(tokenizer))
-    if _known(tokenizer, MASKS) is None:
+    if _find_known(tokenizer, MASKS) is None:
         tokenizer.add_special_tokens([MASKS[0]])
     return tokenizer, special
 
@@ -146,7 +146,7 @@ def take_heads(model: PretrainingModel, folder: str) -> None:
     model.load_state_dict({name: heads[name] for name in common}, strict=False)
 
 
-def text_vectors(reduction: Reduction | None, backbone: str | None) -> dict[str, Any]:
+def choose_text_vectors(reduction: Reduction | None, backbone: str | None) -> dict[str, Any]:
     """Pooling and normalization, given or a sentence encoder's.
 
     ConfigError: it has prompts or modules behind its pooling, which pre-training would drop.
@@ -154,7 +154,7 @@ def text_vectors(reduction: Reduction | None, backbone: str | None) -> dict[str,
     pooling = {} if reduction is None else {"reduction": reduction}
     if not backbone:
         return pooling
-    sentence = sentence_encoder(backbone)
+    sentence = read_sentence_encoder(backbone)
     for dropped, what, file in (
         (sentence and sentence.dense, "Dense or other modules behind its pooling", "modules.json"),
         (any(read_prompts(backbone).values()), "prompts", "config_sentence_transformers.json"),
@@ -169,5 +169,5 @@ def text_vectors(reduction: Reduction | None, backbone: str | None) -> dict[str,
     return {name: fields[name] for name in ("reduction", "normalize") if name in fields} | pooling
 
 
-def _known(tokenizer: Tokenizer, tokens: tuple[str, ...]) -> str | None:
+def _find_known(tokenizer: Tokenizer, tokens: tuple[str, ...]) -> str | None:
     return next((token for token in tokens if tokenizer.token_to_id(token) is not None), None)

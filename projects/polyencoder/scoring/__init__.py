@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from polyencoder.scoring.context import ContextEncoding, Keys
-from polyencoder.scoring.exact import attention_weights, best, check_scores, score
+from polyencoder.scoring.exact import check_scores, compute_attention_weights, score, select_best
 
-__all__ = ["ContextEncoding", "Keys", "attention_weights", "best", "check_scores", "score"]
+__all__ = ["ContextEncoding", "Keys", "check_scores", "compute_attention_weights", "score", "select_best"]

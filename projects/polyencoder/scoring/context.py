@@ -52,7 +52,7 @@ class Keys:
             raise InputError(f"{shapes} are not those of {self.heads} heads")
 
 
-def attended_by_heads(values: Tensor, logits: Tensor, *, heads: int) -> Tensor:
+def attend_by_heads(values: Tensor, logits: Tensor, *, heads: int) -> Tensor:
     """sum_h sum_i p_hi l_hi over the last dimension, with a softmax per head: [..., codes] -> [...]."""
     by_head = (-1, heads)
     weights = logits.unflatten(-1, by_head).softmax(dim=-2)
@@ -111,18 +111,18 @@ class ContextEncoding:
     def dim(self) -> int:
         return self.vectors.size(2)
 
-    def codes(self) -> list[Tensor]:
+    def list_codes(self) -> list[Tensor]:
         """The vectors of each context without padding: [n, dim]."""
         return list(self.vectors) if self.mask is None else [v[m] for v, m in zip(self.vectors, self.mask, strict=True)]
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> ContextEncoding:
         """Converts device and dtype (the mask stays boolean)."""
 
-        def converted(tensor: Tensor) -> Tensor:
+        def convert(tensor: Tensor) -> Tensor:
             return tensor.to(device, None if tensor.dtype == torch.bool else dtype)
 
-        tokens = None if self.tokens is None else [one.mapped(converted) for one in self.tokens]
-        return replace(self._mapped(converted), tokens=tokens)
+        tokens = None if self.tokens is None else [one.map_tensors(convert) for one in self.tokens]
+        return replace(self._map_tensors(convert), tokens=tokens)
 
     def select(self, rows: int | slice | Tensor | Sequence[int]) -> ContextEncoding:
         """Selects contexts by slice or places; an int gives a batch of one. InputError for one outside the batch."""
@@ -135,35 +135,35 @@ class ContextEncoding:
             if len(rows) == 1:
                 return self.select(rows[0])  # a view, not a copy
             rows = torch.tensor(rows, dtype=torch.int64, device=self.vectors.device)
-        selected = self._mapped(lambda tensor: tensor[rows])
+        selected = self._map_tensors(lambda tensor: tensor[rows])
         if self.tokens is None:
             return selected
         tokens = self.tokens
         places = range(self.batch_size)[rows] if isinstance(rows, slice) else torch.arange(self.batch_size)[rows.cpu()]
         return replace(selected, tokens=[tokens[int(place)] for place in places])
 
-    def empty(self, batch_size: int) -> ContextEncoding:
+    def build_empty(self, batch_size: int) -> ContextEncoding:
         """Zeros for `batch_size` contexts of the same shape; a mask is False everywhere."""
-        zeros = self._mapped(lambda tensor: tensor.new_zeros(batch_size, *tensor.shape[1:]))
+        zeros = self._map_tensors(lambda tensor: tensor.new_zeros(batch_size, *tensor.shape[1:]))
         return replace(zeros, tokens=None if self.tokens is None else self.tokens[:1] * batch_size)
 
-    def padded(self, codes: int) -> ContextEncoding:
+    def pad_codes(self, codes: int) -> ContextEncoding:
         """Pads to this number of vectors; the mask, if any, is False at padding."""
-        return self._mapped(lambda t: pad(t, (*(0, 0) * (t.dim() - 2), 0, codes - t.size(1))))
+        return self._map_tensors(lambda t: pad(t, (*(0, 0) * (t.dim() - 2), 0, codes - t.size(1))))
 
     def put(self, rows: Tensor, part: ContextEncoding) -> None:
         """Writes the contexts of `part`, with at most as many codes, into rows: int64 [batch of the part]."""
-        for whole, new in zip(self._tensors(), part._tensors(), strict=True):
+        for whole, new in zip(self._list_tensors(), part._list_tensors(), strict=True):
             whole[rows, : new.size(1)] = new
         if self.tokens is not None and part.tokens is not None:
             for row, text in zip(rows.tolist(), part.tokens, strict=True):
                 self.tokens[row] = text
 
-    def _tensors(self) -> list[Tensor]:
+    def _list_tensors(self) -> list[Tensor]:
         keys = () if self.keys is None else (self.keys.vectors, self.keys.biases)
         return [self.vectors, *(() if self.mask is None else (self.mask,)), *keys]
 
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> ContextEncoding:
+    def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> ContextEncoding:
         """Applies `change` to every tensor but those of `tokens`."""
         keys = self.keys
         return replace(
@@ -174,13 +174,13 @@ class ContextEncoding:
         )
 
 
-def stacked(parts: Sequence[ContextEncoding]) -> ContextEncoding:
+def stack_contexts(parts: Sequence[ContextEncoding]) -> ContextEncoding:
     """Concatenates batches of contexts, padded and masked to the most codes."""
     codes = max(part.n_codes for part in parts)
     if any(part.mask is not None or part.n_codes < codes for part in parts):
         real = [part.vectors.new_ones(part.vectors.shape[:2], dtype=torch.bool) for part in parts]
         parts = [replace(part, mask=own) if part.mask is None else part for part, own in zip(parts, real, strict=True)]
-    parts = [part.padded(codes) for part in parts]
-    tensors = iter([torch.cat(some) for some in zip(*(part._tensors() for part in parts), strict=True)])
+    parts = [part.pad_codes(codes) for part in parts]
+    tensors = iter([torch.cat(some) for some in zip(*(part._list_tensors() for part in parts), strict=True)])
     texts = [text for part in parts for text in part.tokens or ()]
-    return replace(parts[0]._mapped(lambda _: next(tensors)), tokens=texts or None)
+    return replace(parts[0]._map_tensors(lambda _: next(tensors)), tokens=texts or None)

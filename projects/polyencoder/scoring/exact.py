@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import InputError
-from polyencoder.scoring.context import ContextEncoding, attended_by_heads
+from polyencoder.scoring.context import ContextEncoding, attend_by_heads
 from polyencoder.search.scores import get_scale
 
 # 32 MB on a CPU: fits the last-level cache, and needs few steps. Threads synchronise several times in each step: on a
@@ -61,8 +61,8 @@ def score(context: ContextEncoding, candidates: Tensor, *, attention: str = "bas
 
     n = candidates.size(-2)
     budget = _CPU_ELEMENTS if context.vectors.device.type == "cpu" else _ACCELERATOR_ELEMENTS
-    contexts_at_once, candidates_at_once = chunk_sizes(context, candidates, budget=budget)
-    scores = context.vectors.new_empty(context.batch_size, n, dtype=at_least_fp32(context.vectors.dtype))
+    contexts_at_once, candidates_at_once = compute_chunk_sizes(context, candidates, budget=budget)
+    scores = context.vectors.new_empty(context.batch_size, n, dtype=promote_dtype(context.vectors.dtype))
     for i in range(0, context.batch_size, contexts_at_once):
         rows = slice(i, i + contexts_at_once)
         part = context.select(rows)
@@ -81,21 +81,21 @@ def score_chunk(context: ContextEncoding, candidates: Tensor, *, scale: float) -
     """
     mask, keys = context.mask, context.keys
     candidates = candidates.to(context.vectors)
-    logits = _logits(context, candidates)
+    logits = _compute_logits(context, candidates)
     if candidates.dim() == 3 and mask is not None:
         mask = mask.unsqueeze(1)
     if keys is None:
-        scores = _attended(logits, mask, scale=scale)
+        scores = _attend(logits, mask, scale=scale)
     else:
         biases = keys.biases.to(logits.dtype)
-        weighing = _products(keys.vectors, candidates)
+        weighing = _multiply(keys.vectors, candidates)
         weighing = weighing + (biases.unsqueeze(1) if candidates.dim() == 3 else biases)
-        scores = attended_by_heads(logits, _masked(weighing, mask), heads=keys.heads)
+        scores = attend_by_heads(logits, _mask_logits(weighing, mask), heads=keys.heads)
     return scores if candidates.dim() == 3 else scores.t().contiguous()
 
 
 @torch.no_grad()
-def attention_weights(context: ContextEncoding, candidates: Tensor, *, attention: str = "basic") -> Tensor:
+def compute_attention_weights(context: ContextEncoding, candidates: Tensor, *, attention: str = "basic") -> Tensor:
     """Attention weights of each candidate over the context vectors, averaged over heads: [batch, n, codes].
 
     A candidate's weights sum to 1. `candidates` are [n, dim], shared by the contexts; errors are those of `score`.
@@ -105,39 +105,39 @@ def attention_weights(context: ContextEncoding, candidates: Tensor, *, attention
     each = candidates.to(context.vectors).expand(context.batch_size, *candidates.shape[-2:])
     mask = None if context.mask is None else context.mask.unsqueeze(1)
     if context.keys is None:
-        return torch.softmax(_masked(_logits(context, each) * scale, mask), dim=-1)
-    logits = _products(context.keys.vectors, each) + context.keys.biases.unsqueeze(1)
-    return _masked(logits, mask).unflatten(-1, (-1, context.keys.heads)).softmax(dim=-2).mean(dim=-1)
+        return torch.softmax(_mask_logits(_compute_logits(context, each) * scale, mask), dim=-1)
+    logits = _multiply(context.keys.vectors, each) + context.keys.biases.unsqueeze(1)
+    return _mask_logits(logits, mask).unflatten(-1, (-1, context.keys.heads)).softmax(dim=-2).mean(dim=-1)
 
 
-def _logits(context: ContextEncoding, candidates: Tensor) -> Tensor:
+def _compute_logits(context: ContextEncoding, candidates: Tensor) -> Tensor:
     vectors = context.vectors
     if context.mask is not None:
         # Logits of masked codes are 0, so their terms (weight 0) are 0 in the gradient, too, even for inf or nan.
         vectors = vectors.masked_fill(~context.mask.unsqueeze(-1), 0)
-    return _products(vectors, candidates)
+    return _multiply(vectors, candidates)
 
 
-def _products(vectors: Tensor, candidates: Tensor) -> Tensor:
+def _multiply(vectors: Tensor, candidates: Tensor) -> Tensor:
     """Inner products in at least fp32: [batch, n, codes] for own candidates, [n, batch, codes] for shared ones.
 
     Candidates first: one product for the whole batch, and the softmax runs over contiguous memory.
     """
-    dtype = at_least_fp32(vectors.dtype)
+    dtype = promote_dtype(vectors.dtype)
     if candidates.dim() == 3:
         return (candidates @ vectors.transpose(1, 2)).to(dtype)
     return (candidates @ vectors.flatten(0, 1).t()).to(dtype).unflatten(1, vectors.shape[:2])
 
 
-def _attended(logits: Tensor, mask: Tensor | None, *, scale: float) -> Tensor:
+def _attend(logits: Tensor, mask: Tensor | None, *, scale: float) -> Tensor:
     """sum_i p_i l_i over the last dimension, [..., codes] -> [...]; `mask` (False: padding) broadcasts to `logits`."""
     if logits.size(-1) == 1:
         return logits.squeeze(-1)  # the weight of one code is 1
-    attention = _masked(logits if scale == 1 else logits * scale, mask)
+    attention = _mask_logits(logits if scale == 1 else logits * scale, mask)
     return (torch.softmax(attention, dim=-1) * logits).sum(dim=-1)
 
 
-def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:
+def _mask_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Masks with the lowest finite number, not -inf: if all codes are masked, weights are uniform, not nan."""
     return logits if mask is None else logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
 
@@ -152,22 +152,22 @@ def check_candidates(context: ContextEncoding, candidates: Tensor) -> None:
         )
 
 
-def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
+def promote_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of logits and scores for vectors of this dtype."""
     return torch.promote_types(dtype, torch.float32)
 
 
-def comparable(scores: Tensor) -> Tensor:
+def replace_nan(scores: Tensor) -> Tensor:
     """Replaces nan by -inf, so that scores can be sorted."""
     return scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
-def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def select_best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k highest scores of each row [..., n], best first, and their columns: both [..., min(k, n)].
 
     Equal scores are ordered by column; `topk` orders them arbitrarily. A nan counts as -inf, as in searches.
     """
-    scores = comparable(scores)
+    scores = replace_nan(scores)
     k = min(k, scores.size(-1))
     values, columns = scores.topk(k)
     tied_within = (values[..., 1:] == values[..., :-1]).any()
@@ -183,7 +183,7 @@ def check_scores(scores: Tensor) -> None:
         raise InputError("the model's scores are nan: its weights are damaged, or overflow")
 
 
-def chunk_sizes(context: ContextEncoding, candidates: Tensor, *, budget: int) -> tuple[int, int]:
+def compute_chunk_sizes(context: ContextEncoding, candidates: Tensor, *, budget: int) -> tuple[int, int]:
     """The number of contexts and candidates to score in one step, both at least 1.
 
     A step has at most `budget` floats for temporaries, unless a single context and candidate exceed it, and copies its

@@ -39,25 +39,25 @@ class Texts:
 
     def select(self, rows: Tensor) -> Texts:
         """Selects rows, [n] or [batch, n]."""
-        return self.mapped(lambda tensor: tensor[rows])
+        return self.map_tensors(lambda tensor: tensor[rows])
 
-    def each(self) -> list[Texts]:
+    def split(self) -> list[Texts]:
         """Every text as a batch of its own, a view."""
         columns = zip(
             *(tensor.split(1) for tensor in (self.vectors, self.tokens, self.weights, self.turns)), strict=True
         )
         return [Texts(*row) for row in columns]
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Texts:
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Texts:
         """Applies `change` to every tensor."""
         return Texts(change(self.vectors), change(self.tokens), change(self.weights), change(self.turns))
 
 
-def stacked(parts: Sequence[Texts]) -> Texts:
+def stack_texts(parts: Sequence[Texts]) -> Texts:
     """Concatenates batches of texts, padded with tokens and turns that change no maximum."""
     length, turns = max(part.tokens.size(1) for part in parts), max(part.turns.size(1) for part in parts)
 
-    def longer(part: Texts) -> Texts:
+    def pad_longer(part: Texts) -> Texts:
         more, later = length - part.tokens.size(1), turns - part.turns.size(1)
         return Texts(
             part.vectors,
@@ -66,13 +66,13 @@ def stacked(parts: Sequence[Texts]) -> Texts:
             torch.cat([part.turns, part.turns[:, -1:].expand(-1, later, -1)], dim=1),
         )
 
-    padded = [longer(part) for part in parts]
+    padded = [pad_longer(part) for part in parts]
     return Texts(
         *(torch.cat([getattr(one, name) for one in padded]) for name in ("vectors", "tokens", "weights", "turns"))
     )
 
 
-def packed(candidates: Sequence[TokenVectors]) -> tuple[Tensor, Tensor, Tensor]:
+def pack_candidates(candidates: Sequence[TokenVectors]) -> tuple[Tensor, Tensor, Tensor]:
     """Candidates as a batch, padded as `Texts`: vectors [n, dim], tokens [n, longest, token_dim], mask [n, longest]."""
     vectors, tokens = torch.stack([one.vector for one in candidates]), torch.cat([one.tokens for one in candidates])
     lengths = torch.tensor([len(one.tokens) for one in candidates], device=tokens.device)
@@ -82,7 +82,7 @@ def packed(candidates: Sequence[TokenVectors]) -> tuple[Tensor, Tensor, Tensor]:
     return vectors, tokens[positions], mask
 
 
-def max_similarities(
+def compute_max_similarities(
     contexts: Tensor, context_weights: Tensor, candidates: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
     """MaxSim in both directions: sum_t weights_t max_l cos(c_t, x_l), and sum_l context_weights_l max_t cos(x_l, c_t).
@@ -107,16 +107,16 @@ def max_similarities(
         blocks = []
         for j in range(0, max(1, n), columns):
             block = (here, slice(j, j + columns)) if per_context else (slice(j, j + columns),)
-            blocks.append(_block(contexts[here], context_weights[here], candidates[block], weights[block]))
+            blocks.append(_compute_block(contexts[here], context_weights[here], candidates[block], weights[block]))
         sums.append(torch.cat(blocks, dim=-1))
     forth, back = torch.cat(sums, dim=1)
     return forth, back
 
 
-def _block(contexts: Tensor, context_weights: Tensor, candidates: Tensor, weights: Tensor) -> Tensor:
+def _compute_block(contexts: Tensor, context_weights: Tensor, candidates: Tensor, weights: Tensor) -> Tensor:
     """Both sums of a block, [2, batch, n]."""
     n, length = candidates.shape[-3:-1]
-    similarities = products(contexts, candidates.flatten(-3, -2)).unflatten(-1, (n, length))  # [batch, l, n, t]
+    similarities = multiply(contexts, candidates.flatten(-3, -2)).unflatten(-1, (n, length))  # [batch, l, n, t]
     of_context = similarities.max(-1).values  # [batch, l, n]
     of_candidate = similarities.max(1).values  # [batch, n, t]
     with torch.autocast(contexts.device.type, enabled=False):
@@ -125,6 +125,6 @@ def _block(contexts: Tensor, context_weights: Tensor, candidates: Tensor, weight
         return torch.stack([forth, back])
 
 
-def products(contexts: Tensor, candidates: Tensor) -> Tensor:
+def multiply(contexts: Tensor, candidates: Tensor) -> Tensor:
     """[batch, l, dim] with [n, dim] or [batch, n, dim] -> [batch, l, n]."""
     return contexts @ candidates.transpose(-1, -2)

@@ -33,7 +33,7 @@ class ContextTokens(NamedTuple):
     """[turns, dim], each of length 1, the latest last."""
 
     @classmethod
-    def of(cls, ids: Sequence[Sequence[int]], outputs: Mapping[str, Array]) -> list[ContextTokens]:
+    def from_arrays(cls, ids: Sequence[Sequence[int]], outputs: Mapping[str, Array]) -> list[ContextTokens]:
         """The vectors of contexts with these token ids, from what the graph gives."""
         rows = zip(
             outputs["vector"], outputs["tokens"], outputs["turns"], ids, outputs["codes_mask"].sum(1), strict=True
@@ -69,7 +69,7 @@ class Contexts:
             )
 
     @classmethod
-    def of(cls, contexts: Any) -> Contexts:
+    def from_encoding(cls, contexts: Any) -> Contexts:
         """Converts what a model encoded, a tensor or an array, [contexts, dim] or [contexts, codes, dim].
 
         Token vectors are left out, unless these are `Contexts` already. InputError for another shape.
@@ -79,12 +79,12 @@ class Contexts:
         if hasattr(contexts, "vectors"):  # torch's `ContextEncoding`
             mask, keys = contexts.mask, contexts.keys
             return cls(
-                _floats(contexts.vectors),
-                None if mask is None else as_array(mask),
-                None if keys is None else Keys(_floats(keys.vectors), _floats(keys.biases), keys.heads),
+                _to_floats(contexts.vectors),
+                None if mask is None else to_array(mask),
+                None if keys is None else Keys(_to_floats(keys.vectors), _to_floats(keys.biases), keys.heads),
             )
         try:
-            vectors = _floats(contexts)
+            vectors = _to_floats(contexts)
         except (TypeError, ValueError, RuntimeError):
             raise InputError(f"contexts is {contexts!r:.60}; it must be vectors, [contexts, dim]") from None
         return cls(vectors[:, None] if vectors.ndim == 2 else vectors)
@@ -109,7 +109,7 @@ class Contexts:
         """The vector of each context, [contexts, dim], of a model that `has_one_vector`."""
         return self.vectors[:, 0] if self.tokens is None else np.stack([each.vector for each in self.tokens])
 
-    def codes(self) -> list[Array]:
+    def list_codes(self) -> list[Array]:
         """The vectors of each context without padding: float32 [n, dim]."""
         vectors = self.vectors.astype(np.float32, copy=False)
         return [*vectors] if self.mask is None else [v[m] for v, m in zip(vectors, self.mask, strict=True)]
@@ -130,23 +130,25 @@ class Contexts:
         )
 
     @classmethod
-    def concatenated(cls, parts: Sequence[Contexts]) -> Contexts:
+    def concatenate(cls, parts: Sequence[Contexts]) -> Contexts:
         """The contexts of several batches, padded to the most codes."""
         masks = [part.mask for part in parts]
         if len({part.n_codes for part in parts}) > 1 or any(mask is not None for mask in masks):
             masks = [np.ones(part.vectors.shape[:2], bool) if part.mask is None else part.mask for part in parts]
         tokens = [text for part in parts for text in part.tokens or ()] or None
-        mask = None if masks[0] is None else stacked([mask for mask in masks if mask is not None])
+        mask = None if masks[0] is None else stack_arrays([mask for mask in masks if mask is not None])
         keys = [part.keys for part in parts if part.keys is not None]
         joined = None
         if keys:
             joined = Keys(
-                stacked([each.vectors for each in keys]), stacked([each.biases for each in keys]), keys[0].heads
+                stack_arrays([each.vectors for each in keys]),
+                stack_arrays([each.biases for each in keys]),
+                keys[0].heads,
             )
-        return cls(stacked([part.vectors for part in parts]), mask, joined, tokens)
+        return cls(stack_arrays([part.vectors for part in parts]), mask, joined, tokens)
 
 
-def stacked(parts: Sequence[Array]) -> Array:
+def stack_arrays(parts: Sequence[Array]) -> Array:
     """Concatenates arrays [batch, ...]; those with fewer codes are padded with zeros (False)."""
     if parts[0].ndim == 1:
         return np.concatenate(parts)
@@ -167,7 +169,7 @@ def check_finite(contexts: Contexts, *, dim: int) -> None:
         raise InputError(f"the vectors of context {row} are not finite (inf or nan): this model cannot search")
 
 
-def as_array(value: Any) -> Array:
+def to_array(value: Any) -> Array:
     """An array of numpy, from one, or from a tensor on any device; bfloat16 and float16 become float32."""
     if hasattr(value, "detach"):  # torch's
         value = value.detach().cpu()
@@ -177,9 +179,9 @@ def as_array(value: Any) -> Array:
     return np.asarray(value)
 
 
-def _floats(value: Any) -> Array:
+def _to_floats(value: Any) -> Array:
     """The same in float32, or float64 for such numbers."""
-    array = as_array(value)
+    array = to_array(value)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{array.dtype} is no type of numbers")
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)

@@ -19,7 +19,7 @@ class TokenVectors(NamedTuple):
     """[tokens, token_dim], each of length 1, for a late-interaction encoder; empty for other models."""
 
     @classmethod
-    def of(cls, ids: Sequence[Sequence[int]], vectors: Array, tokens: Array | None) -> list[TokenVectors]:
+    def from_arrays(cls, ids: Sequence[Sequence[int]], vectors: Array, tokens: Array | None) -> list[TokenVectors]:
         """The vectors of candidates with these token ids, from what the graph gives."""
         if tokens is None:
             tokens = np.empty((len(ids), 0, 0), dtype=np.float32)

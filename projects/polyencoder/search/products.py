@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 @cache
-def numkong() -> Any:
+def import_numkong() -> Any:
     """The package, or None where it cannot be imported, which a line of the log says."""
     try:
         import numkong
@@ -55,16 +55,16 @@ class Queries:
 
     def look(self, block: Block) -> Look:
         """The products of a block's rows with all queries."""
-        if block.small is None or numkong() is None:
-            return self._in_float32(block)
-        multiply, scales, errors = self._in_8_bits()
+        if block.small is None or import_numkong() is None:
+            return self._multiply_float32(block)
+        multiply, scales, errors = self._quantize()
         (rows, bounds), lengths = block.small, self._lengths.astype(np.float32)
         radius = bounds @ np.stack([np.zeros_like(errors), errors, lengths])
         radius += _LEAST
         products = np.asarray(multiply(rows)).reshape(len(rows), len(lengths), -1)
         return Look(products, bounds[:, 0], scales, radius)
 
-    def _in_8_bits(self) -> tuple[Callable[[Array], Any], Array, Array]:
+    def _quantize(self) -> tuple[Callable[[Array], Any], Array, Array]:
         """A function that multiplies rows with all queries; each context's scale and largest error of a vector."""
         if self._small is None:
             scales = np.maximum(np.abs(self.exact).max(axis=(1, 2), initial=0) / 127, np.finfo(np.float32).tiny)
@@ -76,14 +76,14 @@ class Queries:
             self._small = _get_multiply(flat), scales, errors.astype(np.float32)
         return self._small
 
-    def _in_float32(self, block: Block) -> Look:
+    def _multiply_float32(self, block: Block) -> Look:
         if self._wide is None:
             flat = self.exact.reshape(-1, self.exact.shape[2]).astype(np.float32)
             errors = np.linalg.norm(self.exact - flat.reshape(self.exact.shape), axis=2).max(axis=1, initial=0)
             unit = (self.exact.shape[2] + 2) * np.finfo(np.float32).eps
             self._wide = flat, (errors + (unit + _ROUNDING) * self._lengths).astype(np.float32)
         flat, distances = self._wide
-        vectors = block.vectors().astype(np.float32, copy=False)
+        vectors = block.read_vectors().astype(np.float32, copy=False)
         lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors)) * np.float32(1.001)
         products = (vectors @ flat.T).reshape(len(vectors), -1, self.codes)
         ones = np.ones(max(len(vectors), len(self.exact)), np.float32)
@@ -94,9 +94,9 @@ class Queries:
 def _get_multiply(queries: Array) -> Callable[[Array], Any]:
     """A function that multiplies rows in 8 bits [n, dim] with these: [n, queries], integers."""
     if len(queries) == 1:  # packed, it would be multiplied as four or more
-        return lambda rows: numkong().cdist(rows, queries, "dot", out_dtype="float32")
-    packed = numkong().dots_pack(queries, "int8")
-    return lambda rows: numkong().dots_packed(rows, packed)
+        return lambda rows: import_numkong().cdist(rows, queries, "dot", out_dtype="float32")
+    packed = import_numkong().dots_pack(queries, "int8")
+    return lambda rows: import_numkong().dots_packed(rows, packed)
 
 
 class Look(NamedTuple):
@@ -111,14 +111,14 @@ class Look(NamedTuple):
     radius: Array
     """float32 [n, contexts]: a product is at most so far off."""
 
-    def largest_per_context(self) -> Array:
+    def find_largest(self) -> Array:
         """The largest product of each row with the codes of each context: float32 [n, contexts]."""
         products = self.products.max(axis=2) if self.products.shape[2] > 1 else self.products[:, :, 0]
         largest: Array = self.row_scales[:, None] * self.scales
         largest *= products.astype(np.float32, copy=False)
         return np.maximum(largest, -np.finfo(np.float32).max, out=largest)  # not -inf, which no radius makes larger
 
-    def logits(self, places: Array, of: Array) -> tuple[Array, Array]:
+    def compute_logits(self, places: Array, of: Array) -> tuple[Array, Array]:
         """The products of pairs of a row and a context, float64 [pairs, codes], and their radius."""
         scales = self.row_scales[places].astype(np.float64) * self.scales[of]
         return self.products[places, of] * scales[:, None], self.radius[places, of].astype(np.float64)

@@ -21,15 +21,15 @@ class Small(NamedTuple):
     """float32 [n, 3]: the scale; the length of the row times its scale, and its distance from the vector, at least."""
 
     @classmethod
-    def of(cls, vectors: Array) -> Small:
+    def from_vectors(cls, vectors: Array) -> Small:
         """The rows of float32 vectors [n, dim], which are finite."""
-        made = [_small(vectors[i : i + _AT_ONCE]) for i in range(0, len(vectors), _AT_ONCE)]
+        made = [_read_small(vectors[i : i + _AT_ONCE]) for i in range(0, len(vectors), _AT_ONCE)]
         if not made:
             return cls(np.empty(vectors.shape, np.int8), np.empty((0, 3), np.float32))
-        return cls.joined(made)
+        return cls.concatenate(made)
 
     @classmethod
-    def joined(cls, parts: Sequence[Small]) -> Small:
+    def concatenate(cls, parts: Sequence[Small]) -> Small:
         """The rows of one part after those of another."""
         return cls(np.concatenate([part.rows for part in parts]), np.concatenate([part.bounds for part in parts]))
 
@@ -54,11 +54,11 @@ class Block(NamedTuple):
         """The number of rows."""
         return len(self.stored if self.places is None else self.places)
 
-    def numbers(self, places: Array) -> Array:
+    def get_numbers(self, places: Array) -> Array:
         """The numbers in the source of these rows of the block."""
         return self.first + (places if self.places is None else self.places[places])
 
-    def vectors(self, places: slice | Array = slice(None)) -> Array:
+    def read_vectors(self, places: slice | Array = slice(None)) -> Array:
         """The vectors of these rows of the block, float32 or float64 [n, dim]."""
         stored = self.stored[places if self.places is None else self.places[places]]
         if stored.dtype == np.uint16:  # the first half of a float32's bits
@@ -67,7 +67,7 @@ class Block(NamedTuple):
             return stored.astype(np.float32) * self.small.bounds[places, :1]
         return stored if stored.dtype == np.float64 else stored.astype(np.float32, copy=False)
 
-    def part(self, rows: slice) -> Block:
+    def slice_rows(self, rows: slice) -> Block:
         """The rows of a slice of all, views."""
         return Block(self.first + rows.start, self.stored[rows], self.small and self.small.select(rows))
 
@@ -76,18 +76,18 @@ class Block(NamedTuple):
         return Block(self.first, self.stored, self.small and self.small.select(places), places)
 
 
-def _small(vectors: Array) -> Small:
+def _read_small(vectors: Array) -> Small:
     limits = np.finfo(np.float32)
     scales = np.maximum(np.abs(vectors).max(axis=1, initial=0) / np.float32(127), limits.tiny)
     rows = np.rint(vectors / scales[:, None]).astype(np.int8)
     wide = rows * scales[:, None].astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1)
     wide -= vectors
-    bounds = np.stack([scales, _above(lengths), _above(np.linalg.norm(wide, axis=1))], axis=1)
+    bounds = np.stack([scales, _round_up(lengths), _round_up(np.linalg.norm(wide, axis=1))], axis=1)
     return Small(rows, bounds)
 
 
-def _above(numbers: Array) -> Array:
+def _round_up(numbers: Array) -> Array:
     """float32 numbers that are at least as large."""
     with np.errstate(over="ignore"):  # to infinity, of which everything is scored
         return np.nextafter((numbers * (1 + 1e-6)).astype(np.float32), np.float32(np.inf))
@@ -101,7 +101,7 @@ class Rows(Protocol):
     def __len__(self) -> int:
         """The number of rows."""
 
-    def chunks(self, size: int) -> Iterator[Block]:
+    def iter_blocks(self, size: int) -> Iterator[Block]:
         """All rows in order, at most `size` in a block."""
 
 
@@ -115,6 +115,6 @@ class ArrayRows:
     def __len__(self) -> int:
         return len(self._vectors)
 
-    def chunks(self, size: int) -> Iterator[Block]:
+    def iter_blocks(self, size: int) -> Iterator[Block]:
         for first in range(0, len(self._vectors), size):
             yield Block(first, self._vectors[first : first + size])

@@ -17,7 +17,7 @@ import numpy as np
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.products import Queries
 from polyencoder.search.rows import ArrayRows, Block, Rows
-from polyencoder.search.scores import attended, attention_weights, get_scale, score
+from polyencoder.search.scores import attend, compute_attention_weights, get_scale, score
 
 _LOGITS = 1 << 21  # of a block; 8 MB, which a cache holds
 _UNSHARED = 1 << 19  # multiplications that OpenBLAS leaves to one thread
@@ -59,17 +59,17 @@ def search(
     queries = contexts.n_codes * min(at_once, max(1, len(contexts)))
     size = max(1, min(_MOST_ROWS, _LOGITS // queries))
     with np.errstate(all="ignore"):  # infinite and nan bounds keep a row
-        for block, permitted in _blocks(rows, size, first=max(k, _FIRST_ROWS), k=k, allowed=allowed):
+        for block, permitted in _iter_blocks(rows, size, first=max(k, _FIRST_ROWS), k=k, allowed=allowed):
             for each in best:
                 each.add(block, permitted)
-    tops = [each.top() for each in best]
+    tops = [each.get_top() for each in best]
     width = min((each.scores.shape[1] for each in tops), default=0)
     if not tops:
         return TopK(np.empty((0, k), contexts.vectors.dtype), np.empty((0, k), np.int64))
     return TopK(*(np.concatenate([part[:, :width] for part in column]) for column in zip(*tops, strict=True)))
 
 
-def available_rows(rows: Rows, allowed: Array | None) -> int:
+def count_available_rows(rows: Rows, allowed: Array | None) -> int:
     """How many rows are searched."""
     return len(rows) if allowed is None else int(np.count_nonzero(allowed))
 
@@ -92,7 +92,7 @@ class _Best:
             self._add_scored(block, permitted)
             return
         look = self._queries.look(block)
-        highest = look.largest_per_context()  # [n, contexts]
+        highest = look.find_largest()  # [n, contexts]
         highest += look.radius
         lowest = np.nextafter(self._least.astype(np.float32), np.float32(-np.inf))
         # a later row with an equal score is behind; a nan is kept
@@ -102,41 +102,41 @@ class _Best:
         places, of = np.divmod(np.flatnonzero(promising), len(self._contexts))
         if not len(of):
             return
-        middle, radius = self._intervals(look, places, of)
-        possible = self._may_be_best(of, middle - radius, middle + radius)
+        middle, radius = self._compute_intervals(look, places, of)
+        possible = self._find_contenders(of, middle - radius, middle + radius)
         places, of = places[possible], of[possible]
-        self._merge(of, block.numbers(places), self._exact(block, places, of))
+        self._merge(of, block.get_numbers(places), self._compute_exact(block, places, of))
 
-    def _intervals(self, look: Any, places: Array, of: Array) -> tuple[Array, Array]:
+    def _compute_intervals(self, look: Any, places: Array, of: Array) -> tuple[Array, Array]:
         """The scores of pairs by their logits, and how far they may be off."""
         mask = self._contexts.mask
         if self._contexts.n_codes == 1:
-            logits, radius = look.logits(places, of)
+            logits, radius = look.compute_logits(places, of)
             return logits[:, 0], radius
         middle, radius = np.empty(len(of)), np.empty(len(of))
         step = max(1, _LOGITS // self._contexts.n_codes)
         for i in range(0, len(of), step):
             part = slice(i, i + step)
-            logits, error = look.logits(places[part], of[part])
-            weights = attention_weights(logits, None if mask is None else mask[of[part]], scale=self._scale)
+            logits, error = look.compute_logits(places[part], of[part])
+            weights = compute_attention_weights(logits, None if mask is None else mask[of[part]], scale=self._scale)
             mean = (weights * logits).sum(axis=1)
             spread = np.sqrt((weights * (logits - mean[:, None]) ** 2).sum(axis=1))
             slope = self._scale * np.exp(self._scale * error) * (spread + error)
             middle[part], radius[part] = mean, error * (1 + slope)
         return middle, radius
 
-    def _may_be_best(self, of: Array, lower: Array, upper: Array) -> Array:
+    def _find_contenders(self, of: Array, lower: Array, upper: Array) -> Array:
         """Which pairs may be among the k best: where at least k others have lower ends above, it is not."""
         contexts = np.concatenate([self._of, of])
         ends = np.concatenate([self._scores, np.fmax(lower, -np.inf)])  # a nan is -inf
         order = np.lexsort((-ends, contexts))
-        kth = _kth(ends[order], self._starts(contexts[order]), k=self._k)
+        kth = _find_kth(ends[order], self._starts(contexts[order]), k=self._k)
         return ~(upper < kth[of])
 
-    def _exact(self, block: Block, places: Array, of: Array) -> Array:
+    def _compute_exact(self, block: Block, places: Array, of: Array) -> Array:
         """The scores of pairs in float64, rounded to the precision of the contexts."""
         needed, inverse = np.unique(places, return_inverse=True)
-        vectors = block.vectors(needed).astype(np.float64)
+        vectors = block.read_vectors(needed).astype(np.float64)
         scores = np.empty(len(of))
         order = np.argsort(of, kind="stable")
         starts = self._starts(of[order])
@@ -151,17 +151,17 @@ class _Best:
         # each product small enough for one thread: on a busy machine a second one costs ten times the product
         step = max(1, _UNSHARED // codes.size)
         logits = np.concatenate([vectors[i : i + step] @ codes.T for i in range(0, len(vectors), step)])
-        scores = attended(logits, None if mask is None else mask[context], scale=self._scale)
-        return scores if self._contexts.vectors.dtype == np.float64 else rounded(scores)
+        scores = attend(logits, None if mask is None else mask[context], scale=self._scale)
+        return scores if self._contexts.vectors.dtype == np.float64 else round_scores(scores)
 
     def _add_scored(self, block: Block, permitted: Array | None) -> None:
         """The same under multi-head attention, where no logit bounds a score: all are scored."""
-        scores = score(self._contexts, block.vectors(), attention=self._attention).astype(np.float64)
+        scores = score(self._contexts, block.read_vectors(), attention=self._attention).astype(np.float64)
         promising = ~(scores <= self._least[:, None])
         if permitted is not None:
             promising &= permitted
         of, places = np.nonzero(promising)
-        self._merge(of, block.numbers(places), scores[of, places])
+        self._merge(of, block.get_numbers(places), scores[of, places])
 
     def _merge(self, of: Array, rows: Array, scores: Array) -> None:
         of, rows = np.concatenate([self._of, of]), np.concatenate([self._rows, rows])
@@ -171,13 +171,13 @@ class _Best:
         starts = self._starts(of)
         within_k = np.arange(len(of)) - starts[of] < self._k
         self._of, self._rows, self._scores = of[within_k], rows[order][within_k], scores[within_k]
-        self._least = _kth(scores, starts, k=self._k)
+        self._least = _find_kth(scores, starts, k=self._k)
 
     def _starts(self, of: Array) -> Array:
         """Where the entries of each context begin, if they are sorted by context, and where the last one's end."""
         return np.searchsorted(of, np.arange(len(self._contexts) + 1))
 
-    def top(self) -> TopK:
+    def get_top(self) -> TopK:
         """The best of each context, all as many."""
         shape = len(self._contexts), -1
         if not len(self._of):
@@ -185,14 +185,14 @@ class _Best:
         return TopK(self._scores.reshape(shape), self._rows.reshape(shape))
 
 
-def rounded(scores: Array) -> Array:
+def round_scores(scores: Array) -> Array:
     """Numbers in float64, rounded to the 24 bits of a float32, whatever their size."""
     mantissa, exponent = np.frexp(scores)
     near: Array = np.ldexp(np.rint(np.ldexp(mantissa, 24)), exponent - 24)
     return near
 
 
-def _kth(values: Array, starts: Array, *, k: int) -> Array:
+def _find_kth(values: Array, starts: Array, *, k: int) -> Array:
     """The k-th value of each context, whose values begin at its start; -inf where there are fewer."""
     kth = np.full(len(starts) - 1, -np.inf)
     enough = starts[:-1] + k <= starts[1:]
@@ -200,17 +200,17 @@ def _kth(values: Array, starts: Array, *, k: int) -> Array:
     return kth
 
 
-def _blocks(
+def _iter_blocks(
     rows: Rows, size: int, *, first: int, k: int, allowed: Array | None
 ) -> Iterator[tuple[Block, Array | None]]:
     """Blocks in order, with their allowed rows (None: all): `first` rows until k were read, then up to `size`."""
     n_read = 0
-    for chunk in rows.chunks(size):
+    for chunk in rows.iter_blocks(size):
         stop = 0
         while stop < chunk.size:
             num_rows = first if n_read < k else _GROWTH * n_read
             part = slice(stop, min(stop + num_rows, chunk.size))
-            block, stop = chunk.part(part), part.stop
+            block, stop = chunk.slice_rows(part), part.stop
             permitted = None if allowed is None else allowed[block.first : block.first + block.size]
             count = block.size if permitted is None else int(np.count_nonzero(permitted))
             if count == 0:

@@ -20,24 +20,24 @@ def score(contexts: Contexts, candidates: Array, *, attention: str = "basic") ->
     scale = get_scale(contexts, attention)
     at_once = max(1, _LOGITS // max(1, contexts.n_codes * len(candidates)))
     if at_once >= len(contexts):
-        return _scored(contexts, candidates, scale=scale)
+        return _score_batch(contexts, candidates, scale=scale)
     parts = [slice(i, i + at_once) for i in range(0, len(contexts), at_once)]
-    return np.concatenate([_scored(contexts.select(part), candidates, scale=scale) for part in parts])
+    return np.concatenate([_score_batch(contexts.select(part), candidates, scale=scale) for part in parts])
 
 
-def attended(logits: Array, mask: Array | None, *, scale: float) -> Array:
+def attend(logits: Array, mask: Array | None, *, scale: float) -> Array:
     """sum_i p_i l_i over the last dimension, [..., codes] -> [...], with p the softmax of `scale` times the logits.
 
     A masked logit (False) has weight 0; if all are masked, weights are uniform.
     """
     if logits.shape[-1] == 1:
         return logits[..., 0]
-    weights = attention_weights(logits, mask, scale=scale)
+    weights = compute_attention_weights(logits, mask, scale=scale)
     total: Array = (weights * logits).sum(axis=-1)
     return total
 
 
-def attention_weights(logits: Array, mask: Array | None, *, scale: float = 1.0) -> Array:
+def compute_attention_weights(logits: Array, mask: Array | None, *, scale: float = 1.0) -> Array:
     """The softmax of `scale` times the logits over the last dimension."""
     weighing = logits if scale == 1 else logits * logits.dtype.type(scale)
     if mask is not None:  # not -inf: if all codes are masked, weights are uniform, not nan
@@ -58,24 +58,24 @@ def get_scale(contexts: Any, attention: str) -> float:
     return 1 / math.sqrt(contexts.dim) if attention == "sqrt" else 1.0
 
 
-def _scored(contexts: Contexts, candidates: Array, *, scale: float) -> Array:
+def _score_batch(contexts: Contexts, candidates: Array, *, scale: float) -> Array:
     vectors, mask, keys = contexts.vectors, contexts.mask, contexts.keys
     if mask is not None:
         vectors = np.where(mask[..., None], vectors, 0)
-    logits = _products(vectors, candidates)
+    logits = _multiply(vectors, candidates)
     mask = None if mask is None else mask[:, None]
     if keys is None:
-        return attended(logits, mask, scale=scale)
-    weighing = _products(keys.vectors, candidates) + keys.biases[:, None]
+        return attend(logits, mask, scale=scale)
+    weighing = _multiply(keys.vectors, candidates) + keys.biases[:, None]
     if mask is not None:
         weighing = np.where(mask, weighing, np.finfo(weighing.dtype).min)
     by_head = (*logits.shape[:2], -1, keys.heads)
     logits, weighing = (each.reshape(by_head).swapaxes(2, 3) for each in (logits, weighing))
-    total: Array = (attention_weights(weighing, None) * logits).sum(axis=(2, 3))
+    total: Array = (compute_attention_weights(weighing, None) * logits).sum(axis=(2, 3))
     return total
 
 
-def _products(vectors: Array, candidates: Array) -> Array:
+def _multiply(vectors: Array, candidates: Array) -> Array:
     """Inner products: [contexts, codes, dim] with [n, dim] -> [contexts, n, codes]."""
     flat = candidates @ vectors.reshape(-1, vectors.shape[-1]).T
     return np.ascontiguousarray(flat.reshape(len(candidates), *vectors.shape[:2]).swapaxes(0, 1))

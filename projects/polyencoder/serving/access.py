@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polyencoder.serving.config import LOOPBACK, ServerConfig
 from polyencoder.serving.page import PATHS
-from polyencoder.serving.problems import problem
+from polyencoder.serving.problems import build_response
 
 _PROBES = frozenset({"/health", "/ready"})
 """Paths for load balancers, which send no key and any Host."""
@@ -47,10 +47,12 @@ class Access:
         host = _parse_host(f"//{named[0]}") if len(named) == 1 else None
         if path not in _PROBES and (host is None or (self._hosts is not None and host not in self._hosts)):
             shown = f"{', '.join(named) or 'missing'}"
-            return problem(400, f"Host is {shown:.100}, which is not a name of this server: allow_host adds names")
+            return build_response(
+                400, f"Host is {shown:.100}, which is not a name of this server: allow_host adds names"
+            )
         origin = headers.get("origin")
         if origin is not None and origin not in self._origins and _parse_host(origin) not in (self._hosts or (host,)):
-            return problem(
+            return build_response(
                 403, f"Origin is {origin:.100}: pages of other sites may not use this server: allow_origin adds sites"
             )
         if self._key is None or path in _OPEN:
@@ -59,7 +61,7 @@ class Access:
         if hmac.compare_digest(shown.strip().encode("latin-1"), self._key) and kind.lower() == "bearer":
             return None
         wrong = "the key is wrong or missing: Authorization: Bearer KEY"
-        return problem(401, wrong, headers={"WWW-Authenticate": "Bearer"})
+        return build_response(401, wrong, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _parse_host(url: str) -> str | None:

@@ -38,9 +38,9 @@ def create_app(service: Service) -> ASGIApp:
 
     mcp = None
     if service.config.mcp == "http":
-        from polyencoder.serving.mcp import mcp_manager  # of an extra
+        from polyencoder.serving.mcp import create_mcp_manager  # of an extra
 
-        mcp = mcp_manager(service)
+        mcp = create_mcp_manager(service)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, BeforeValidator, Field, Json, WithJsonSchema
 
 from polyencoder.errors import InputError
-from polyencoder.index.entries import Candidate, as_id
+from polyencoder.index.entries import Candidate, convert_id
 from polyencoder.serving.messages import Body, KnownFields
 from polyencoder.serving.service import Serving
 
@@ -17,7 +17,7 @@ router = APIRouter(tags=["candidates"])
 
 
 _OF_ID = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]}
-Id = Annotated[str, BeforeValidator(as_id), Field(min_length=1), WithJsonSchema(_OF_ID)]
+Id = Annotated[str, BeforeValidator(convert_id), Field(min_length=1), WithJsonSchema(_OF_ID)]
 """An id of a candidate: a text, or a whole number, which becomes one."""
 
 

@@ -143,7 +143,7 @@ class ServerConfig(RankerSettings):
         return self.host in LOOPBACK
 
 
-def no_index(purpose: str) -> ConfigError:
+def build_no_index_error(purpose: str) -> ConfigError:
     """The error for a request that needs an index which the server does not have."""
     return ConfigError(
         f"this server has no index to {purpose}: make one with `polyencoder index --model MODEL --candidates FILE "
@@ -152,7 +152,7 @@ def no_index(purpose: str) -> ConfigError:
     )
 
 
-def not_calibrated(argument: str) -> ConfigError:
+def build_not_calibrated_error(argument: str) -> ConfigError:
     """The error for a request with an option of answers if the model has no calibration; without the server's paths."""
     return ConfigError(
         "a minimum probability needs a calibrated model, and this server's is not calibrated: leave it out, or "

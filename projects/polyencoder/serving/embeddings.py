@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, field_validator
 from polyencoder.errors import InputError
 from polyencoder.search.contexts import Array
 from polyencoder.serving.engine import Engine
-from polyencoder.serving.forward import candidate, context
+from polyencoder.serving.forward import build_candidate_item, build_context_item
 from polyencoder.serving.messages import Body, KnownFields, Texts, Usage
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving
@@ -114,7 +114,7 @@ async def embeddings(request: EmbeddingsRequest, service: Serving) -> Response:
     _check_dim(service.engine, request.dimensions, name="dimensions")
     is_query = request.input_type in ("query", "search_query")
     rows, tokens, warnings = await embed(service.engine, texts, is_query=is_query, normalize=request.normalize)
-    head = EmbeddingsResponse(data=[], model=service.name, usage=Usage.of(tokens), meta=warnings)
+    head = EmbeddingsResponse(data=[], model=service.name, usage=Usage.from_tokens(tokens), meta=warnings)
     body = await anyio.to_thread.run_sync(partial(_format_json, head, rows, kind=request.encoding_format))
     return Response(body, media_type="application/json")
 
@@ -188,12 +188,15 @@ async def embed(
         for number, text in enumerate(texts):
             engine.check_turns([text], name=f"{name}.{number}")
     with engine.metrics.tokenizing.time():
-        ids = await (engine.query_ids(texts) if is_query else engine.candidate_ids(texts))
+        ids = await (engine.tokenize_queries(texts) if is_query else engine.tokenize_candidates(texts))
 
-    job = Job([context(row) if is_query else candidate(row) for row in ids], lambda jobs: [job.results for job in jobs])
+    job = Job(
+        [build_context_item(row) if is_query else build_candidate_item(row) for row in ids],
+        lambda jobs: [job.results for job in jobs],
+    )
     tokens = engine.count_tokens(job.items, name=name)
     encoded = await engine.run(job)
     vectors = np.stack([item.context_vectors[0] if is_query else item.vector for item in encoded])
-    warnings = {} if is_query else await engine.cut_warnings(texts, ids)
+    warnings = {} if is_query else await engine.build_cut_warnings(texts, ids)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else 1
     return vectors / lengths, tokens, warnings

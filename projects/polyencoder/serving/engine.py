@@ -10,14 +10,14 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
-from polyencoder.checks import checked_candidate
+from polyencoder.checks import check_candidate
 from polyencoder.errors import InputError
 from polyencoder.index.filters import parse_filter
 from polyencoder.serving.config import Limits
 from polyencoder.serving.forward import Forward
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.model_thread import Job, ModelThread, WorkItem
-from polyencoder.text.dialogue import checked_context
+from polyencoder.text.dialogue import check_context
 
 T = TypeVar("T")
 
@@ -48,14 +48,14 @@ class Engine:
         """Runs a call that tokenizes or reads the disk on the tokenizer's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._tokenizer, call)
 
-    async def query_ids(self, texts: Sequence[str]) -> list[list[int]]:
+    async def tokenize_queries(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts as contexts of one turn."""
         encoder = self.ranker.text
-        return await self._read_in_parts(lambda part: [encoder.context_ids([text]) for text in part], texts)
+        return await self._read_in_parts(lambda part: [encoder.tokenize_context([text]) for text in part], texts)
 
-    async def candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
+    async def tokenize_candidates(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of candidates."""
-        return await self._read_in_parts(partial(self.ranker.text.candidate_ids, remember=False), texts)
+        return await self._read_in_parts(partial(self.ranker.text.tokenize_candidates, remember=False), texts)
 
     async def _read_in_parts(
         self, read: Callable[[Sequence[str]], list[list[int]]], texts: Sequence[str]
@@ -64,11 +64,11 @@ class Engine:
         parts = [await self.tokenize(partial(read, texts[part])) for part in _split(texts)]
         return [*chain.from_iterable(parts)]
 
-    async def cut_warnings(self, candidates: Sequence[str], ids: Sequence[Sequence[int]]) -> dict[str, list[str]]:
+    async def build_cut_warnings(self, candidates: Sequence[str], ids: Sequence[Sequence[int]]) -> dict[str, list[str]]:
         """`warnings`, for an answer's `meta`, if ends of candidates are not read. `ids`: their tokens."""
         text, parts = self.ranker.text, _split(candidates)
-        count = sum([await self.tokenize(partial(text.num_cut, candidates[part], ids[part])) for part in parts])
-        return {"warnings": [text.cut_message(count, of=len(candidates))]} if count else {}
+        count = sum([await self.tokenize(partial(text.count_cut, candidates[part], ids[part])) for part in parts])
+        return {"warnings": [text.format_cut_message(count, of=len(candidates))]} if count else {}
 
     async def run(self, job: Job) -> Any:
         """Computes a job on the model's thread."""
@@ -77,7 +77,7 @@ class Engine:
     def check_turns(self, value: Sequence[str], *, name: str = "query") -> list[str]:
         """Checks a context against the limits. InputError that names it."""
         with _attribute_errors(name):
-            turns = checked_context(name, value)
+            turns = check_context(name, value)
             self._check_characters(sum(map(len, turns)), name)
         return turns
 
@@ -97,7 +97,7 @@ class Engine:
 
     def check_filter(self, filter: Mapping[str, Any] | None) -> None:
         """Raises InputError for an invalid filter, or one above the limit of values."""
-        count = sum(len(test.values) for test in parse_filter(filter).tests())
+        count = sum(len(test.values) for test in parse_filter(filter).iter_tests())
         if count > self.limits.filter_values:
             raise InputError(
                 f"filter has {count:,} values; it must have at most {self.limits.filter_values:,}", argument="filter"
@@ -106,7 +106,7 @@ class Engine:
     def check_text(self, value: str, *, name: str) -> str:
         """Checks one text against the limits. InputError that names it."""
         with _attribute_errors(name):
-            value = checked_candidate(name, value)
+            value = check_candidate(name, value)
             self._check_characters(len(value), name)
         return value
 

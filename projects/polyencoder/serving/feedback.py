@@ -71,7 +71,7 @@ class Feedback:
                 raise
 
 
-def _feedback(request: Request) -> Feedback:
+def _get_feedback(request: Request) -> Feedback:
     feedback: Feedback | None = request.app.state.feedback
     if feedback is None:
         raise ConfigError(
@@ -91,7 +91,7 @@ class FeedbackRequest(KnownFields, Body):
 
 @router.post("/v1/feedback")
 async def give_feedback(
-    request: FeedbackRequest, service: Serving, feedback: Annotated[Feedback, Depends(_feedback)]
+    request: FeedbackRequest, service: Serving, feedback: Annotated[Feedback, Depends(_get_feedback)]
 ) -> dict[str, str]:
     """Appends a rating to the server's file."""
     turns = service.engine.check_turns(read_turns(request.messages, system=service.config.system), name="messages")

@@ -22,17 +22,17 @@ CONTEXT, CANDIDATE, PAIR = "context", "candidate", "pair"
 Ids = Sequence[int]
 
 
-def context(ids: Ids) -> WorkItem:
+def build_context_item(ids: Ids) -> WorkItem:
     """Becomes `Contexts` of one."""
     return WorkItem(CONTEXT, ids, len(ids))
 
 
-def candidate(ids: Ids) -> WorkItem:
+def build_candidate_item(ids: Ids) -> WorkItem:
     """Becomes `TokenVectors`."""
     return WorkItem(CANDIDATE, ids, len(ids))
 
 
-def pair(context: Ids, candidate: Ids) -> WorkItem:
+def build_pair_item(context: Ids, candidate: Ids) -> WorkItem:
     """Becomes a score, of a model that reads pairs."""
     return WorkItem(PAIR, (context, candidate), len(context) + len(candidate))
 
@@ -58,7 +58,7 @@ class Forward:
         if kind == PAIR:
             return self._score_pairs(tokens)
         if kind == CANDIDATE:
-            return [*encoder.candidates(tokens, max_tokens=self.max_tokens)]
+            return [*encoder.cache_candidates(tokens, max_tokens=self.max_tokens)]
         encoded = encoder.encode_contexts(tokens, max_tokens=self.max_tokens)
         return [encoded.select([row]) for row in range(len(tokens))]
 

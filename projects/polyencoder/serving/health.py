@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from polyencoder.errors import PolyencoderError
-from polyencoder.serving.problems import for_clients
+from polyencoder.serving.problems import format_for_clients
 from polyencoder.serving.service import Service, Serving
 
 router = APIRouter(tags=["health"])
@@ -41,7 +41,7 @@ async def ready(service: Serving) -> Response:
         await service.check_index()
     except PolyencoderError as error:
         _log.error("/ready: %s", error)
-        return JSONResponse({"status": "no index", "reason": for_clients(error)}, 503)
+        return JSONResponse({"status": "no index", "reason": format_for_clients(error)}, 503)
     return JSONResponse({"status": "ready"})
 
 
@@ -89,4 +89,4 @@ def _describe_model(service: Service) -> dict[str, Any]:
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: Serving) -> Response:
     """Metrics for Prometheus."""
-    return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+    return Response(service.metrics.format_metrics(), media_type=CONTENT_TYPE_LATEST)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from polyencoder.errors import PolyencoderError
 from polyencoder.packages import get_version
 from polyencoder.serving import rerank, search, select
-from polyencoder.serving.problems import for_clients, invalid_body
+from polyencoder.serving.problems import describe_invalid_body, format_for_clients
 from polyencoder.serving.service import Service
 
 
@@ -29,7 +29,7 @@ class _Operation(NamedTuple):
     response: type[BaseModel]
     run: Callable[[Any, Service], Awaitable[BaseModel]]
 
-    def tool(self, name: str) -> Tool:
+    def build_tool(self, name: str) -> Tool:
         taken = self.request.model_json_schema()
         fields = taken["properties"].items()
         taken["properties"] = {key: field for key, field in fields if "Ignored" not in field.get("description", "")}
@@ -37,7 +37,7 @@ class _Operation(NamedTuple):
         return Tool(name=name, description=inspect.getdoc(self.run), input_schema=taken, output_schema=output)
 
 
-def mcp_server(service: Service) -> Server[Any]:
+def create_mcp_server(service: Service) -> Server[Any]:
     """The tools `rerank`, `select` and, with an index, `search`, with the routes' arguments, limits and answers.
 
     What is wrong with a request is the tool's result, marked as an error, so that a language model can mend it.
@@ -50,42 +50,42 @@ def mcp_server(service: Service) -> Server[Any]:
         operations["search"] = _Operation(search.SearchRequest, search.SearchResponse, search.search)
 
     async def list_tools(*_: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[operation.tool(name) for name, operation in operations.items()])
+        return ListToolsResult(tools=[operation.build_tool(name) for name, operation in operations.items()])
 
     async def call_tool(_: Any, params: CallToolRequestParams) -> CallToolResult:
         operation, arguments = operations.get(params.name), params.arguments or {}
         if operation is None:
-            return failed(f"there is no tool {params.name!r:.60}; the tools are {', '.join(operations)}")
+            return build_failed_result(f"there is no tool {params.name!r:.60}; the tools are {', '.join(operations)}")
         try:
             request = operation.request.model_validate(arguments)
         except ValidationError as error:
-            return failed(invalid_body(error.errors(), arguments)[0])
+            return build_failed_result(describe_invalid_body(error.errors(), arguments)[0])
         try:
             answer = await operation.run(request, service)
         except PolyencoderError as error:
-            return failed(for_clients(error))
+            return build_failed_result(format_for_clients(error))
         content = answer.model_dump(mode="json", exclude_none=True)
         text = TextContent(type="text", text=json.dumps(content, ensure_ascii=False))
         return CallToolResult(content=[text], structured_content=content)
 
-    return Server("polyencoder", version=library_version(), on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server("polyencoder", version=get_library_version(), on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-def library_version() -> str:
+def get_library_version() -> str:
     """Returns the version that servers of MCP tell their clients."""
     return get_version("parlai-polyencoder") or get_version("polyencoder-runtime") or ""
 
 
-def failed(message: str) -> CallToolResult:
+def build_failed_result(message: str) -> CallToolResult:
     """A result that tells a language model what is wrong with its call."""
     return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)
 
 
-def mcp_manager(service: Service) -> StreamableHTTPSessionManager:
+def create_mcp_manager(service: Service) -> StreamableHTTPSessionManager:
     """MCP's streamable HTTP, without sessions, so that any worker answers any request."""
     limit = service.config.limits.bytes
     return StreamableHTTPSessionManager(
-        mcp_server(service), json_response=True, stateless=True, max_request_body_size=limit
+        create_mcp_server(service), json_response=True, stateless=True, max_request_body_size=limit
     )
 
 
@@ -94,7 +94,7 @@ def serve_stdio(service: Service) -> None:
     nothing interrupts the thread that reads standard input."""
 
     async def answer() -> None:
-        server = mcp_server(service)
+        server = create_mcp_server(service)
         async with stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
 

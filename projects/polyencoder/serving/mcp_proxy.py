@@ -28,11 +28,11 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
 
-from polyencoder.errors import InputError, PolyencoderError, one_line
+from polyencoder.errors import InputError, PolyencoderError, join_lines
 from polyencoder.selector import Selector
-from polyencoder.serving.mcp import failed, library_version
+from polyencoder.serving.mcp import build_failed_result, get_library_version
 from polyencoder.serving.mcp_remote import Remote
-from polyencoder.text.dialogue import checked_context
+from polyencoder.text.dialogue import check_context
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class ToolProxy:
         self._tools = tools
         self._latest, self.listed = ([name for name in old if name in tools] for old in (self._latest, self.listed))
 
-    def tools(self) -> list[Tool]:
+    def list_tools(self) -> list[Tool]:
         """`find_tools`, and the tools that are listed."""
         return [_FINDER, *(self._tools[name].tool for name in self.listed)]
 
@@ -121,11 +121,11 @@ class ToolProxy:
         """Calls a tool of a server, which tells its progress; what is wrong is the result."""
         tool = self._tools.get(name)
         if tool is None:
-            return failed(f"there is no tool {name!r:.60}; {FIND_TOOLS} finds one")
+            return build_failed_result(f"there is no tool {name!r:.60}; {FIND_TOOLS} finds one")
         try:
             return await tool.remote.call(tool.name, arguments, progress=progress)
         except MCPError as error:
-            return failed(f"the server {tool.remote.name!r}: {one_line(error)}")
+            return build_failed_result(f"the server {tool.remote.name!r}: {join_lines(error)}")
 
     def find(self, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         """Chooses tools and lists them from now on; returns their names and texts.
@@ -135,7 +135,7 @@ class ToolProxy:
         """
         if unknown := arguments.keys() - {"query", "top_k"}:
             raise InputError(f"unknown argument {sorted(unknown)[0]!r:.60}; {FIND_TOOLS} takes query and top_k")
-        turns = checked_context("query", arguments.get("query", ""))
+        turns = check_context("query", arguments.get("query", ""))
         if not self._tools:
             raise InputError("the servers have no tools")
         options = [
@@ -170,7 +170,7 @@ class _Server:
         """Answers one client on standard input and output until it closes them."""
         server: Server[Any] = Server(
             "polyencoder-proxy",
-            version=library_version(),
+            version=get_library_version(),
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_subscriptions_listen=ListenHandler(self._subscribers),
@@ -186,7 +186,7 @@ class _Server:
 
     async def _list_tools(self, context: Any, _: Any) -> ListToolsResult:
         self._session = context.session
-        return ListToolsResult(tools=self._proxy.tools(), ttl_ms=0)
+        return ListToolsResult(tools=self._proxy.list_tools(), ttl_ms=0)
 
     async def _call_tool(self, context: Any, params: CallToolRequestParams) -> CallToolResult:
         self._session = context.session
@@ -197,16 +197,16 @@ class _Server:
             async with self._telling_changes():
                 tools = await anyio.to_thread.run_sync(self._proxy.find, arguments)
         except PolyencoderError as error:
-            return failed(str(error))
+            return build_failed_result(str(error))
         text = TextContent(type="text", text=json.dumps(tools, ensure_ascii=False))
         return CallToolResult(content=[text], structured_content={"tools": tools})
 
     @asynccontextmanager
     async def _telling_changes(self) -> AsyncIterator[None]:
         async with self._one_at_a_time:
-            before = self._proxy.tools()
+            before = self._proxy.list_tools()
             yield
-            has_changed = self._proxy.tools() != before
+            has_changed = self._proxy.list_tools() != before
         if has_changed:
             await self._subscribers.publish(ToolsListChanged())
             if self._session is not None:  # clients of older versions are told unasked
@@ -227,14 +227,14 @@ def run_proxy(proxy: ToolProxy, commands: Sequence[str], *, timeout: float) -> N
         server, error = _Server(proxy), None
         remotes = [Remote(command) for command in commands]
 
-        async def changed() -> None:
+        async def notify_changed() -> None:
             await server.update(remotes)
 
         async def run_remotes() -> None:
             with running:
                 async with anyio.create_task_group() as group:
                     for remote in remotes:
-                        group.start_soon(partial(remote.run, timeout=timeout, changed=changed))
+                        group.start_soon(partial(remote.run, timeout=timeout, changed=notify_changed))
             ended.set()
 
         async def end_at_signal() -> None:

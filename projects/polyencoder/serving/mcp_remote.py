@@ -15,7 +15,7 @@ from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import CONNECTION_CLOSED, CallToolResult, Tool, ToolListChangedNotification
 
-from polyencoder.errors import ConfigError, one_line
+from polyencoder.errors import ConfigError, join_lines
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Remote:
             try:
                 await self._follow(limit, timeout=timeout, changed=changed)
             except Exception as error:  # of the quotes, of the program, or of the protocol
-                self._fail(f"does not start: {one_line(error)}")
+                self._fail(f"does not start: {join_lines(error)}")
         if limit.cancelled_caught:
             self.is_late = True
             self._fail(f"has not listed its tools within {timeout:g} seconds")
@@ -85,9 +85,9 @@ class Remote:
                 await stack.enter_async_context(client.listen(tools_list_changed=True))
             while True:
                 try:
-                    self.tools = await self._all_tools()
+                    self.tools = await self._list_all_tools()
                 except MCPError as error:  # such as a server that has none
-                    self._fail(f"lists no tools: {one_line(error)}")
+                    self._fail(f"lists no tools: {join_lines(error)}")
                     return
                 limit.deadline = math.inf
                 if self.ready.is_set():
@@ -96,7 +96,7 @@ class Remote:
                 await self._news.wait()
                 self._news = anyio.Event()
 
-    async def _all_tools(self) -> list[Tool]:
+    async def _list_all_tools(self) -> list[Tool]:
         tools, cursor = [], None
         while True:
             page = await self.client.list_tools(cursor=cursor)

@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from polyencoder.checks import json_problem
-from polyencoder.errors import InputError, did_you_mean
-from polyencoder.settings.fields import docstrings
+from polyencoder.checks import find_json_problem
+from polyencoder.errors import InputError, suggest_similar
+from polyencoder.settings.fields import read_docstrings
 from polyencoder.text.dialogue import (
     SPEAKERS,
     SystemMessages,
+    convert_messages,
+    count_system_messages,
     is_of_tools,
-    messages_to_turns,
-    num_system_messages,
     warn_of_system_messages,
 )
 
@@ -52,7 +52,7 @@ class Body(BaseModel):
                 raise InputError(
                     f"{name} has {len(messages):,} messages; it must have at most {MAX_MESSAGES:,}", argument=name
                 )
-        if invalid := json_problem(value):
+        if invalid := find_json_problem(value):
             path, problem = invalid
             raise InputError(f"{path}: {problem}" if path else problem, argument=path or None)
         return value
@@ -68,7 +68,7 @@ class KnownFields(BaseModel):
     def _check_names(cls, value: Any) -> Any:
         for name in value if isinstance(value, dict) else ():
             if name not in cls.model_fields:
-                hint = did_you_mean(str(name), cls.model_fields)
+                hint = suggest_similar(str(name), cls.model_fields)
                 raise InputError(f"{name!r:.60} is not a field of this request{hint}", argument=f"{name:.60}")
         return value
 
@@ -76,7 +76,7 @@ class KnownFields(BaseModel):
 def make_fields(cls: type, *, without: Sequence[str] = ()) -> dict[str, Any]:
     """The fields of a dataclass or NamedTuple for `pydantic.create_model`; their docstrings describe them."""
     hints = get_type_hints(cls)
-    words = docstrings(cls)
+    words = read_docstrings(cls)
     if dataclasses.is_dataclass(cls):
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
         for name, default in defaults.items():
@@ -122,13 +122,13 @@ Messages = Annotated[list[Message], Field(max_length=MAX_MESSAGES, fail_fast=Tru
 
 
 def read_turns(messages: Sequence[Message], *, name: str = "messages", system: SystemMessages) -> list[str]:
-    """The turns of a context, oldest first; what becomes of system messages, `messages_to_turns` says.
+    """The turns of a context, oldest first; what becomes of system messages, `convert_messages` says.
 
     Raises InputError, which names the field `name`, if the last message has no text, or all messages are persona.
     """
     spoken = [message for part in messages if not is_of_tools(message := part.model_dump())]
-    turns = messages_to_turns(spoken, name=name, system=system)
-    if system == "leave-out" and num_system_messages(spoken):
+    turns = convert_messages(spoken, name=name, system=system)
+    if system == "leave-out" and count_system_messages(spoken):
         warn_of_system_messages("system 'persona' reads them")
     if not any(message["role"] in SPEAKERS for message in spoken):
         raise InputError(f"{name} has no message of the user; give at least one", argument=name)
@@ -149,7 +149,7 @@ class Asked(Body):
             raise ValueError("give either query or messages")
         return self
 
-    def turns(self, *, system: SystemMessages) -> list[str]:
+    def collect_turns(self, *, system: SystemMessages) -> list[str]:
         """The turns of the context; errors as in `read_turns`."""
         if isinstance(self.query, str):
             return [self.query]
@@ -164,7 +164,7 @@ class Usage(BaseModel):
     total_tokens: int = Field(description="The same number.")
 
     @classmethod
-    def of(cls, tokens: int) -> Usage:
+    def from_tokens(cls, tokens: int) -> Usage:
         return cls(prompt_tokens=tokens, total_tokens=tokens)
 
 
@@ -176,6 +176,6 @@ class Answer(BaseModel):
     usage: Usage
 
 
-def answer_fields(kind: str, *, model: str, tokens: int) -> dict[str, Any]:
+def build_answer_fields(kind: str, *, model: str, tokens: int) -> dict[str, Any]:
     """The fields of an `Answer`, with a new id that begins with `kind`."""
-    return {"id": f"{kind}-{uuid.uuid4().hex}", "model": model, "usage": Usage.of(tokens)}
+    return {"id": f"{kind}-{uuid.uuid4().hex}", "model": model, "usage": Usage.from_tokens(tokens)}

@@ -47,18 +47,18 @@ class Metrics:
         self._scoring = seconds("polyencoder_score_seconds", "Scoring or searching for jobs that finish together.")
         self._finished = counts("polyencoder_finished_together", "Jobs that were scored or searched for together.")
 
-    def batch_done(self, kind: str, items: int, tokens: int, seconds: float) -> None:
+    def count_batch(self, kind: str, items: int, tokens: int, seconds: float) -> None:
         """Counts a batch of items of a kind."""
         self._encoding.labels(kind).observe(seconds)
         self._batch_size.labels(kind).observe(items)
         self._batch_tokens.labels(kind).observe(tokens)
 
-    def jobs_finished(self, jobs: int, seconds: float) -> None:
+    def count_jobs(self, jobs: int, seconds: float) -> None:
         """Counts jobs that were finished in one call."""
         self._scoring.observe(seconds)
         self._finished.observe(jobs)
 
-    def exposition(self) -> bytes:
+    def format_metrics(self) -> bytes:
         """All metrics in Prometheus's text format; the sum over the workers."""
         if SHARED not in os.environ:
             return generate_latest(self._registry)
@@ -85,23 +85,23 @@ class Counted:
         start = time.perf_counter()
         answered = False
 
-        def route() -> str:  # arbitrary paths would be unlimited labels
+        def get_route() -> str:  # arbitrary paths would be unlimited labels
             return getattr(scope.get("route"), "path", "other")
 
-        async def counted(message: Message) -> None:
+        async def count_and_send(message: Message) -> None:
             nonlocal answered
             # before the client, which may then request the counts, has the answer
             if message["type"] == "http.response.start":
                 answered = True
-                self._metrics.requests.labels(route(), str(message["status"])).inc()
+                self._metrics.requests.labels(get_route(), str(message["status"])).inc()
             await send(message)
 
         try:
-            await self._app(scope, receive, counted)
+            await self._app(scope, receive, count_and_send)
         finally:
             if not answered:  # the client has disconnected
-                self._metrics.requests.labels(route(), "none").inc()
-            self._metrics.latency.labels(route()).observe(time.perf_counter() - start)
+                self._metrics.requests.labels(get_route(), "none").inc()
+            self._metrics.latency.labels(get_route()).observe(time.perf_counter() - start)
 
 
 def _reserve(folder: Path) -> None:

@@ -118,12 +118,12 @@ class ModelThread:
             self._changed.notify_all()
         if job.blocking_io:
 
-            def ended(_: Future[Any]) -> None:
+            def forget_future(_: Future[Any]) -> None:
                 with self._changed:
                     self._waiting.discard(job)
                     self._changed.notify_all()
 
-            job.future.add_done_callback(ended)
+            job.future.add_done_callback(forget_future)
         self._metrics.queued_tokens.set(self.queued_tokens)
         return job.future
 
@@ -186,7 +186,7 @@ class ModelThread:
         for job in jobs:
             job.seconds["encode"] += end - start
             job._since = end
-        self._metrics.batch_done(first.kind, len(taken), sum(item.cost for item in taken), end - start)
+        self._metrics.count_batch(first.kind, len(taken), sum(item.cost for item in taken), end - start)
         computed = [job for job in jobs if job._left == 0]
         if waiting := [job for job in computed if job.blocking_io]:
             with self._changed:
@@ -227,7 +227,7 @@ class ModelThread:
                 continue
             seconds = time.perf_counter() - start
             # before a client, which may then request the counts, has its answer
-            self._metrics.jobs_finished(len(group), seconds)
+            self._metrics.count_jobs(len(group), seconds)
             for job, value in zip(group, values, strict=True):
                 job.seconds["score"] += seconds
                 if job.future.set_running_or_notify_cancel():

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
+from polyencoder.errors import ConfigError, InputError, PolyencoderError, get_first_line
 from polyencoder.index.folder.files import IndexBusy, NotWritten
 
 
@@ -36,7 +36,7 @@ _STATUS = {IndexBusy: 503, NotWritten: 507, InputError: 422, ConfigError: 422}
 _log = logging.getLogger(__name__)
 
 
-def problem(
+def build_response(
     status: int, message: str, *, param: str | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
     """An error answer; `param` names the field of the request."""
@@ -51,14 +51,14 @@ def _escape_surrogates(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def for_clients(error: PolyencoderError) -> str:
+def format_for_clients(error: PolyencoderError) -> str:
     """The message of an error for clients: its message for them, or its own if it is about their request."""
     if error.public is not None:
         return error.public
     return str(error) if isinstance(error, InputError | ConfigError) else "this fails now; the server's log says why"
 
 
-def invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str | None]:
+def describe_invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str | None]:
     """The problem of a body that pydantic rejects with these errors, in one sentence, and the field."""
     # For a union, the deepest error belongs to the best-fitting type.
     first = max(errors, key=lambda error: len(_find_place(error, body)))
@@ -90,43 +90,45 @@ def _find_place(error: Mapping[str, Any], body: Any) -> list[str]:
 def handle_problems(app: FastAPI) -> None:
     """Registers handlers for the library's errors, FastAPI's errors, and bugs."""
 
-    async def invalid(request: Request, error: Exception) -> JSONResponse:
+    async def answer_invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         first: Mapping[str, Any] = error.errors()[0]
         source, *location = first["loc"]
         if source != "body":  # a parameter of the address
             where = ".".join(map(str, location))
-            return problem(422, f"{where}: {first['msg']}", param=where)
+            return build_response(422, f"{where}: {first['msg']}", param=where)
         if first["type"] == "json_invalid":
-            return problem(422, f"the body is not JSON: {first['ctx']['error']} at character {location[0] + 1}")
-        message, param = invalid_body([{**entry, "loc": entry["loc"][1:]} for entry in error.errors()], error.body)
+            return build_response(422, f"the body is not JSON: {first['ctx']['error']} at character {location[0] + 1}")
+        message, param = describe_invalid_body(
+            [{**entry, "loc": entry["loc"][1:]} for entry in error.errors()], error.body
+        )
         if param is None and not request.headers.get("content-type", "").startswith("application/json"):
             message = "the body must be JSON, and Content-Type application/json"
-        return problem(422, message, param=param)
+        return build_response(422, message, param=param)
 
-    async def ours(request: Request, error: Exception) -> JSONResponse:
+    async def answer_ours(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, PolyencoderError)
-        message = for_clients(error)
+        message = format_for_clients(error)
         for kind, status in _STATUS.items():
             if isinstance(error, kind):
-                return problem(status, message, param=error.argument)
+                return build_response(status, message, param=error.argument)
         _log.error("%s %s: %s", request.method, request.url.path, error)
-        return problem(503, message)
+        return build_response(503, message)
 
-    async def http(request: Request, error: Exception) -> JSONResponse:
+    async def answer_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         message = str(error.detail)
         if error.status_code == 400 and error.__cause__ is not None:  # FastAPI does not say what of the body
-            cause = first_line(error.__cause__)
-            return problem(422, f"the body cannot be read ({cause:.120}): send JSON in UTF-8, not compressed")
+            cause = get_first_line(error.__cause__)
+            return build_response(422, f"the body cannot be read ({cause:.120}): send JSON in UTF-8, not compressed")
         if "route" not in request.scope and error.status_code == 404:
             message = f"there is no {request.url.path:.100}; /docs lists the routes. Chats are POST /v1/chat"
-        return problem(error.status_code, message, headers=error.headers)
+        return build_response(error.status_code, message, headers=error.headers)
 
-    async def bug(request: Request, error: Exception) -> JSONResponse:
-        return problem(500, "internal error; the server's log has the details")
+    async def answer_bug(request: Request, error: Exception) -> JSONResponse:
+        return build_response(500, "internal error; the server's log has the details")
 
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(PolyencoderError, ours)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, bug)
+    app.add_exception_handler(RequestValidationError, answer_invalid)
+    app.add_exception_handler(PolyencoderError, answer_ours)
+    app.add_exception_handler(HTTPException, answer_http)
+    app.add_exception_handler(Exception, answer_bug)

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyencoder.serving.config import Limits
 from polyencoder.serving.metrics import Metrics
-from polyencoder.serving.problems import problem
+from polyencoder.serving.problems import build_response
 
 _RETRY_AFTER = "1"  # seconds
 
@@ -34,7 +34,7 @@ class RequestLimits:
             return await self._app(scope, receive, send)
         if self._under_way >= self._limits.concurrent:
             full = f"{self._under_way} requests are in progress: try again later"
-            return await problem(429, full, headers={"Retry-After": _RETRY_AFTER})(scope, receive, send)
+            return await build_response(429, full, headers={"Retry-After": _RETRY_AFTER})(scope, receive, send)
         self._under_way += 1
         self._metrics.under_way.inc()
         try:
@@ -51,8 +51,8 @@ class RequestLimits:
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes | Response:
         """Reads the body; returns an error answer if it is too large or too slow."""
         limits = self._limits
-        too_many = problem(413, f"the body has more than {limits.values:,} values: send less per request")
-        too_large = problem(413, f"the body has more than {limits.bytes:,} bytes: send less per request")
+        too_many = build_response(413, f"the body has more than {limits.values:,} values: send less per request")
+        too_large = build_response(413, f"the body has more than {limits.bytes:,} bytes: send less per request")
         if int(Headers(scope=scope).get("content-length", "0")) > limits.bytes:  # uvicorn refuses other values
             return too_large
 
@@ -71,7 +71,7 @@ class RequestLimits:
             return await asyncio.wait_for(read(), limits.read_seconds)
         except asyncio.TimeoutError:
             slow = f"the body did not arrive within {limits.read_seconds:g} seconds"
-            return problem(408, slow, headers={"Connection": "close"})
+            return build_response(408, slow, headers={"Connection": "close"})
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         began = False
@@ -96,7 +96,7 @@ class RequestLimits:
                 post = scope["method"] == "POST"
                 dropped = "the work was dropped" if post else "the change may still be made: send it again"
                 late = f"there was no answer within {self._limits.seconds:g} seconds; {dropped}"
-                await self._refuse(problem(504, late), scope, receive, send)
+                await self._refuse(build_response(504, late), scope, receive, send)
         finally:
             await _cancel(answering)
             await _cancel(leaving)

@@ -11,11 +11,11 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from polyencoder.calibration import CalibratedRanker
-from polyencoder.calibration.probability import ranked
+from polyencoder.calibration.probability import rank_documents
 from polyencoder.search.contexts import Array
 from polyencoder.serving.engine import Engine
-from polyencoder.serving.forward import candidate, context, pair
-from polyencoder.serving.messages import Answer, Asked, Body, Count, KnownFields, Texts, answer_fields
+from polyencoder.serving.forward import build_candidate_item, build_context_item, build_pair_item
+from polyencoder.serving.messages import Answer, Asked, Body, Count, KnownFields, Texts, build_answer_fields
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving
 from polyencoder.text import TextEncoder
@@ -121,14 +121,14 @@ async def rerank_either(
             score=float(scores[i]) if request.raw_scores else relevance,
             text=texts[i] if request.return_text else None,
         )
-        for i, relevance in ranked(texts, scores, engine.ranker.calibration)
+        for i, relevance in rank_documents(texts, scores, engine.ranker.calibration)
     ]
 
 
 async def _rerank(request: RerankRequest, service: Serving, *, version: str, documents: bool) -> RerankResponse:
     service.engine.check_count(request.documents, name="documents")
     objects = [Document(text=document) if isinstance(document, str) else document for document in request.documents]
-    turns = request.turns(system=service.config.system)
+    turns = request.collect_turns(system=service.config.system)
     texts = [document.text for document in objects]
     order, tokens, split = await rank(service.engine, turns, texts, top_n=request.top_n)
     meta: dict[str, Any] = {"api_version": {"version": version}}
@@ -137,7 +137,7 @@ async def _rerank(request: RerankRequest, service: Serving, *, version: str, doc
         how = f"have more than {limit} tokens and the score of their best passage"
         meta["warnings"] = [f"{split:,} of {len(texts):,} documents {how}"]
     return RerankResponse(
-        **answer_fields("rerank", model=service.name, tokens=tokens),
+        **build_answer_fields("rerank", model=service.name, tokens=tokens),
         results=[
             Result(
                 index=number, relevance_score=relevance, document=objects[number].model_dump() if documents else None
@@ -161,7 +161,7 @@ async def rank(
     """
     documents = engine.check_texts(documents)
     scores, tokens, split = await score(engine, engine.check_turns(turns), documents, name="documents", split=True)
-    return ranked(documents, scores, engine.ranker.calibration, top_n=top_n), tokens, split
+    return rank_documents(documents, scores, engine.ranker.calibration, top_n=top_n), tokens, split
 
 
 async def score(
@@ -178,8 +178,8 @@ async def score(
     texts = list(dict.fromkeys(documents))
     text = engine.ranker.text
     with engine.metrics.tokenizing.time():
-        context_ids = await engine.tokenize(lambda: text.context_ids(turns))
-        passages = [[ids] for ids in await engine.candidate_ids(texts)]
+        context_ids = await engine.tokenize(lambda: text.tokenize_context(turns))
+        passages = [[ids] for ids in await engine.tokenize_candidates(texts)]
         length = 0
         for number, (ids,) in enumerate(passages):
             if split and len(ids) >= text.config.label_truncate and not text.config.candidate_rows:
@@ -188,9 +188,9 @@ async def score(
                 break  # `engine.count_tokens` refuses the request below
     candidates = [ids for rows in passages for ids in rows]
     if engine.ranker.model.reads_pairs:
-        items = [pair(context_ids, ids) for ids in candidates]
+        items = [build_pair_item(context_ids, ids) for ids in candidates]
     else:
-        items = [*map(candidate, candidates), context(context_ids)]
+        items = [*map(build_candidate_item, candidates), build_context_item(context_ids)]
     places = [place for place, rows in enumerate(passages) for _ in rows] if len(texts) == len(documents) else []
     tokens = engine.count_tokens(items, name=name, places=places)
     first = np.cumsum([0, *(len(rows) for rows in passages[:-1])])
@@ -205,7 +205,7 @@ async def score(
 
 
 def _read_passages(text: TextEncoder, document: str) -> list[list[int]]:
-    return text.candidate_ids(split_text(document, text, tokens=text.candidate_room), remember=False)
+    return text.tokenize_candidates(split_text(document, text, tokens=text.candidate_room), remember=False)
 
 
 def _collect_scores(ranker: CalibratedRanker, results: Sequence[Any]) -> Array:

@@ -55,13 +55,13 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
             host = f"[{config.host}]" if ":" in config.host else config.host
             listening(f"http://{host}:{listener.getsockname()[1]}")
             if config.workers == 1:
-                options = uvicorn_config(config, partial(delay_signals, app))
+                options = build_uvicorn_config(config, partial(delay_signals, app))
                 uvicorn.Server(options).run(sockets=[listener])
                 return
             service.close()  # loaded only to report errors early; each worker loads its own
             del app, service
             os.environ[SHARED] = folder
-            options = uvicorn_config(config, partial(_worker, config))
+            options = build_uvicorn_config(config, partial(_create_worker, config))
             Multiprocess(options, sockets=[listener]).run()
 
 
@@ -77,7 +77,7 @@ def _serve_stdio(config: ServerConfig) -> None:
         serve_stdio(service)
 
 
-def uvicorn_config(config: ServerConfig, create: Callable[[], ASGIApp]) -> uvicorn.Config:
+def build_uvicorn_config(config: ServerConfig, create: Callable[[], ASGIApp]) -> uvicorn.Config:
     """Returns uvicorn's configuration for the application that a function creates."""
     return uvicorn.Config(
         create,
@@ -123,7 +123,7 @@ def _delay_end(
     loop.call_soon_threadsafe(wait, _LAST_ROUNDS)
 
 
-def _worker(config: ServerConfig) -> ASGIApp:
+def _create_worker(config: ServerConfig) -> ASGIApp:
     def end_with_parent() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
             parent.join()

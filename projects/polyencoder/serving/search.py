@@ -15,8 +15,8 @@ from polyencoder.errors import InputError
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.search.contexts import Contexts
-from polyencoder.serving.config import NO_ANSWER, not_calibrated
-from polyencoder.serving.forward import context
+from polyencoder.serving.config import NO_ANSWER, build_not_calibrated_error
+from polyencoder.serving.forward import build_context_item
 from polyencoder.serving.messages import (
     Answer,
     Asked,
@@ -24,7 +24,7 @@ from polyencoder.serving.messages import (
     KnownFields,
     Message,
     Messages,
-    answer_fields,
+    build_answer_fields,
     make_fields,
     read_turns,
 )
@@ -72,9 +72,9 @@ class SearchResponse(Answer):
 @router.post("/v1/search", tags=["search"], response_model_exclude_none=True)
 async def search(request: SearchRequest, service: Serving) -> SearchResponse:
     """Searches the index for the best candidates for a context, best first."""
-    _, fields = await search_fields(
+    _, fields = await search_request(
         service,
-        request.turns(system=service.config.system),
+        request.collect_turns(system=service.config.system),
         request,
         answers=service.config.answers,
         kind="search",
@@ -83,7 +83,7 @@ async def search(request: SearchRequest, service: Serving) -> SearchResponse:
     return SearchResponse(**fields)
 
 
-async def search_fields(
+async def search_request(
     service: Service,
     turns: Sequence[str],
     request: SearchParameters,
@@ -97,7 +97,7 @@ async def search_fields(
     hits, tokens, milliseconds, best_left_out = await find_hits(
         service, turns, request.options, answers=answers, keep_turns=request.keep_turns, name=name
     )
-    shared = answer_fields(kind, model=service.name, tokens=tokens)
+    shared = build_answer_fields(kind, model=service.name, tokens=tokens)
     results = [hit._asdict() for hit in hits]
     left_out = best_left_out and best_left_out._asdict()
     return hits, {**shared, "results": results, "best_left_out": left_out, "milliseconds": milliseconds}
@@ -134,26 +134,26 @@ async def find_hits(
     if answers is not None and not options.asked and not options.words_only:
         options = replace(options, **vars(answers))
     if options.asked and index is not None and not service.search_calibrated:
-        raise not_calibrated(options.asked[0])
+        raise build_not_calibrated_error(options.asked[0])
     remote = index is not None and index.remote
     if index is not None and not remote and await engine.tokenize(index.__len__) == 0:
         return [], 0, {}, None
 
     def read() -> list[int]:
         if not remote:  # once, on a thread that may block
-            service.searcher(options, keep_turns=keep_turns)  # raises the errors of this request
-        return engine.ranker.text.context_ids(turns)
+            service.build_searcher(options, keep_turns=keep_turns)  # raises the errors of this request
+        return engine.ranker.text.tokenize_context(turns)
 
     def find(jobs: Sequence[Job]) -> list[tuple[list[Hit], Hit | None]]:
         if index is None or len(index) == 0:  # all candidates were removed in the meantime
             return [([], None) for _ in jobs]
-        encoded = Contexts.concatenated([job.results[0] for job in jobs])
-        searcher = service.searcher(options, keep_turns=keep_turns)
+        encoded = Contexts.concatenate([job.results[0] for job in jobs])
+        searcher = service.build_searcher(options, keep_turns=keep_turns)
         results = searcher.find(encoded, [job.payload for job in jobs])
         return list(zip(results, searcher.improbable, strict=True))
 
     with engine.metrics.tokenizing.time():
-        item = context(await engine.tokenize(read))
+        item = build_context_item(await engine.tokenize(read))
     tokenize_seconds = time.perf_counter() - start
     job = Job([item], find, group_key=repr((options, keep_turns)), payload=turns, blocking_io=remote)
     hits, best_left_out = await engine.run(job)
@@ -186,7 +186,7 @@ class ChatResponse(SearchResponse):
 async def chat(request: ChatRequest, service: Serving) -> ChatResponse:
     """Returns the best reply that does not repeat an earlier turn."""
     turns = read_turns(request.messages, system=service.config.system)
-    hits, fields = await search_fields(
+    hits, fields = await search_request(
         service, turns, request, answers=service.chat_answers, kind="chat", name="messages"
     )
     reply = hits[0].text if hits else service.config.no_answer or NO_ANSWER

@@ -8,9 +8,9 @@ from fastapi import APIRouter
 from pydantic import ConfigDict, Field, create_model
 
 from polyencoder.calibration import AnswerOptions
-from polyencoder.selector import Selected, selection
-from polyencoder.serving.config import not_calibrated
-from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, answer_fields, make_fields
+from polyencoder.selector import Selected, build_selection
+from polyencoder.serving.config import build_not_calibrated_error
+from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, build_answer_fields, make_fields
 from polyencoder.serving.rerank import score
 from polyencoder.serving.service import Serving
 from polyencoder.text.options import read_options
@@ -59,16 +59,16 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
     engine, calibration = service.engine, service.engine.ranker.calibration
     answers = AnswerOptions(min_probability=request.min_probability, max_risk=request.max_risk)
     if answers.asked and calibration is None:
-        raise not_calibrated(answers.asked[0])
+        raise build_not_calibrated_error(answers.asked[0])
     engine.check_count(request.options, name="options")  # before what takes long for a million
     threshold = answers.threshold(calibration, of=engine.ranker)
     options = await engine.tokenize(lambda: read_options(request.options))
     texts = engine.check_texts([option.text for option in options], name="options")
-    turns = engine.check_turns(request.turns(system=service.config.system))
+    turns = engine.check_turns(request.collect_turns(system=service.config.system))
     scores, tokens, _ = await score(engine, turns, texts, name="options")
-    result = selection(options, scores, calibration, top_k=request.top_k, threshold=threshold, keep=request.keep)
+    result = build_selection(options, scores, calibration, top_k=request.top_k, threshold=threshold, keep=request.keep)
     return SelectResponse(
-        **answer_fields("select", model=service.name, tokens=tokens),
+        **build_answer_fields("select", model=service.name, tokens=tokens),
         chosen=[SelectedOption(**vars(choice)) for choice in result.chosen],
         none_probability=result.none_probability,
         best_left_out=None if result.best_left_out is None else SelectedOption(**vars(result.best_left_out)),

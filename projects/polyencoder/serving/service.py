@@ -19,7 +19,7 @@ from polyencoder.index.base import Index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker import Ranker
-from polyencoder.serving.config import ServerConfig, no_index
+from polyencoder.serving.config import ServerConfig, build_no_index_error
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import Forward, load
 from polyencoder.serving.metrics import Metrics
@@ -84,12 +84,12 @@ class Service:
 
     @classmethod
     def load(cls, config: ServerConfig) -> Service:
-        """Loads the models and opens the index. Raises what `forward.load` and `of` raise."""
+        """Loads the models and opens the index. Raises what `forward.load` and `from_config` raise."""
         forward, index, reranker = load(config)
-        return cls.of(config, forward, index=index, reranker=reranker)
+        return cls.from_config(config, forward, index=index, reranker=reranker)
 
     @classmethod
-    def of(
+    def from_config(
         cls, config: ServerConfig, forward: Forward, *, index: Index | None = None, reranker: Ranker | None = None
     ) -> Service:
         """Creates a service of models and an index. PolyencoderError if the settings of searches do not fit them."""
@@ -105,7 +105,9 @@ class Service:
             metrics=metrics,
         )
         if index is not None and len(index):
-            service.searcher(replace(SearchOptions(), **vars(config.answers)))  # raises for settings that do not fit
+            service.build_searcher(
+                replace(SearchOptions(), **vars(config.answers))
+            )  # raises for settings that do not fit
         return service
 
     @property
@@ -126,10 +128,10 @@ class Service:
         calibration = (self.reranker or self.engine.ranker).calibration
         return self.config.answers.or_promised(calibration, index=self.index.address)
 
-    def searcher(self, options: SearchOptions, *, keep_turns: bool = False) -> Searcher:
+    def build_searcher(self, options: SearchOptions, *, keep_turns: bool = False) -> Searcher:
         """A searcher of the index's newest state. An error without an index, or for an option that does not fit it."""
         if self.index is None:
-            raise no_index("search")
+            raise build_no_index_error("search")
         reranks = self.reranker is not None or not options.words_only  # by words alone no model reranks its own
         return Searcher(
             self.engine.ranker,
@@ -148,10 +150,10 @@ class Service:
             self.index.close()
 
 
-def _service(request: Request) -> Service:
+def _get_service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-Serving = Annotated[Service, Depends(_service)]
+Serving = Annotated[Service, Depends(_get_service)]
 """The worker's service, as an argument of a route."""

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from polyencoder.index.base import Index
-from polyencoder.serving.config import no_index
+from polyencoder.serving.config import build_no_index_error
 
 
 class _Change(NamedTuple):
@@ -38,7 +38,7 @@ class IndexWriter:
             PolyencoderError: the index cannot be changed now.
         """
         if self._index is None:
-            raise no_index("change")
+            raise build_no_index_error("change")
         change = _Change(make, Future())
         with self._mutex:
             self._waiting.append(change)

@@ -23,10 +23,10 @@ from cyclopts import Group, Parameter
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from typing_extensions import dataclass_transform  # typing's, from Python 3.11 on
 
-from polyencoder.errors import ConfigError, InputError, first_line
-from polyencoder.settings.fields import Leaf, leaves, set_flags
+from polyencoder.errors import ConfigError, InputError, get_first_line
+from polyencoder.settings.fields import Leaf, get_leaves, set_flags
 from polyencoder.settings.metadata import Needs, Without
-from polyencoder.validation import config_error, with_config_errors
+from polyencoder.validation import convert_error, raise_config_errors
 
 try:
     from yaml import CSafeLoader as SafeLoader
@@ -64,7 +64,7 @@ def settings(*, panel: str | None = None, in_parlai: bool = False) -> Callable[[
                 member.metadata = MappingProxyType({**member.metadata, "help": " ".join(words.split())})
             if dataclasses.is_dataclass(plain := member.default_factory) and not issubclass(plain, Settings):
                 set_flags(plain)
-        with_config_errors(made)
+        raise_config_errors(made)
         made.__panel__, made.__in_parlai__ = panel, in_parlai
         group = None if panel is None else Group(panel, sort_key=[*PANELS, panel].index(panel))
         flags = Parameter(name="*") if group is None else Parameter(name="*", group=group)
@@ -84,13 +84,13 @@ class Settings:
         values = (raw.kwargs or {}) if hasattr(raw, "kwargs") else raw  # ArgsKwargs, of a call in Python
         if isinstance(values, _Complete) or not isinstance(values, Mapping):
             return handler(values)  # nested settings, an instance, or invalid
-        by_name = leaves(cls)
-        flat = _flat(by_name, values)
+        by_name = get_leaves(cls)
+        flat = _flatten(by_name, values)
         file = flat.get("config") if "config" in by_name else None
-        held = {} if file is None else _flat(by_name, read_yaml(file), of_file=file)
+        held = {} if file is None else _flatten(by_name, read_yaml(file), of_file=file)
         whole = {name: value for name, value in flat.items() if isinstance(value, Settings)}
         flat = {name: value for name, value in flat.items() if name not in whole}  # `optimizer` is also a flag's name
-        below = {name: _value(whole, leaf.path) for name, leaf in by_name.items() if leaf.path[0] in whole}
+        below = {name: _get_value(whole, leaf.path) for name, leaf in by_name.items() if leaf.path[0] in whole}
         overridden = {*held} & {*flat} & {*by_name}
         try:
             check_values(cls, **{name: held[name] for name in overridden})  # wrong values, too, that a flag overrides
@@ -104,9 +104,9 @@ class Settings:
                 if str(flat[name]) == str(by_name[name].default):  # a flag that takes a setting of the file back
                     del wanted[name]
             _check_needs(by_name, wanted, {**usual, **below})
-            made = handler(_nested(by_name, {**usual, **flat}, whole))
+            made = handler(_nest(by_name, {**usual, **flat}, whole))
         except (ConfigError, ValidationError) as error:
-            known_error = error if isinstance(error, ConfigError) else config_error(error, of=cls)
+            known_error = error if isinstance(error, ConfigError) else convert_error(error, of=cls)
             if known_error.argument in held and known_error.argument not in flat:
                 raise ConfigError(f"{file}: {known_error}") from None
             raise
@@ -122,7 +122,7 @@ class Settings:
     @classmethod
     def field_names(cls) -> Mapping[tuple[str, ...], str]:
         """The flat names of the settings, by their paths."""
-        return {leaf.path: name for name, leaf in leaves(cls).items()}
+        return {leaf.path: name for name, leaf in get_leaves(cls).items()}
 
     @classmethod
     def presets(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -133,7 +133,7 @@ class Settings:
         """A copy with other values, by flat name, without validation."""
         made = copy.copy(self)
         for name, value in values.items():
-            *groups, last = leaves(type(self))[name].path
+            *groups, last = get_leaves(type(self))[name].path
             inner: Any = made
             for group in groups:
                 outer, inner = inner, copy.copy(getattr(inner, group))
@@ -154,31 +154,31 @@ class _Complete(dict[str, Any]):
 def check_values(cls: type[Settings], /, **values: Any) -> None:
     """Raises ConfigError for a value that the setting of this flat name cannot have, whatever the others are."""
     for name, value in values.items():
-        leaf = leaves(cls)[name]
+        leaf = get_leaves(cls)[name]
         try:
             TypeAdapter(leaf.hint).validate_python(value)
         except ValidationError as error:
-            raise config_error(error, of=cls, path=leaf.path) from None
+            raise convert_error(error, of=cls, path=leaf.path) from None
 
 
-def flat_values(settings: Settings) -> dict[str, Any]:
+def get_flat_values(settings: Settings) -> dict[str, Any]:
     """The values of settings with a flag, by flat name."""
-    items = leaves(type(settings)).items()
-    return {name: _value(vars(settings), leaf.path) for name, leaf in items if leaf.has_flag}
+    items = get_leaves(type(settings)).items()
+    return {name: _get_value(vars(settings), leaf.path) for name, leaf in items if leaf.has_flag}
 
 
-def flat_defaults(settings: Settings) -> dict[str, Any]:
-    """The values of `flat_values` where they are not given; without those of required settings."""
-    by_name, values = leaves(type(settings)), flat_values(settings)
+def get_flat_defaults(settings: Settings) -> dict[str, Any]:
+    """The values of `get_flat_values` where they are not given; without those of required settings."""
+    by_name, values = get_leaves(type(settings)), get_flat_values(settings)
     usual = {name: by_name[name].default for name in values} | dict(settings.presets(values))
     return {name: usual[name] for name in values if usual[name] is not dataclasses.MISSING}
 
 
-def _value(groups: Mapping[str, Any], path: Sequence[str]) -> Any:
+def _get_value(groups: Mapping[str, Any], path: Sequence[str]) -> Any:
     return functools.reduce(getattr, path[1:], groups[path[0]])
 
 
-def _flat(
+def _flatten(
     by_name: Mapping[str, Leaf], values: Mapping[str, Any], path: tuple[str, ...] = (), *, of_file: str | None = None
 ) -> dict[str, Any]:
     """Flattens values, and mappings of nested settings. ConfigError for a file's setting by both names."""
@@ -189,7 +189,7 @@ def _flat(
         key_path = (*path, str(key).replace("-", "_"))
         name = names.get(key_path, ".".join(key_path))
         if isinstance(value, Mapping) and (key_path in groups or name not in by_name):
-            new = _flat(by_name, value, key_path, of_file=of_file)
+            new = _flatten(by_name, value, key_path, of_file=of_file)
         elif isinstance(value, bool) and name in by_name and bool not in by_name[name].kinds:
             new = {name: (value,)}  # invalid: pydantic would read 1 or 0
         else:
@@ -201,7 +201,7 @@ def _flat(
     return flat
 
 
-def _nested(by_name: Mapping[str, Leaf], flat: Mapping[str, Any], whole: Mapping[str, Settings]) -> dict[str, Any]:
+def _nest(by_name: Mapping[str, Leaf], flat: Mapping[str, Any], whole: Mapping[str, Settings]) -> dict[str, Any]:
     """Nests flat values for pydantic, beside nested settings that are given whole."""
     nested: dict[str, Any] = {**whole}
     for name, value in flat.items():
@@ -226,7 +226,7 @@ def _check_needs(by_name: Mapping[str, Leaf], explicit: Mapping[str, Any], prese
         and (type(explicit[name]), explicit[name]) != (type(defaults[name]), defaults[name])
     }
     for name in sorted(used):
-        for other, wanted, or_with in by_name[name].metadata(Needs):
+        for other, wanted, or_with in by_name[name].get_metadata(Needs):
             if other not in by_name or or_with in used:
                 continue
             if wanted and values[other] not in wanted:
@@ -236,7 +236,7 @@ def _check_needs(by_name: Mapping[str, Leaf], explicit: Mapping[str, Any], prese
                 )
             if not wanted and other not in used:
                 raise ConfigError(f"{name} is read only with {other}: give that too, or leave it out", argument=name)
-        for (other,) in by_name[name].metadata(Without):
+        for (other,) in by_name[name].get_metadata(Without):
             if other in used:
                 raise ConfigError(f"{name} is not read with {other}: give one of them", argument=name)
 
@@ -266,7 +266,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[Any, Any]:
         with open(path, encoding="utf-8") as file:
             values = yaml.load(file, Loader=_Loader)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({first_line(error)})", argument="config") from None
+        raise InputError(f"{path}: cannot be read ({get_first_line(error)})", argument="config") from None
     except yaml.YAMLError as error:
         raise InputError(f"{path}: not YAML ({' '.join(str(error).split())})", argument="config") from None
     if not isinstance(values, dict):

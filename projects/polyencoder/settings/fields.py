@@ -18,27 +18,27 @@ from polyencoder.validation import Share
 T = TypeVar("T")
 
 
-def commas(value: Any) -> Any:
+def split_commas(value: Any) -> Any:
     """Splits the values of a flag at commas: `"1, 2"`, or a list of such texts -> `("1", "2")`."""
     if isinstance(value, (list, tuple)) and value and all(isinstance(one, str) for one in value):
         value = ",".join(value)
     return tuple(one.strip() for one in value.split(",")) if isinstance(value, str) else value
 
 
-def numbers(value: Any) -> Any:
-    """`commas` of a setting of several numbers, which may be a single one in a YAML file: 16 -> `(16,)`."""
-    return (value,) if isinstance(value, int | float) else commas(value)
+def split_numbers(value: Any) -> Any:
+    """`split_commas` of a setting of several numbers, which may be a single one in a YAML file: 16 -> `(16,)`."""
+    return (value,) if isinstance(value, int | float) else split_commas(value)
 
 
 Files = Annotated[str, Parameter(allow_repeating=False)]
 """A file or a pattern of files, or several of them with commas between them."""
 OneIndex = Annotated[str, Parameter(alias="-i", allow_repeating=False)]
 """An index, where others take several: a second one is an error, or it would take the first one's place."""
-Numbers = Annotated[tuple[int, ...], BeforeValidator(numbers), Parameter(n_tokens=1)]
+Numbers = Annotated[tuple[int, ...], BeforeValidator(split_numbers), Parameter(n_tokens=1)]
 """Whole numbers, in a text with commas."""
-Shares = Annotated[tuple[float, ...], BeforeValidator(numbers), Parameter(n_tokens=1)]
+Shares = Annotated[tuple[float, ...], BeforeValidator(split_numbers), Parameter(n_tokens=1)]
 """Numbers between 0 and 1, in a text with commas."""
-Pair = Annotated[tuple[Share, Share], BeforeValidator(numbers), Parameter(n_tokens=1)]
+Pair = Annotated[tuple[Share, Share], BeforeValidator(split_numbers), Parameter(n_tokens=1)]
 """Two shares, in a text with a comma."""
 Hidden = Parameter(parse=False)
 """Metadata of a setting that has no flag."""
@@ -53,14 +53,14 @@ class Leaf:
     field: dataclasses.Field[Any]
     owner: type
 
-    def metadata(self, kind: type[T]) -> list[T]:
+    def get_metadata(self, kind: type[T]) -> list[T]:
         """The metadata of one class, including that of types in a union."""
         return [one for one in self.kinds if isinstance(one, kind)]
 
     @functools.cached_property
     def kinds(self) -> tuple[Any, ...]:
         """The types of its values: `(float, NoneType)` of an optional number; and the metadata."""
-        return tuple(parts(self.hint))
+        return tuple(iter_parts(self.hint))
 
     @functools.cached_property
     def choices(self) -> tuple[Any, ...]:
@@ -70,7 +70,7 @@ class Leaf:
     @functools.cached_property
     def help(self) -> str:
         """The docstring under the field, in one line."""
-        return str(self.field.metadata.get("help") or docstrings(self.owner).get(self.path[-1], ""))
+        return str(self.field.metadata.get("help") or read_docstrings(self.owner).get(self.path[-1], ""))
 
     @property
     def panel(self) -> str:
@@ -80,12 +80,14 @@ class Leaf:
     @functools.cached_property
     def parlai(self) -> Parlai | None:
         """ParlAI's option for the setting, by its own name or the flag's; None without one."""
-        option = next(iter(self.metadata(Parlai)), Parlai("" if getattr(self.owner, "__in_parlai__", False) else None))
-        return None if option.name is None else option._replace(name=option.name or _flat_name(self))
+        option = next(
+            iter(self.get_metadata(Parlai)), Parlai("" if getattr(self.owner, "__in_parlai__", False) else None)
+        )
+        return None if option.name is None else option._replace(name=option.name or _get_flat_name(self))
 
     @property
     def has_flag(self) -> bool:
-        return all(one.parse is not False for one in self.metadata(Parameter))
+        return all(one.parse is not False for one in self.get_metadata(Parameter))
 
     @property
     def default(self) -> Any:
@@ -95,24 +97,24 @@ class Leaf:
         return self.field.default
 
 
-def _flat_name(leaf: Leaf) -> str:
+def _get_flat_name(leaf: Leaf) -> str:
     if not leaf.has_flag:
         return ".".join(leaf.path)
-    flags = [name for one in leaf.metadata(Parameter) for name in one.name or () if name.startswith("--")]
+    flags = [name for one in leaf.get_metadata(Parameter) for name in one.name or () if name.startswith("--")]
     return flags[0].removeprefix("--").replace("-", "_") if flags else leaf.path[-1]
 
 
-def leaves(cls: type) -> Mapping[str, Leaf]:
+def get_leaves(cls: type) -> Mapping[str, Leaf]:
     """The settings of a class, nested ones included, by flat name, which is the flag's."""
-    return _by_name(cls)
+    return _index_by_name(cls)
 
 
 @functools.cache
-def _by_name(cls: type) -> Mapping[str, Leaf]:
-    return MappingProxyType({_flat_name(leaf): leaf for leaf in _leaves(cls, ())})
+def _index_by_name(cls: type) -> Mapping[str, Leaf]:
+    return MappingProxyType({_get_flat_name(leaf): leaf for leaf in _iter_leaves(cls, ())})
 
 
-def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> Iterator[Leaf]:
+def _iter_leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> Iterator[Leaf]:
     """The settings below a class; those of a group need what the group needs."""
     hints = get_type_hints(cls, include_extras=True)
     for item in dataclasses.fields(cls):
@@ -122,21 +124,21 @@ def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> It
             yield Leaf((*path, item.name), hint, item, cls)
         else:
             conditions = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, (Needs, Without))]
-            yield from _leaves(inner, (*path, item.name), tuple(conditions))
+            yield from _iter_leaves(inner, (*path, item.name), tuple(conditions))
 
 
 def set_flags(cls: type) -> None:
     """Gives a dataclass that does not import cyclopts its flags; docstrings, in one line, are their help."""
     for field in dataclasses.fields(cls):
-        field.metadata = MappingProxyType({**field.metadata, "help": docstrings(cls).get(field.name, "")})
+        field.metadata = MappingProxyType({**field.metadata, "help": read_docstrings(cls).get(field.name, "")})
     for name, hint in get_type_hints(cls, include_extras=True).items():
-        for flag in (each for each in parts(hint) if isinstance(each, Flag)):
+        for flag in (each for each in iter_parts(hint) if isinstance(each, Flag)):
             cls.__annotations__[name] = Annotated[hint, Parameter(alias=flag.alias, parse=flag.parse)]
     Parameter(name="*")(cls)
 
 
 @functools.cache
-def docstrings(cls: type) -> dict[str, str]:
+def read_docstrings(cls: type) -> dict[str, str]:
     """The docstrings under the fields of a plain dataclass or NamedTuple, those of its bases included."""
     bases = [base for base in reversed(cls.__mro__) if base.__module__ != "builtins"]
     documented = [one for base in bases for one in docstring_parser.parse_from_object(base).params]
@@ -150,14 +152,14 @@ def get_group(hint: Any) -> type | None:
     return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
 
 
-def parts(hint: Any) -> Iterator[Any]:
+def iter_parts(hint: Any) -> Iterator[Any]:
     """The types in an annotation, and their metadata."""
     if get_origin(hint) is Annotated:
         inner, *metadata = get_args(hint)
         yield from metadata
-        yield from parts(inner)
+        yield from iter_parts(inner)
     elif get_args(hint) and get_origin(hint) is not Literal:
         for argument in get_args(hint):
-            yield from parts(argument)
+            yield from iter_parts(argument)
     else:
         yield hint

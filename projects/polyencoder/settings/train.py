@@ -13,10 +13,10 @@ from pydantic import Field
 from polyencoder.config import Architecture, Attention, ContextVectors, Reduction, TurnSeparator
 from polyencoder.data.layouts import Columns
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.families import family
-from polyencoder.settings.base import Settings, flat_values, settings
+from polyencoder.modeling.families import get_family
+from polyencoder.settings.base import Settings, get_flat_values, settings
 from polyencoder.settings.common import PairColumns
-from polyencoder.settings.fields import Files, Numbers, leaves
+from polyencoder.settings.fields import Files, Numbers, get_leaves
 from polyencoder.settings.metadata import Needs, Parlai, Without
 from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
 from polyencoder.validation import Count, Positive, Share
@@ -208,7 +208,7 @@ class ConvertSettings(Settings):
     """Batches between updates of the range of the 8-bit embeddings (default: 100)."""
 
 
-NEW_RANKER_FIELDS = tuple(name for name, one in leaves(ModelSettings).items() if one.metadata(Without))
+NEW_RANKER_FIELDS = tuple(name for name, one in get_leaves(ModelSettings).items() if one.get_metadata(Without))
 """The settings that a ranker around a backbone keeps when it is trained further."""
 
 
@@ -249,12 +249,12 @@ class TrainSettings(Settings):
         preset = PRESETS.get(str(values.get("preset")), {})
         architecture = values.get("architecture")
         if init and not architecture:
-            from polyencoder.checkpoint import stored_architecture
+            from polyencoder.checkpoint import read_architecture
 
-            architecture = stored_architecture(init)
+            architecture = read_architecture(init)
         architecture = architecture or preset.get("architecture", ModelSettings.architecture)
-        spec = family(architecture)
-        usual = {"architecture": architecture, **spec.preset(fine_tuning=bool(init))}
+        spec = get_family(architecture)
+        usual = {"architecture": architecture, **spec.get_preset(fine_tuning=bool(init))}
         if not spec.can.has_vectors:
             usual |= {"batch_size": 8, "candidates": "inline"}
         if values.get("objective", "softmax") != "softmax":
@@ -268,7 +268,7 @@ class TrainSettings(Settings):
     @property
     def preset_values(self) -> dict[str, Any]:
         """The settings that the preset has set: those of it that were not given."""
-        values = flat_values(self)
+        values = get_flat_values(self)
         preset_values = PRESETS.get(str(self.preset), {})
         return {
             name: values[name]
@@ -278,7 +278,7 @@ class TrainSettings(Settings):
 
     def __post_init__(self) -> None:
         model, vocabulary = self.model, self.convert.vocabulary
-        if not family(model.architecture).has_backbone:
+        if not get_family(model.architecture).has_backbone:
             if model.backbone or bool(vocabulary) == bool(model.init):
                 raise ConfigError(
                     "a convert model starts from a vocabulary, which `polyencoder vocab` trains, or from init, a "

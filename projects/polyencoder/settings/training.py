@@ -14,7 +14,7 @@ from polyencoder.config import FineTuned
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import FAMILIES, Family
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Hidden, Numbers, Pair, commas
+from polyencoder.settings.fields import Hidden, Numbers, Pair, split_commas
 from polyencoder.settings.metadata import Needs, Parlai, Without
 from polyencoder.validation import AtLeastZero, Count, NotNegative, Positive, Share
 
@@ -254,7 +254,7 @@ class TrackerSettings(Settings):
 
     report_to: Annotated[
         tuple[TrackerName, ...],
-        BeforeValidator(commas),
+        BeforeValidator(split_commas),
         Parameter(consume_multiple=1, negative="", allow_leading_hyphen=False),
     ] = ()
     """Experiment trackers to report to, several with spaces or commas: tensorboard, wandb (offline unless WANDB_MODE is

@@ -16,7 +16,7 @@ _CHUNK = 1 << 20
 _END = 1 << 16  # bytes
 
 
-def fingerprint(parts: Iterable[bytes | memoryview | str], *, size: int = 16) -> str:
+def compute_fingerprint(parts: Iterable[bytes | memoryview | str], *, size: int = 16) -> str:
     """Hex digest, of `size` bytes, of the parts with their boundaries."""
     digest = hashlib.blake2b(digest_size=size)
     for part in parts:
@@ -26,7 +26,7 @@ def fingerprint(parts: Iterable[bytes | memoryview | str], *, size: int = 16) ->
     return digest.hexdigest()
 
 
-def file_digest(
+def compute_file_digest(
     path: str | os.PathLike[str],
     *,
     new: Callable[[], Any] = hashlib.sha256,
@@ -42,15 +42,15 @@ def file_digest(
     return str(digest.hexdigest())
 
 
-def ends_fingerprint(path: str | os.PathLike[str]) -> str:
+def compute_ends_fingerprint(path: str | os.PathLike[str]) -> str:
     """A digest of a file's first and last bytes: cheap, and different for most files."""
     with open(path, "rb") as file:
         first = file.read(_END)
         file.seek(max(0, os.path.getsize(path) - _END))
-        return fingerprint([first, file.read(_END)])
+        return compute_fingerprint([first, file.read(_END)])
 
 
-def tensor_bytes(tensor: Tensor) -> memoryview:
+def get_tensor_bytes(tensor: Tensor) -> memoryview:
     """A tensor's numbers as bytes, of any dtype and on any device."""
     import torch  # here, as in the next functions: digests of texts and files need none
 
@@ -58,15 +58,15 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
     return data
 
 
-def weight_parts(weights: Mapping[str, Tensor]) -> Iterator[memoryview | str]:
-    """Names, dtypes and bytes of weights, in their order, for `fingerprint`."""
+def iter_weight_parts(weights: Mapping[str, Tensor]) -> Iterator[memoryview | str]:
+    """Names, dtypes and bytes of weights, in their order, for `compute_fingerprint`."""
     for name, tensor in weights.items():
         yield name
         yield str(tensor.dtype)
-        yield tensor_bytes(tensor)
+        yield get_tensor_bytes(tensor)
 
 
-def weights_fingerprint(
+def compute_weights_fingerprint(
     weights: Mapping[str, Tensor], *, dtype: WeightDtype = "float32", progress: Callable[[int], object] | None = None
 ) -> str:
     """Digest of a model's weights, independent of the dtype they are stored in.
@@ -76,13 +76,13 @@ def weights_fingerprint(
 
     import torch
 
-    def parts() -> Iterator[memoryview | str]:
+    def iter_parts() -> Iterator[memoryview | str]:
         for name in sorted(weights):
             tensor = weights[name].detach().cpu()
             values = tensor.to(getattr(torch, dtype)).float() if tensor.is_floating_point() else tensor
             yield name
-            yield tensor_bytes(values)
+            yield get_tensor_bytes(values)
             if progress is not None:
                 progress(tensor.nbytes)
 
-    return fingerprint(parts())
+    return compute_fingerprint(iter_parts())

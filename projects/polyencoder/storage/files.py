@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyencoder.checks import check_place
-from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError, first_line
+from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError, get_first_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True, new_mo
     target.parent.mkdir(parents=True, exist_ok=True)
     _discard(target, older_than=ABANDONED)
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-    temporary = target.with_name(f"{_part_prefix(target)}{secrets.token_hex(4)}.part")
+    temporary = target.with_name(f"{_get_part_prefix(target)}{secrets.token_hex(4)}.part")
     try:
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, new_mode if mode is None else mode | 0o600)
         mode = stat.S_IMODE(os.fstat(handle).st_mode) if mode is None else mode  # without those that umask withholds
@@ -76,10 +76,10 @@ def _place(temporary: Path, target: Path) -> None:
         else:
             os.unlink(temporary)
     except FileExistsError:
-        raise written_meanwhile(target) from None
+        raise build_exists_error(target) from None
 
 
-def written_meanwhile(path: str | os.PathLike[str]) -> FileExistsError:
+def build_exists_error(path: str | os.PathLike[str]) -> FileExistsError:
     """The error of a file or folder that appeared after it was checked that there is none, and is unchanged."""
     return FileExistsError(errno.EEXIST, "another process has written it meanwhile", os.fspath(path))
 
@@ -106,7 +106,7 @@ def reporting_write_errors(
     try:
         yield
     except (OSError, SafetensorError) as cause:
-        reason = getattr(cause, "strerror", None) or first_line(cause)
+        reason = getattr(cause, "strerror", None) or get_first_line(cause)
         where = getattr(cause, "filename", None)
         at = f" at {where}" if where and os.fspath(path) not in str(where) else ""
         raise error(f"{os.fspath(path)}: cannot be written ({reason}{at}); give another place, or make room") from cause
@@ -127,26 +127,26 @@ def check_writable(
         raise ConfigError(f"{target}: is a folder or a device; give the name of a file", argument=argument)
     if target.exists() and not overwrite:
         raise ConfigError(f"{target}: exists already; give another name, or overwrite it", argument="overwrite")
-    _check_folder_of(target)
+    _check_parent(target)
 
 
 def check_writable_folder(path: str | os.PathLike[str], *, argument: str) -> None:
     """Raises ConfigError if a folder cannot be written, before work that would be lost."""
     check_place(argument, path)
     target = Path(path)
-    if reason := why_no_folder(target):
+    if reason := explain_no_folder(target):
         raise ConfigError(f"{target}: {reason}; give the name of a folder", argument=argument)
-    _check_folder_of(target / "file", shown=target)
+    _check_parent(target / "file", shown=target)
 
 
-def why_no_folder(path: Path) -> str | None:
+def explain_no_folder(path: Path) -> str | None:
     """Why there can be no folder at this place, if a file or a broken link is there."""
     if path.is_dir() or not os.path.lexists(path):
         return None
     return "is a file" if path.exists() else f"is a link to {os.readlink(path)}, which does not exist"
 
 
-def _check_folder_of(target: Path, *, shown: Path | None = None) -> None:
+def _check_parent(target: Path, *, shown: Path | None = None) -> None:
     """Tries to create a file in the nearest existing parent folder."""
     folder = next(parent for parent in target.absolute().parents if parent.exists())
     with reporting_write_errors(shown or target, ConfigError), tempfile.NamedTemporaryFile(dir=folder):
@@ -158,20 +158,20 @@ def discard_leftovers(path: str | os.PathLike[str]) -> None:
     _discard(Path(os.path.realpath(path)))
 
 
-def leftovers(path: str | os.PathLike[str]) -> list[Path]:
+def find_leftovers(path: str | os.PathLike[str]) -> list[Path]:
     """The temporary files of `path`, of current or killed writers."""
     target = Path(os.path.realpath(path))
-    return sorted(target.parent.glob(f"{glob.escape(_part_prefix(target))}????????.part"))
+    return sorted(target.parent.glob(f"{glob.escape(_get_part_prefix(target))}????????.part"))
 
 
 def _discard(target: Path, *, older_than: float = 0.0) -> None:
-    for leftover in leftovers(target):
+    for leftover in find_leftovers(target):
         with suppress(FileNotFoundError):  # another process may be doing the same
             if time.time() - leftover.stat().st_mtime >= older_than:
                 leftover.unlink()
 
 
-def _part_prefix(target: Path) -> str:
+def _get_part_prefix(target: Path) -> str:
     """The prefix of the names of a file's temporary files; shortened, so that none is too long for a file system."""
     return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])}."
 
@@ -214,7 +214,7 @@ def fsync(path: str | os.PathLike[str]) -> None:
 T = TypeVar("T")
 
 
-def versioned(
+def parse_versioned(
     text: str | bytes, make: Callable[[dict[str, Any]], T], *, version: int, origin: object, remedy: str
 ) -> T:
     """The result of `make` of a JSON object's values, without its `format_version`.
@@ -230,7 +230,9 @@ def versioned(
         if (written := values.pop("format_version")) == version:
             return make(values)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{origin}: damaged ({type(error).__name__}: {first_line(error)}); {remedy}") from None
+        raise CheckpointError(
+            f"{origin}: damaged ({type(error).__name__}: {get_first_line(error)}); {remedy}"
+        ) from None
     raise CheckpointError(
         f"{origin}: format version {written!r}, but this version of polyencoder reads {version}; install the version "
         f"that wrote it, or {remedy}"

@@ -39,12 +39,14 @@ def describe_file(path: str | os.PathLike[str]) -> str | None:
     """The kind of a file or folder, and what to do with it; None if it looks like nothing known."""
     location = Path(path)
     try:
-        return _folder(location) if location.is_dir() else _file(location) if location.is_file() else None
+        return (
+            _explain_folder(location) if location.is_dir() else _explain_file(location) if location.is_file() else None
+        )
     except Exception:  # of a damaged archive, whose reader raises anything
         return None
 
 
-def _folder(folder: Path) -> str | None:
+def _explain_folder(folder: Path) -> str | None:
     for pattern, what in _FOLDERS:
         if first := next(iter(sorted(folder.glob(pattern))), None):
             return what.format(first=first.parent.name)
@@ -52,7 +54,7 @@ def _folder(folder: Path) -> str | None:
     return f"a folder of other files, such as {min(names)}" if names else "an empty folder"
 
 
-def _file(file: Path) -> str | None:
+def _explain_file(file: Path) -> str | None:
     with file.open("rb") as opened:
         head = opened.read(64)
     if description := next((what for magic, what in _MAGIC if head.startswith(magic)), None):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from polyencoder.errors import CheckpointError
-from polyencoder.storage.files import alone_in, fsync, why_no_folder
+from polyencoder.storage.files import alone_in, explain_no_folder, fsync
 
 _PUBLISHED = ".polyencoder.published"
 """The folder of published files, while they are moved to their places."""
@@ -53,7 +53,7 @@ def publishing(
         OSError: it cannot be written.
     """
     target = Path(folder)
-    if reason := why_no_folder(target):
+    if reason := explain_no_folder(target):
         raise CheckpointError(f"{target}: {reason}; give a folder")
     created = [path for path in (target, *target.parents) if not path.exists()]
     staging = target / f".polyencoder.{secrets.token_hex(8)}.part"
@@ -134,7 +134,7 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     """The paths of its files, and of those in its folders, relative to it; without hidden ones."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())
     return sorted(path for path in paths if not any(part.startswith(".") for part in path.parts))
@@ -143,9 +143,9 @@ def _files(folder: Path) -> list[Path]:
 def _complete(staging: Path, target: Path) -> None:
     """Gives new files the permissions of old ones, else those of any new file; writes all of them to disk."""
     mode = stat.S_IMODE(staging.stat().st_mode) & 0o666
-    files = _files(staging)
+    files = _list_files(staging)
     for file in files:
-        old = _folder_of(file, target) / file.name
+        old = _get_folder(file, target) / file.name
         (staging / file).chmod(stat.S_IMODE(old.stat().st_mode) if old.exists() else mode)
     _flush(staging, files)
 
@@ -154,7 +154,7 @@ def _mark_removed(staging: Path, names: Iterable[str]) -> None:
     """Writes down, on the disk, which files the publication removes."""
     marks = staging / _REMOVED
     marks.mkdir()
-    removed = {Path(name) for name in names} - {*_files(staging)}
+    removed = {Path(name) for name in names} - {*_list_files(staging)}
     for file in removed:
         (marks / file).parent.mkdir(parents=True, exist_ok=True)
         (marks / file).touch()
@@ -174,14 +174,14 @@ def _move_published(target: Path) -> None:
         return
     fsync(target)  # the rename that published them
     if _is_folder(published / _REMOVED):
-        for file in _files(published / _REMOVED):
-            (_folder_of(file, target) / file.name).unlink(missing_ok=True)
+        for file in _list_files(published / _REMOVED):
+            (_get_folder(file, target) / file.name).unlink(missing_ok=True)
             for parent in file.parents[:-1]:
                 _remove_if_empty(target / parent)
             (published / _REMOVED / file).unlink(missing_ok=True)
     changed = {target}
-    for file in _files(published):
-        folder = _folder_of(file, target)
+    for file in _list_files(published):
+        folder = _get_folder(file, target)
         folder.mkdir(parents=True, exist_ok=True)
         changed |= {target / parent for parent in file.parents}
         with suppress(FileNotFoundError):  # without locks another process may have moved it
@@ -199,7 +199,7 @@ def _remove_if_empty(folder: Path) -> None:
             raise
 
 
-def _folder_of(file: Path, target: Path) -> Path:
+def _get_folder(file: Path, target: Path) -> Path:
     """The folder in `target` of a file. OSError where it is a file, or a link: the target's alone are changed."""
     for parent in (target / parent for parent in file.parents if parent != Path()):
         if os.path.lexists(parent) and not _is_folder(parent):

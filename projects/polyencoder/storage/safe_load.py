@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from torch.serialization import safe_globals
 
-from polyencoder.errors import CheckpointError, first_line
+from polyencoder.errors import CheckpointError, get_first_line
 
 Allowed = Callable[..., Any] | tuple[Callable[..., Any], str]
 
@@ -40,7 +40,7 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         return safetensors.torch.load_file(path)
     except (SafetensorError, OSError) as error:
         what = "missing" if isinstance(error, FileNotFoundError) else "damaged or not a safetensors file"
-        raise CheckpointError(f"{os.fspath(path)}: {what} ({first_line(error)})") from None
+        raise CheckpointError(f"{os.fspath(path)}: {what} ({get_first_line(error)})") from None
 
 
 def load_states(path: str | os.PathLike[str], *, mmap: bool) -> Any:
@@ -57,15 +57,15 @@ def load_states(path: str | os.PathLike[str], *, mmap: bool) -> Any:
             return load()
         except UnpicklingError:  # some schedules of ParlAI's leave numpy's numbers in its checkpoints
             with allowing(_NUMBERS):
-                return plain_numbers(load())
+                return to_plain_numbers(load())
 
 
-def why_not_loaded(error: Exception) -> str:
+def explain_not_loaded(error: Exception) -> str:
     """The reason of torch for not loading a file, without its advice to run what is in it."""
     if isinstance(error, KeyError):  # of a byte that is no instruction of a pickle
         return "no pickle"
     _, _, reason = str(error).partition("WeightsUnpickler error:")
-    return first_line(UnpicklingError(reason)) if reason.strip() else first_line(error)
+    return get_first_line(UnpicklingError(reason)) if reason.strip() else get_first_line(error)
 
 
 @contextmanager
@@ -75,12 +75,12 @@ def allowing(classes: Sequence[Allowed]) -> Iterator[None]:
         yield
 
 
-def plain_numbers(states: Any) -> Any:
+def to_plain_numbers(states: Any) -> Any:
     """Converts numpy scalars in nested containers to Python numbers."""
     if isinstance(states, np.generic):
         return states.item()
     if type(states) is dict:
-        return {key: plain_numbers(value) for key, value in states.items()}
+        return {key: to_plain_numbers(value) for key, value in states.items()}
     if type(states) in (list, tuple):
-        return type(states)(plain_numbers(value) for value in states)
+        return type(states)(to_plain_numbers(value) for value in states)
     return states

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from polyencoder.errors import ConfigError
-from polyencoder.storage.digests import file_digest
+from polyencoder.storage.digests import compute_file_digest
 from polyencoder.storage.files import atomic_write
 
 _BYTES = 32
@@ -22,20 +22,20 @@ _BYTES = 32
 
 def sign_file(path: str | os.PathLike[str]) -> str:
     """The signature of a file, by a key that is made if missing. ConfigError for a bad key, OSError for the file."""
-    return _signature(path, make_key())
+    return _compute_signature(path, make_key())
 
 
 def is_signed(path: str | os.PathLike[str], signature: str) -> bool:
     """Whether the file has this signature. Raises ConfigError if the key cannot be read, OSError if the file cannot."""
     key = _read_key()
-    return key is not None and hmac.compare_digest(_signature(path, key), signature)
+    return key is not None and hmac.compare_digest(_compute_signature(path, key), signature)
 
 
-def _signature(path: str | os.PathLike[str], key: bytes) -> str:
-    return file_digest(path, new=partial(hmac.new, key, digestmod="sha256"))
+def _compute_signature(path: str | os.PathLike[str], key: bytes) -> str:
+    return compute_file_digest(path, new=partial(hmac.new, key, digestmod="sha256"))
 
 
-def _key_file() -> Path:
+def _get_key_file() -> Path:
     if path := os.environ.get("POLYENCODER_KEY"):
         return Path(path)
     try:
@@ -47,7 +47,7 @@ def _key_file() -> Path:
 
 
 def _read_key() -> bytes | None:
-    path = _key_file()
+    path = _get_key_file()
     try:
         key = path.read_bytes()
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def make_key() -> bytes:
     """The key, which is made if missing. ConfigError if it cannot be."""
     if (key := _read_key()) is not None:
         return key
-    path = _key_file()
+    path = _get_key_file()
     try:
         with atomic_write(path, overwrite=False, new_mode=0o600) as file:
             file.write_bytes(key := secrets.token_bytes(_BYTES))

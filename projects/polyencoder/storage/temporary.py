@@ -21,14 +21,14 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
     """A `tempfile.TemporaryDirectory`, for a process that may be killed."""
 
     def __init__(self) -> None:
-        parent = _parent()
+        parent = _get_parent()
         if parent is not None:
             _discard_abandoned(parent)
         super().__init__(dir=parent, ignore_cleanup_errors=True)
         self._mark = open(Path(self.name) / _MARK, "xb", buffering=0)  # noqa: SIM115 - its lock is held
         with suppress(OSError):  # a file system without locks: no other process can lock it either
             fcntl.flock(self._mark, fcntl.LOCK_EX)
-        self._mark.write(_mark_of(self.name))  # once it is locked: an empty mark says nothing
+        self._mark.write(_compute_mark(self.name))  # once it is locked: an empty mark says nothing
 
     def cleanup(self) -> None:
         """Removes the folder and its contents."""
@@ -36,7 +36,7 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
         self._mark.close()
 
 
-def _parent() -> Path | None:
+def _get_parent() -> Path | None:
     """The user's folder of temporary folders; None if another user has taken its name."""
     parent = Path(tempfile.gettempdir()) / f".polyencoder-{os.getuid()}"
     with suppress(OSError):
@@ -48,7 +48,7 @@ def _parent() -> Path | None:
     return None
 
 
-def _mark_of(folder: str | os.PathLike[str]) -> bytes:
+def _compute_mark(folder: str | os.PathLike[str]) -> bytes:
     return f"polyencoder removes {os.path.basename(folder)}\n".encode()
 
 
@@ -58,7 +58,7 @@ def _discard_abandoned(parent: Path) -> None:
             handle = os.open(mark, os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.read(handle, 1 << 10) == _mark_of(mark.parent):
+                if os.read(handle, 1 << 10) == _compute_mark(mark.parent):
                     shutil.rmtree(mark.parent)
             finally:
                 os.close(handle)

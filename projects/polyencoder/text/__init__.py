@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polyencoder.lazy import lazy_names
+from polyencoder.lazy import build_lazy_names
 
 if TYPE_CHECKING:
-    from polyencoder.text.batches import token_batches
+    from polyencoder.text.batches import cut_into_batches
     from polyencoder.text.context import (
         join_turns,
-        latest_utterances,
         normalize_lines,
-        persona_lines,
-        same,
+        normalize_text,
+        select_latest_utterances,
+        select_persona_lines,
         surround,
     )
     from polyencoder.text.encoder import AnyTokenizer, TextEncoder, read_subwords, read_tokenizer
     from polyencoder.text.tokens import TokenBatch, pad
     from polyencoder.text.vocabulary import (
         choose_separator,
+        get_turn_separator,
+        read_special_tokens,
         separate_turns,
-        special_tokens,
         train_tokenizer,
-        turn_separator,
     )
 
 __all__ = [
@@ -31,20 +31,20 @@ __all__ = [
     "TextEncoder",
     "TokenBatch",
     "choose_separator",
+    "cut_into_batches",
+    "get_turn_separator",
     "join_turns",
-    "latest_utterances",
     "normalize_lines",
+    "normalize_text",
     "pad",
-    "persona_lines",
+    "read_special_tokens",
     "read_subwords",
     "read_tokenizer",
-    "same",
+    "select_latest_utterances",
+    "select_persona_lines",
     "separate_turns",
-    "special_tokens",
     "surround",
-    "token_batches",
     "train_tokenizer",
-    "turn_separator",
 ]
 
 _MODULES = {
@@ -52,20 +52,20 @@ _MODULES = {
     "TextEncoder": "polyencoder.text.encoder",
     "TokenBatch": "polyencoder.text.tokens",
     "join_turns": "polyencoder.text.context",
-    "latest_utterances": "polyencoder.text.context",
+    "select_latest_utterances": "polyencoder.text.context",
     "normalize_lines": "polyencoder.text.context",
     "choose_separator": "polyencoder.text.vocabulary",
     "pad": "polyencoder.text.tokens",
-    "persona_lines": "polyencoder.text.context",
+    "select_persona_lines": "polyencoder.text.context",
     "read_subwords": "polyencoder.text.encoder",
     "read_tokenizer": "polyencoder.text.encoder",
-    "same": "polyencoder.text.context",
+    "normalize_text": "polyencoder.text.context",
     "separate_turns": "polyencoder.text.vocabulary",
-    "special_tokens": "polyencoder.text.vocabulary",
+    "read_special_tokens": "polyencoder.text.vocabulary",
     "surround": "polyencoder.text.context",
-    "token_batches": "polyencoder.text.batches",
+    "cut_into_batches": "polyencoder.text.batches",
     "train_tokenizer": "polyencoder.text.vocabulary",
-    "turn_separator": "polyencoder.text.vocabulary",
+    "get_turn_separator": "polyencoder.text.vocabulary",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = build_lazy_names(__name__, _MODULES)

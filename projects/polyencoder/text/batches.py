@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 PASS_COST = 256  # fixed cost of one pass through a model, in tokens
 
 
-def padded(sequences: Sequence[Sequence[int]], *, pad_id: int, width: int = 1) -> tuple[Array, Array]:
+def pad_arrays(sequences: Sequence[Sequence[int]], *, pad_id: int, width: int = 1) -> tuple[Array, Array]:
     """Stacks sequences as int64 [n, length], `width` or the longest of them, with their mask, False at padding."""
     lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
     mask = np.arange(max(int(lengths.max(initial=0)), width, 1)) < lengths[:, None]
@@ -22,7 +22,7 @@ def padded(sequences: Sequence[Sequence[int]], *, pad_id: int, width: int = 1) -
     return ids, mask
 
 
-def token_batches(lengths: Sequence[int], *, max_tokens: int, batch_size: int | None = None) -> list[list[int]]:
+def cut_into_batches(lengths: Sequence[int], *, max_tokens: int, batch_size: int | None = None) -> list[list[int]]:
     """Cuts sequences of these lengths into batches of at most `max_tokens` tokens, padding included.
 
     Gives the sequences' places, from the shortest to the longest, so that a batch is of like length and one long
@@ -38,7 +38,7 @@ def token_batches(lengths: Sequence[int], *, max_tokens: int, batch_size: int | 
     return batches
 
 
-def length_groups(lengths: Sequence[int], *, pass_cost: int = PASS_COST) -> list[list[int]]:
+def group_lengths(lengths: Sequence[int], *, pass_cost: int = PASS_COST) -> list[list[int]]:
     """Groups sequences of these lengths by index so that padded groups are cheapest to compute.
 
     A group costs its tokens, padding included, and `pass_cost`. Sorted by length the cheapest groups are neighbours, so

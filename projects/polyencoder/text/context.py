@@ -16,17 +16,17 @@ _HAS_PERSON = re.compile(r"^__p[12]__ ", re.MULTILINE)
 PERSONA_MARK = re.compile(r"^\s*(?:__p[12]__ )?(?:your|partner's) persona:", re.IGNORECASE)
 
 
-def persona_places(lines: Sequence[str]) -> set[int]:
+def find_persona_lines(lines: Sequence[str]) -> set[int]:
     """The indices of the persona lines."""
     return {place for place, line in enumerate(lines) if PERSONA_MARK.match(line)}
 
 
-def persona_lines(lines: Sequence[str]) -> list[str]:
+def select_persona_lines(lines: Sequence[str]) -> list[str]:
     """The persona lines, `your persona: ...`."""
     return [line for line in lines if PERSONA_MARK.match(line)]
 
 
-def with_person_tokens(turns: Sequence[str], *, after_newline: bool) -> list[str]:
+def add_person_tokens(turns: Sequence[str], *, after_newline: bool) -> list[str]:
     """Adds ParlAI's speaker tokens to turns: the last one is the partner's, `__p1__`.
 
     Speakers take turns; persona lines belong to the turn behind them. Turns that have tokens already keep these.
@@ -34,7 +34,7 @@ def with_person_tokens(turns: Sequence[str], *, after_newline: bool) -> list[str
     if any(_HAS_PERSON.search(turn) for turn in turns):
         return list(turns)
     marked = list(turns)
-    spoken = [row for row, turn in enumerate(turns) if len(persona_places(lines := turn.split("\n"))) < len(lines)]
+    spoken = [row for row, turn in enumerate(turns) if len(find_persona_lines(lines := turn.split("\n"))) < len(lines)]
     for back, row in enumerate(reversed(spoken or [len(turns) - 1])):
         token = PERSON_TOKENS[back % 2]
         if after_newline:
@@ -47,18 +47,18 @@ def with_person_tokens(turns: Sequence[str], *, after_newline: bool) -> list[str
     return marked
 
 
-def apart_from_persona(turns: Iterable[str]) -> list[str]:
+def split_persona(turns: Iterable[str]) -> list[str]:
     """Splits persona lines from turns; the rest of a turn remains one text, with its line ends."""
     parts: list[str] = []
     for turn in turns:
         lines = turn.split("\n")
-        if persona := persona_lines(lines):
+        if persona := select_persona_lines(lines):
             turn = "\n".join(line for line in lines if line not in persona)
         parts += [*persona, turn]
     return [part for part in parts if part.strip()]
 
 
-def latest_utterances(lines: Sequence[str], *, size: int) -> list[str]:
+def select_latest_utterances(lines: Sequence[str], *, size: int) -> list[str]:
     """The last `size` utterances of a dialogue, each line one, -1 for all; and every persona line before them.
 
     The paper considers "at most 20 utterances of dialogue history", and "the context also contains the persona
@@ -68,10 +68,10 @@ def latest_utterances(lines: Sequence[str], *, size: int) -> list[str]:
     if size < 0 or len(spoken) <= size:
         return list(lines)
     first = spoken[-size]
-    return [*persona_lines(lines[:first]), *lines[first:]]
+    return [*select_persona_lines(lines[:first]), *lines[first:]]
 
 
-def immediate_and_extra(turns: Sequence[str], *, size: int, numbered: bool = False) -> tuple[str, str]:
+def split_immediate_and_extra(turns: Sequence[str], *, size: int, numbered: bool = False) -> tuple[str, str]:
     """Splits turns into ConveRT's inputs (Section 2.2): the last turn, and the others of the last `size` (-1: all).
 
     These are one text, joined by spaces, the most recent first and the persona lines, each of which is a turn here, at
@@ -80,7 +80,7 @@ def immediate_and_extra(turns: Sequence[str], *, size: int, numbered: bool = Fal
     """
     if not turns:
         return "", ""
-    persona = persona_lines(turns)
+    persona = select_persona_lines(turns)
     *earlier, last = [turn for turn in turns if not PERSONA_MARK.match(turn)] or turns[-1:]
     if size == 1:
         return last, ""
@@ -102,10 +102,10 @@ def join_turns(
 ) -> list[int]:
     """Joins the `select_turns` of a context: `start turn separator turn ... end`, at most `max_tokens` long."""
     fitting = select_turns(turns, separator=len(separator), max_tokens=max_tokens - 2, persona=persona, side=side)
-    return [start, *separated(fitting.values(), separator=separator), end]
+    return [start, *join_with_separator(fitting.values(), separator=separator), end]
 
 
-def separated(turns: Iterable[Sequence[int]], *, separator: Sequence[int]) -> list[int]:
+def join_with_separator(turns: Iterable[Sequence[int]], *, separator: Sequence[int]) -> list[int]:
     """Joins turns with the separator between them."""
     ids: list[int] = []
     for position, turn in enumerate(turns):
@@ -156,7 +156,7 @@ def join_tokens(
     turns: Sequence[Sequence[int]], *, start: int, end: int, separator: Sequence[int], max_tokens: int
 ) -> list[int]:
     """Joins turns as ParlAI does: the last `max_tokens` tokens of all turns, between start and end."""
-    return [start, *separated(turns, separator=separator)[-max_tokens:], end]
+    return [start, *join_with_separator(turns, separator=separator)[-max_tokens:], end]
 
 
 def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> list[int]:
@@ -179,12 +179,12 @@ def join_pair(
     return [*context, *rest], [0] * len(context) + [1 if isinstance(start, bool) else 0] * len(rest)
 
 
-def same(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Normalizes case and white space, to compare texts."""
     return " ".join(text.casefold().split())
 
 
 def normalize_lines(turns: Iterable[str] | str) -> set[str]:
-    """The turns of a context and their lines, normalized by `same`, to detect candidates that repeat one."""
+    """The turns of a context and their lines, normalized by `normalize_text`, to detect candidates that repeat one."""
     turns = [turns] if isinstance(turns, str) else turns
-    return {same(said) for turn in turns for said in (turn, *turn.splitlines())} - {""}
+    return {normalize_text(said) for turn in turns for said in (turn, *turn.splitlines())} - {""}

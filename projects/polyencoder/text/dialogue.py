@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeGuard
 
-from polyencoder.checks import checked_list, checked_text, is_blank, shown
+from polyencoder.checks import check_list, check_text, format_value, is_blank
 from polyencoder.errors import InputError
 
 SystemMessages = Literal["leave-out", "persona"]
@@ -18,7 +18,7 @@ TOOLS = ("tool", "function")
 CALLS = ("tool_calls", "function_call")
 
 
-def checked_context(name: str, value: Any, *, system: SystemMessages = "leave-out") -> list[str]:
+def check_context(name: str, value: Any, *, system: SystemMessages = "leave-out") -> list[str]:
     """The turns of a context: a text, turns or messages. InputError if all are empty."""
     if all(map(is_blank, turns := to_turns(name, value, system=system))):
         raise InputError(f"{name} is empty: it has no text in any of its turns")
@@ -28,17 +28,17 @@ def checked_context(name: str, value: Any, *, system: SystemMessages = "leave-ou
 def to_turns(name: str, value: Any, *, system: SystemMessages = "leave-out") -> list[str]:
     """The turns of a context, which may be empty. InputError unless it is a text, turns or messages."""
     if isinstance(value, str):
-        return [checked_text(name, value)]
-    if are_messages(items := checked_list(name, value, of="turns or messages, or one text")):
-        return messages_to_turns(items, name=name, system=system)
-    return [checked_text(f"{name}, turn {place}", turn) for place, turn in enumerate(items)]
+        return [check_text(name, value)]
+    if are_messages(items := check_list(name, value, of="turns or messages, or one text")):
+        return convert_messages(items, name=name, system=system)
+    return [check_text(f"{name}, turn {place}", turn) for place, turn in enumerate(items)]
 
 
-def checked_contexts(values: Any, *, name: str = "context") -> list[list[str]]:
+def check_contexts(values: Any, *, name: str = "context") -> list[list[str]]:
     """A list of contexts, each as a list of turns. InputError names an invalid one."""
-    items = checked_list(f"{name}s", values, of=f"{name}s, each a text or a list of turns")
-    turns = [checked_context(f"{name} {place}", value) for place, value in enumerate(items)]
-    if any(map(num_system_messages, items)):
+    items = check_list(f"{name}s", values, of=f"{name}s, each a text or a list of turns")
+    turns = [check_context(f"{name} {place}", value) for place, value in enumerate(items)]
+    if any(map(count_system_messages, items)):
         warn_of_system_messages("as a persona, their lines are turns that begin with 'your persona: '")
     return turns
 
@@ -54,7 +54,7 @@ def are_messages(value: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str) and any(isinstance(one, Mapping) for one in value)
 
 
-def messages_to_turns(
+def convert_messages(
     messages: Sequence[Any], *, name: str = "messages", system: SystemMessages = "leave-out"
 ) -> list[str]:
     """Converts chat messages to turns, oldest first.
@@ -76,16 +76,16 @@ def messages_to_turns(
         role = message.get("role") if isinstance(message, Mapping) else None
         if role not in (*SYSTEM, *SPEAKERS, *TOOLS):
             raise InputError(
-                f"{where} is {shown(message)}; it must be {{'role': ..., 'content': ...}} with one of the roles "
+                f"{where} is {format_value(message)}; it must be {{'role': ..., 'content': ...}} with one of the roles "
                 f"{', '.join((*SYSTEM, *SPEAKERS, *TOOLS))}"
             )
         if is_of_tools(message):
             continue
         (persona if role in SYSTEM else spoken).append(_read_content(message.get("content"), where=where))
-    return [*as_persona(persona if system == "persona" else None), *spoken]
+    return [*format_persona(persona if system == "persona" else None), *spoken]
 
 
-def num_system_messages(value: Any) -> int:
+def count_system_messages(value: Any) -> int:
     """The number of system messages of a chat; 0 for another value."""
     return sum(isinstance(one, Mapping) and one.get("role") in SYSTEM for one in value) if are_messages(value) else 0
 
@@ -95,7 +95,7 @@ def is_of_tools(message: Mapping[str, Any]) -> bool:
     return message.get("role") in TOOLS or (any(map(message.get, CALLS)) and _is_silent(message.get("content")))
 
 
-def as_persona(persona: str | Sequence[str] | None) -> list[str]:
+def format_persona(persona: str | Sequence[str] | None) -> list[str]:
     """Formats persona lines: `your persona: i ski .`"""
     texts = [persona] if isinstance(persona, str) else persona or []
     lines = (line.strip() for text in texts for line in text.splitlines())
@@ -117,8 +117,8 @@ def _read_content(content: Any, *, where: str) -> str:
         for part in content:
             if not isinstance(part, Mapping) or part.get("type") != "text":
                 raise InputError(
-                    f"{where}, content is a list with {shown(part)}: leave out all but texts, "
+                    f"{where}, content is a list with {format_value(part)}: leave out all but texts, "
                     "{'type': 'text', 'text': ...}"
                 )
-        content = "\n".join(checked_text(f"{where}, content", part.get("text")) for part in content)
-    return checked_text(f"{where}, content", content)
+        content = "\n".join(check_text(f"{where}, content", part.get("text")) for part in content)
+    return check_text(f"{where}, content", content)

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, cast
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from polyencoder.checks import checked_text, checked_texts
+from polyencoder.checks import check_text, check_texts
 from polyencoder.config import OF_CONTEXTS, PROMPTS, PairStart, TextConfig
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.storage.digests import fingerprint
+from polyencoder.storage.digests import compute_fingerprint
 from polyencoder.text.context import (
-    apart_from_persona,
-    immediate_and_extra,
+    add_person_tokens,
+    find_persona_lines,
     join_pair,
     join_tokens,
     join_turns,
-    latest_utterances,
-    persona_places,
+    join_with_separator,
+    select_latest_utterances,
     select_turns,
-    separated,
+    split_immediate_and_extra,
+    split_persona,
     surround,
-    with_person_tokens,
 )
 from polyencoder.text.memory import TextMemory
 from polyencoder.text.subwords import SubwordTokenizer, is_subword_tokenizer
@@ -61,18 +61,18 @@ class TextEncoder:
     def __init__(self, tokenizer: AnyTokenizer, config: TextConfig) -> None:
         self.tokenizer: AnyTokenizer = tokenizer if isinstance(tokenizer, SubwordTokenizer) else _copy_plain(tokenizer)
         self.config = config
-        self.pad_id = self._special("pad_token")
-        self.start_id = self._special("start_token")
-        self.end_id = self._special("end_token")
+        self.pad_id = self._get_special_id("pad_token")
+        self.start_id = self._get_special_id("start_token")
+        self.end_id = self._get_special_id("end_token")
         if isinstance(self.tokenizer, Tokenizer):
             self._pair = self.tokenizer.encode("a", "b")
             self._set_template(self.tokenizer, pair_start=False)
-        self.empty_ids: list[int] = [] if config.empty_token is None else [self._special("empty_token")]
+        self.empty_ids: list[int] = [] if config.empty_token is None else [self._get_special_id("empty_token")]
         separator = self.tokenizer.token_to_id(config.separator)
         self.separator_ids = [] if not config.separator else self._encode([config.separator])[0]
         if separator is not None:
             self.separator_ids = [separator]
-        self._memory = TextMemory(_size, limit=MEMORY)
+        self._memory = TextMemory(_compute_size, limit=MEMORY)
         self.lay_out(config)
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class TextEncoder:
         self._encode_prompt(config, "candidate_prompt", longest=config.label_truncate)
         self.config = config
 
-    def ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
+    def tokenize(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
         """Token ids of each text, without special tokens, in shared lists: change none. `remember`: cache them."""
         if not remember:
             return self._encode(texts)
@@ -97,7 +97,7 @@ class TextEncoder:
         self._memory.update(new)
         return [new[text] if ids is None else ids for text, ids in zip(texts, cached, strict=True)]
 
-    def context_ids(self, turns: Sequence[str]) -> list[int]:
+    def tokenize_context(self, turns: Sequence[str]) -> list[int]:
         """Token ids of one context: the persona lines and the latest utterances, each line one, joined and surrounded.
 
         With the truncation `tokens` a turn stays whole, however many lines it has, with the tokens that its line ends
@@ -107,74 +107,74 @@ class TextEncoder:
         if isinstance(turns, str):
             turns = [turns]
         if self.config.person_tokens and turns:
-            turns = with_person_tokens(turns, after_newline=self.config.person_tokens_after_newline)
+            turns = add_person_tokens(turns, after_newline=self.config.person_tokens_after_newline)
         if self.config.truncation == "recent_first":
-            return self._encode_recent_first(apart_from_persona(turns))
+            return self._encode_recent_first(split_persona(turns))
         if self.config.truncation == "turns":
             lines = [line for turn in turns for line in turn.split("\n") if line.strip()]
-            lines = latest_utterances(lines, size=self.config.history_size)
-            join = self._prompted_ids if self.config.context_prompt else self.lines_ids
+            lines = select_latest_utterances(lines, size=self.config.history_size)
+            join = self._tokenize_with_prompt if self.config.context_prompt else self.tokenize_lines
             if self.config.surround:
                 return join(lines, max_tokens=self.config.text_truncate)
             return join(lines, max_tokens=self.config.text_truncate + 2)[1:-1] or self.empty_ids
         turns = turns[-self.config.history_size :] if self.config.history_size > 0 else turns
         ids = join_tokens(
-            self.ids(turns),
+            self.tokenize(turns),
             start=self.start_id,
             end=self.end_id,
             separator=self.separator_ids,
             max_tokens=self.config.text_truncate,
         )
-        return self._seen(ids if self.config.surround else ids[1:-1])
+        return self._remember(ids if self.config.surround else ids[1:-1])
 
-    def lines_ids(self, lines: Sequence[str], *, max_tokens: int) -> list[int]:
+    def tokenize_lines(self, lines: Sequence[str], *, max_tokens: int) -> list[int]:
         """Token ids of a context without prompt: the persona and the latest lines that fit (`join_turns`)."""
         return join_turns(
-            self.ids(lines),
+            self.tokenize(lines),
             start=self.start_id,
             end=self.end_id,
             separator=self.separator_ids,
             max_tokens=max_tokens,
-            persona=persona_places(lines),
+            persona=find_persona_lines(lines),
             side=self.config.truncation_side,
         )
 
-    def _prompted_ids(self, lines: Sequence[str], *, max_tokens: int) -> list[int]:
-        """Like `lines_ids`, with the prompt before the first line that is kept.
+    def _tokenize_with_prompt(self, lines: Sequence[str], *, max_tokens: int) -> list[int]:
+        """Like `tokenize_lines`, with the prompt before the first line that is kept.
 
         Prompt and line are tokenized as one text, as sentence-transformers does; separately only if they would not fit,
         or if the line was cut.
         """
-        prompt, turns = self._context_prompt_ids, self.ids(lines)
+        prompt, turns = self._context_prompt_ids, self.tokenize(lines)
         fitting = select_turns(
             turns,
             separator=len(self.separator_ids),
             max_tokens=max_tokens - 2 - len(prompt),
-            persona=persona_places(lines),
+            persona=find_persona_lines(lines),
             side=self.config.truncation_side,
         )
         first_row, (first, *others) = next(iter(fitting), None), list(fitting.values()) or [[]]
         whole = first_row is None or len(first) == len(turns[first_row])
-        joined = self.ids([self.config.context_prompt + ("" if first_row is None else lines[first_row])])[0]
-        ids = separated([joined, *others], separator=self.separator_ids)
+        joined = self.tokenize([self.config.context_prompt + ("" if first_row is None else lines[first_row])])[0]
+        ids = join_with_separator([joined, *others], separator=self.separator_ids)
         if not others and self.config.truncation_side == "right":
             ids = joined[: max_tokens - 2]
         elif not whole or len(ids) > max_tokens - 2:
-            ids = separated([[*prompt, *first], *others], separator=self.separator_ids)
+            ids = join_with_separator([[*prompt, *first], *others], separator=self.separator_ids)
         return [self.start_id, *ids, self.end_id]
 
-    def candidate_ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
+    def tokenize_candidates(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
         """Token ids of each candidate after its prompt, surrounded; with `candidate_rows` its row (or InputError)."""
         if self.config.candidate_rows:
-            return [[self._row(text)] for text in checked_texts("candidates", texts)]
+            return [[self._choose_row(text)] for text in check_texts("candidates", texts)]
         limit = self.config.label_truncate
         if self.config.candidate_prompt:
-            texts = [self.config.candidate_prompt + text for text in checked_texts("candidates", texts)]
-        ids_of_texts = self.ids(texts, remember=remember)
+            texts = [self.config.candidate_prompt + text for text in check_texts("candidates", texts)]
+        ids_of_texts = self.tokenize(texts, remember=remember)
         if self.config.truncation != "turns":
             if self.config.surround:
                 ids_of_texts = [[self.start_id, *ids, self.end_id] for ids in ids_of_texts]
-            return [self._seen(ids[:limit]) for ids in ids_of_texts]
+            return [self._remember(ids[:limit]) for ids in ids_of_texts]
         if not self.config.surround:
             return [ids[:limit] for ids in ids_of_texts]
         return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in ids_of_texts]
@@ -185,40 +185,40 @@ class TextEncoder:
         prompt = len(self._encode([self.config.candidate_prompt])[0]) if self.config.candidate_prompt else 0
         return self.config.label_truncate - (2 if self.config.surround else 0) - prompt
 
-    def num_cut(self, candidates: Sequence[str], ids: Sequence[Sequence[int]]) -> int:
+    def count_cut(self, candidates: Sequence[str], ids: Sequence[Sequence[int]]) -> int:
         """The number of candidates with more tokens than `label_truncate`; `ids` are their tokens."""
         limit = self.config.label_truncate
         full = [text for text, row in zip(candidates, ids, strict=True) if len(row) >= limit]
         if self.config.candidate_rows or not full:
             return 0
         surrounding = 2 if self.config.surround else 0
-        whole = self.ids([self.config.candidate_prompt + text for text in full], remember=False)
+        whole = self.tokenize([self.config.candidate_prompt + text for text in full], remember=False)
         return sum(len(row) + surrounding > limit for row in whole)
 
-    def cut_message(self, count: int, *, of: int) -> str:
+    def format_cut_message(self, count: int, *, of: int) -> str:
         """Says how many candidates are cut."""
         limit = self.config.label_truncate
         return f"{count:,} of {of:,} candidates have more than {limit} tokens (label_truncate): the rest is left out"
 
-    def contexts(self, contexts: Sequence[Sequence[str] | str]) -> TokenBatch:
+    def batch_contexts(self, contexts: Sequence[Sequence[str] | str]) -> TokenBatch:
         """A padded batch of contexts, each a list of turns or one text."""
         if not contexts:
             raise InputError("no context to encode: the list of contexts is empty")
-        return self.pad([self.context_ids(turns) for turns in contexts])
+        return self.pad([self.tokenize_context(turns) for turns in contexts])
 
-    def candidates(self, texts: Sequence[str]) -> TokenBatch:
+    def batch_candidates(self, texts: Sequence[str]) -> TokenBatch:
         """A padded batch of candidates."""
         if not texts:
             raise InputError("no candidates to encode: the list of candidates is empty")
-        return self.pad(self.candidate_ids(texts))
+        return self.pad(self.tokenize_candidates(texts))
 
-    def unknown_share(self, texts: Sequence[str]) -> float:
+    def compute_unknown_share(self, texts: Sequence[str]) -> float:
         """The share of unknown tokens in the texts; 0 with byte-level and hashed vocabularies."""
         model = json.loads(self.tokenizer.to_str()).get("model", {})
         token, unknown = model.get("unk_token"), model.get("unk_id")  # the latter is Unigram's
         if token is not None:
             unknown = self.tokenizer.token_to_id(token)
-        ids = [i for own in self.ids(texts) for i in own]
+        ids = [i for own in self.tokenize(texts) for i in own]
         return 0.0 if unknown is None or not ids else ids.count(unknown) / len(ids)
 
     @property
@@ -240,7 +240,7 @@ class TextEncoder:
             raise ConfigError(f"its tokenizer joins two texts as {' '.join(pair.tokens)}, which rankers do not")
         return "same_segment" if start is False and not any(pair.type_ids) else start
 
-    def tokenizer_json(self, *, pair_start: PairStart = False) -> str:
+    def format_tokenizer_json(self, *, pair_start: PairStart = False) -> str:
         """The `tokenizer.json` with which other libraries lay out a text, or a pair of them, as rankers do."""
         if isinstance(self.tokenizer, SubwordTokenizer):
             return self.tokenizer.to_str(pretty=True)
@@ -265,15 +265,15 @@ class TextEncoder:
 
         return pad(sequences, pad_id=self.pad_id)
 
-    def fingerprint(self, *, contexts: bool = True) -> str:
+    def compute_fingerprint(self, *, contexts: bool = True) -> str:
         """Digest of everything tokenization depends on; without `contexts`, only what candidates depend on."""
         fields = {name: value for name, value in asdict(self.config).items() if contexts or name not in OF_CONTEXTS}
-        return fingerprint([self.tokenizer.to_str(), json.dumps(fields)])
+        return compute_fingerprint([self.tokenizer.to_str(), json.dumps(fields)])
 
     def _encode_recent_first(self, turns: Sequence[str]) -> list[int]:
         config, limit = self.config, self.config.text_truncate
-        last, extra = immediate_and_extra(turns, size=config.history_size, numbered=config.number_turns)
-        ids = self.ids([last])[0][:limit]
+        last, extra = split_immediate_and_extra(turns, size=config.history_size, numbered=config.number_turns)
+        ids = self.tokenize([last])[0][:limit]
         if extra and (extra_ids := self._encode([extra])[0]):  # a text that hardly comes again
             ids = [*ids, *self.separator_ids, *extra_ids[:limit]]
         return ids
@@ -281,14 +281,14 @@ class TextEncoder:
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
             if isinstance(self.tokenizer, SubwordTokenizer):
-                rows = self.tokenizer.ids(texts)
+                rows = self.tokenizer.encode_texts(texts)
             else:
                 encode = partial(self.tokenizer.encode_batch_fast, add_special_tokens=False)
                 batches = [[text] for text in texts] if len(texts) < MANY else [texts]
                 rows = [encoding.ids for batch in batches for encoding in encode(batch)]
         except (TypeError, AttributeError, UnicodeEncodeError):  # not a text, or a lone surrogate
             for number, text in enumerate(texts):
-                checked_text(f"text {number}", text)
+                check_text(f"text {number}", text)
             raise
         return [ids or self.empty_ids for ids in rows]
 
@@ -304,7 +304,7 @@ class TextEncoder:
             )
         return ids
 
-    def _row(self, text: str) -> int:
+    def _choose_row(self, text: str) -> int:
         if self.rows is None:
             raise InputError(
                 "this model has no encoder of candidates: it searches an index of the vectors that it was trained for, "
@@ -317,11 +317,11 @@ class TextEncoder:
             )
         return row
 
-    def _seen(self, ids: list[int]) -> list[int]:
+    def _remember(self, ids: list[int]) -> list[int]:
         # a text may spell out padding, which models trained by ParlAI ignore
         return [i for i in ids if i != self.pad_id] if self.pad_id in ids else ids
 
-    def _special(self, name: str) -> int:
+    def _get_special_id(self, name: str) -> int:
         token = getattr(self.config, name)
         index = self.tokenizer.token_to_id(token)
         if index is None:
@@ -329,7 +329,7 @@ class TextEncoder:
         return int(index)
 
 
-def _size(ids: list[int]) -> int:
+def _compute_size(ids: list[int]) -> int:
     return 40 * len(ids)
 
 

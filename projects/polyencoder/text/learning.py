@@ -47,13 +47,13 @@ class _Marks(NamedTuple):
     def mark(self, character: str) -> str:
         return f"{self.before}{character}{self.behind}"
 
-    def plain(self, form: str) -> str:
+    def format_plain(self, form: str) -> str:
         return form.removeprefix(self.before).removesuffix(self.behind)
 
     def join(self, left: str, right: str) -> str:
         return left + right.removeprefix(self.before)
 
-    def names(self) -> dict[str, Any]:
+    def get_arguments(self) -> dict[str, Any]:
         """The library's arguments, without the one that does not apply."""
         marks = {"continuing_subword_prefix": self.before, "end_of_word_suffix": self.behind}
         return {name: mark for name, mark in marks.items() if mark}
@@ -94,11 +94,11 @@ class Characters:
     counts: Counter[str]
     texts: int
 
-    def most_frequent(self) -> list[str]:
+    def sort_by_frequency(self) -> list[str]:
         """Sorted by frequency, then by code point."""
         return [form for form, _ in sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))]
 
-    def unknown(self, tokenizer: Tokenizer) -> float:
+    def compute_unknown_share(self, tokenizer: Tokenizer) -> float:
         """The share of occurrences without a token in a vocabulary."""
         vocabulary = tokenizer.get_vocab()
         return sum(count for form, count in self.counts.items() if form not in vocabulary) / max(1, self.counts.total())
@@ -125,7 +125,7 @@ def learn_pieces(texts: Iterable[str], characters: Characters, settings: PieceSe
     """Trains a vocabulary on a stream of texts, deterministically: special tokens, `characters`, and merges."""
     if not characters.counts:
         raise ConfigError("no characters to train a vocabulary on: the texts are empty")
-    forms, room, join = characters.most_frequent(), settings.size - len(_SPECIAL), _MARKS[settings.type].join
+    forms, room, join = characters.sort_by_frequency(), settings.size - len(_SPECIAL), _MARKS[settings.type].join
     wanted = settings.merges
     if wanted is None:
         wanted = min(MERGES, room - min(len(forms), _ALPHABET, room))
@@ -143,7 +143,7 @@ def _learn_merges(
 ) -> list[tuple[str, str]]:
     """Trains the first merges, without characters outside the vocabulary."""
     marks = _MARKS[settings.type]
-    alphabet = sorted({marks.plain(form) for form in forms})
+    alphabet = sorted({marks.format_plain(form) for form in forms})
     # The library numbers marked characters as its table of words comes, and breaks ties by these numbers: here they
     # have numbers before, as if they were special tokens, so that the same texts always give the same merges.
     numbered = [marks.mark(character) for character in alphabet]
@@ -156,7 +156,7 @@ def _learn_merges(
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         show_progress=False,
-        **marks.names(),
+        **marks.get_arguments(),
     )
     tokenizer.train_from_iterator(texts, trainer)
     # several merges may make the same token, so there can be more of them than the library was asked for

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from polyencoder.checks import checked_candidate, checked_list, checked_text, is_blank, shown
+from polyencoder.checks import check_candidate, check_list, check_text, format_value, is_blank
 from polyencoder.errors import InputError
 
 _SCHEMAS = ("parameters", "inputSchema", "input_schema")  # OpenAI's, MCP's, Anthropic's
@@ -50,7 +50,7 @@ def read_options(values: Any) -> list[Option]:
         InputError: there is no option, one is empty or no such object, or two have the same name. It names the option,
             and its `argument` is `options.PLACE`.
     """
-    items = checked_list("options", values, of="texts or tools")
+    items = check_list("options", values, of="texts or tools")
     if not items:
         raise InputError("options is empty: give at least one text or tool", argument="options")
     options = []
@@ -74,17 +74,17 @@ def _read(where: str, value: Any) -> Option:
     if isinstance(value, Option):
         return value
     if isinstance(value, str):
-        return Option(value, None, checked_candidate(where, value))
+        return Option(value, None, check_candidate(where, value))
     dump = getattr(value, "model_dump", None)
     tool = dump(by_alias=True, exclude_none=True) if callable(dump) else value
     if isinstance(tool, Mapping) and "function" in tool:
         tool, where = tool["function"], f"{where}, function"
     if not isinstance(tool, Mapping):
-        raise InputError(f"{where} is {shown(tool)}; it must be a text, or a tool: {_TOOL}")
+        raise InputError(f"{where} is {format_value(tool)}; it must be a text, or a tool: {_TOOL}")
     name = _read_field(where, tool, "name")
     where = f"{where} ({name!r:.60})"
     text = f"{name}: {_read_field(where, tool, 'description')}"
-    if parameters := ", ".join(_parameters(where, tool)):
+    if parameters := ", ".join(_iter_parameters(where, tool)):
         text = f"{text} Parameters: {parameters}"
     return Option(value, name, text)
 
@@ -93,26 +93,30 @@ def _read_field(where: str, tool: Mapping[str, Any], key: str) -> str:
     value = tool.get(key)
     if value is None:
         raise InputError(f"{where} has no {key}; a tool is {_TOOL}")
-    text = checked_text(f"{where}: {key}", value)
+    text = check_text(f"{where}: {key}", value)
     if is_blank(text):
         raise InputError(f"{where}: {key} is empty: a tool is chosen by its name and description")
     return text.strip()
 
 
-def _parameters(of: str, tool: Mapping[str, Any]) -> Iterator[str]:
+def _iter_parameters(of: str, tool: Mapping[str, Any]) -> Iterator[str]:
     """Each parameter with its description, if it has one."""
     key = next((key for key in _SCHEMAS if tool.get(key) is not None), None)
     schema = {} if key is None else tool[key]
     if not isinstance(schema, Mapping):
-        raise InputError(f"{of}: {key} is {shown(schema)}; it must be a JSON Schema, an object with `properties`")
+        raise InputError(
+            f"{of}: {key} is {format_value(schema)}; it must be a JSON Schema, an object with `properties`"
+        )
     properties = schema.get("properties", {})
     if not isinstance(properties, Mapping):
-        raise InputError(f"{of}: {key}.properties is {shown(properties)}; it must be an object of parameters")
+        raise InputError(f"{of}: {key}.properties is {format_value(properties)}; it must be an object of parameters")
     for name, about in properties.items():
         where = f"{of}: {key}.properties[{name!r:.60}]"
-        checked_text(f"{of}: the name of a parameter", name)
+        check_text(f"{of}: the name of a parameter", name)
         if not isinstance(about, (Mapping, bool)):
-            raise InputError(f"{where} is {shown(about)}; it must be a JSON Schema, such as {{'type': 'string'}}")
+            raise InputError(
+                f"{where} is {format_value(about)}; it must be a JSON Schema, such as {{'type': 'string'}}"
+            )
         words = None if isinstance(about, bool) else about.get("description")
-        words = "" if words is None else checked_text(f"{where}, description", words).strip()
+        words = "" if words is None else check_text(f"{where}, description", words).strip()
         yield f"{name} ({words})" if words else name

@@ -67,4 +67,4 @@ def _cut(text: str, end: re.Pattern[str] | None, *, number: int) -> list[str]:
 
 
 def _count(texts: Sequence[str], encoder: TextEncoder) -> list[int]:
-    return [len(ids) for ids in encoder.ids([text.strip() for text in texts], remember=False)]
+    return [len(ids) for ids in encoder.tokenize([text.strip() for text in texts], remember=False)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polyencoder.text.batches import padded
+from polyencoder.text.batches import pad_arrays
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TokenBatch:
         segments = None if self.segments is None else self.segments[rows, :width]
         return TokenBatch(self.ids[rows, :width], mask[:, :width], segments)
 
-    def sequences(self) -> list[list[int]]:
+    def list_sequences(self) -> list[list[int]]:
         """The sequences without their padding."""
         lengths = self.mask.sum(1).tolist()
         return [row[:length] for row, length in zip(self.ids.tolist(), lengths, strict=True)]
@@ -43,6 +43,6 @@ def pad(
     sequences: Sequence[Sequence[int]], *, pad_id: int, segments: Sequence[Sequence[int]] | None = None
 ) -> TokenBatch:
     """Stacks sequences of token ids into a `TokenBatch` as long as the longest of them."""
-    ids, mask = padded(sequences, pad_id=pad_id)
-    kinds = None if segments is None else torch.from_numpy(padded(segments, pad_id=0)[0])
+    ids, mask = pad_arrays(sequences, pad_id=pad_id)
+    kinds = None if segments is None else torch.from_numpy(pad_arrays(segments, pad_id=0)[0])
     return TokenBatch(torch.from_numpy(ids), torch.from_numpy(mask), kinds)

@@ -42,19 +42,19 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int = 30_000, lowe
     )
     seen = 0
 
-    def counted() -> Iterator[str]:
+    def count_texts() -> Iterator[str]:
         nonlocal seen
         for text in texts:
             seen += bool(text.strip())
             yield text
 
-    tokenizer.train_from_iterator(counted(), trainer)
+    tokenizer.train_from_iterator(count_texts(), trainer)
     if not seen:
         raise ConfigError("no text to train a vocabulary on: the task has no utterances")
     return tokenizer
 
 
-def special_tokens(tokenizer: Any) -> dict[str, str]:
+def read_special_tokens(tokenizer: Any) -> dict[str, str]:
     """The `TextConfig` fields of a transformers tokenizer's special tokens, or their nearest equivalents."""
     start = tokenizer.cls_token or tokenizer.bos_token
     end = tokenizer.sep_token or tokenizer.eos_token
@@ -91,7 +91,7 @@ def choose_separator(tokenizer: Tokenizer) -> TurnSeparator:
     return "newline" if tokenizer.token_to_id(NEWLINES[0]) is not None else "sep"
 
 
-def turn_separator(config: TextConfig) -> TurnSeparator:
+def get_turn_separator(config: TextConfig) -> TurnSeparator:
     """The kind of turn separator of a model; a custom delimiter counts as `sep`."""
     if config.separator in NEWLINES:
         return "newline"

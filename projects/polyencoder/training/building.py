@@ -32,7 +32,7 @@ def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjectiv
     if config.objective != "softmax":
         loss = LabelLoss(OF_LABELS[config.objective], pointwise=config.objective in POINTWISE)
     if config.distillation.has_teacher:
-        loss = Distillation(_teacher(learner, config), config.distillation, labels=loss)
+        loss = Distillation(_build_teacher(learner, config), config.distillation, labels=loss)
     return RankingObjective(
         learner.model,
         learner.text,
@@ -40,11 +40,11 @@ def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjectiv
         gather_negatives=config.gather_negatives and config.candidates != "inline",
         grad_cache=config.grad_cache,
         pair_tokens=config.pair_tokens,
-        dims=_matryoshka(learner.model, config),
+        dims=_select_dims(learner.model, config),
     )
 
 
-def _teacher(learner: Learner, config: TrainingConfig) -> Teacher:
+def _build_teacher(learner: Learner, config: TrainingConfig) -> Teacher:
     """The teacher; the file of its scores is not made for one that cannot teach."""
     name = config.distillation.teacher or ""
     ranker = Ranker.from_pretrained(name, device=learner.device)
@@ -57,7 +57,7 @@ def _teacher(learner: Learner, config: TrainingConfig) -> Teacher:
     return Teacher(ranker, cache, bf16=config.precision == "bfloat16", name=name, student=learner.text)
 
 
-def _matryoshka(model: RankerModel, config: TrainingConfig) -> tuple[int, ...]:
+def _select_dims(model: RankerModel, config: TrainingConfig) -> tuple[int, ...]:
     """The numbers of first dimensions to train, each once."""
     if not config.matryoshka:
         return ()
@@ -72,7 +72,7 @@ def _matryoshka(model: RankerModel, config: TrainingConfig) -> tuple[int, ...]:
     return tuple(dict.fromkeys(config.matryoshka))
 
 
-def mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:
+def build_mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:
     """The callback that mines hard negatives, by the model or a residual one's base. ConfigError: without vectors."""
     if not config.hard_negatives.count:
         return []
@@ -95,7 +95,7 @@ def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, proce
     freeze(learner.model, fine_tuned=config.fine_tuned, freeze_candidates=config.freeze_candidates)
     if config.lora.rank is not None:
         learner.model.add_adapters(**config.lora.options)
-    total = goal.total_updates(batch=config.batch_size * processes.count, accumulate=config.accumulate)
+    total = goal.compute_total_updates(batch=config.batch_size * processes.count, accumulate=config.accumulate)
     return make_updates(learner.model, config, precision=precision, total=total, by_time=goal.seconds is not None)
 
 

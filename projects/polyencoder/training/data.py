@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.data.epochs import Source, Streamed
 from polyencoder.data.example import Example
-from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler, normalized
+from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler, normalize
 from polyencoder.data.pairs import (
     HUB,
-    data_files,
-    examples_to_rank,
-    pair_counts,
+    add_sampled_candidates,
+    estimate_pair_counts,
+    expand_files,
     read_all_pairs,
     read_pair_rows,
     read_pairs,
@@ -27,7 +27,7 @@ from polyencoder.data.pairs import (
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.settings.train import DataSettings, TrainSettings
-from polyencoder.storage.digests import ends_fingerprint, fingerprint
+from polyencoder.storage.digests import compute_ends_fingerprint, compute_fingerprint
 
 Rows: TypeAlias = Iterable[Example | Mapping[str, Any]]
 """Records in memory: a `datasets.Dataset`, dictionaries, or examples."""
@@ -71,27 +71,27 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
         InputError: the data cannot be read, or is too small, or splits lack one called train.
     """
     if isinstance(train, Mapping):
-        train, valid = _of_splits(train, valid, settings)
+        train, valid = _choose_rows(train, valid, settings)
     bad = BadExamples(skip=settings.data.skip_bad_examples)
     files = settings.data
-    held = _pairs(files.valid or "valid", valid, settings, bad) if files.valid or valid is not None else []
+    held = _read_pairs(files.valid or "valid", valid, settings, bad) if files.valid or valid is not None else []
     if (files.valid or valid is not None) and not held:
         raise InputError(f"{files.valid or 'valid'}: has no pair to evaluate on")
     source: Sequence[Example] | Source[Example]
     held_out = ""
     if files.streaming:
-        source, size, responses = _streamed(settings, bad)
+        source, size, responses = _build_stream(settings, bad)
     else:
-        pairs = _pairs(files.train, train, settings, bad)
+        pairs = _read_pairs(files.train, train, settings, bad)
         if not held and len(pairs) > 1:
             count = min(HELD_OUT, max(1, len(pairs) // HELD_OUT_SHARE))
             _log.warning("no validation data: the last %d of the %d pairs are held out", count, len(pairs))
             pairs, held = pairs[:-count], pairs[-count:]
             held_out = f", beside {count} held out for the evaluation: give validation data, or more pairs"
-        examples = list(_examples(pairs, settings, bad))
+        examples = list(_check_examples(pairs, settings, bad))
         source, size, responses = examples, len(examples), partial(read_responses, examples)
     if bad.count:
-        _log.warning(bad.summary())
+        _log.warning(bad.summarize())
     if size < 2:
         raise InputError(
             f"{settings.data.train}: has {size} training pairs; at least 2 are needed{held_out}",
@@ -100,18 +100,20 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
     seed, inline = settings.training.seed, settings.training.candidates in OWN_CANDIDATES
     sampler = NegativeSampler(responses(), count=files.num_negatives, seed=seed, source=files.train)
     num_negatives = files.num_negatives if inline or "num_negatives" in settings.explicit else None
-    ranked = validation_examples(held, responses, num_negatives, in_training=inline, seed=seed, source=files.train)
+    ranked = add_validation_candidates(
+        held, responses, num_negatives, in_training=inline, seed=seed, source=files.train
+    )
     if isinstance(source, Sequence):
-        trained = (f"{one!r}{_numbers(one)}" for one in source)
+        trained = (f"{one!r}{_describe_numbers(one)}" for one in source)
     else:
-        paths = (name for name in data_files(files.train) if not name.startswith(HUB))
-        trained = (f"{os.path.getsize(path)} {ends_fingerprint(path)}" for path in paths)
-    parts = chain(trained, (f"{(one.text, one.label, one.candidates)!r}{_numbers(one)}" for one in held))
-    digest = fingerprint(part.encode(errors="surrogatepass") for part in parts)
+        paths = (name for name in expand_files(files.train) if not name.startswith(HUB))
+        trained = (f"{os.path.getsize(path)} {compute_ends_fingerprint(path)}" for path in paths)
+    parts = chain(trained, (f"{(one.text, one.label, one.candidates)!r}{_describe_numbers(one)}" for one in held))
+    digest = compute_fingerprint(part.encode(errors="surrogatepass") for part in parts)
     return RunData(source, size, ranked, responses, sampler if inline else None, bad, digest)
 
 
-def _of_splits(splits: Splits, valid: Rows | None, settings: TrainSettings) -> tuple[Rows, Rows | None]:
+def _choose_rows(splits: Splits, valid: Rows | None, settings: TrainSettings) -> tuple[Rows, Rows | None]:
     """The rows of the training split and, unless the settings or the caller name others, of the validation split."""
     if "train" not in splits:
         names = ", ".join(map(repr, splits)) or "nothing"
@@ -121,7 +123,7 @@ def _of_splits(splits: Splits, valid: Rows | None, settings: TrainSettings) -> t
     return splits["train"], valid
 
 
-def _pairs(names: str, rows: Rows | None, settings: TrainSettings, bad: BadExamples) -> list[Example]:
+def _read_pairs(names: str, rows: Rows | None, settings: TrainSettings, bad: BadExamples) -> list[Example]:
     """The pairs of files, or of records in memory."""
     columns = settings.data.columns.columns
     if rows is None:
@@ -129,11 +131,11 @@ def _pairs(names: str, rows: Rows | None, settings: TrainSettings, bad: BadExamp
     return list(read_pair_rows(rows, name=names, columns=columns, bad=bad))
 
 
-def _numbers(example: Example) -> str:
+def _describe_numbers(example: Example) -> str:
     return "" if example.labels is None else repr(dict(example.labels))
 
 
-def validation_examples(
+def add_validation_candidates(
     pairs: Sequence[Example],
     responses: Callable[[], Iterable[str]],
     count: int | None,
@@ -149,53 +151,55 @@ def validation_examples(
     the responses come from, in errors. InputError if there are fewer responses than that.
     """
 
-    def among(count: int) -> list[Example]:
-        return examples_to_rank(pairs, NegativeSampler(responses(), count=count, seed=seed, source=source))
+    def complete_examples(count: int) -> list[Example]:
+        return add_sampled_candidates(pairs, NegativeSampler(responses(), count=count, seed=seed, source=source))
 
     usual = DataSettings.num_negatives
     if count is None:
-        right = max((len(set(map(normalized, pair.right))) for pair in pairs if pair.candidates is None), default=1)
+        right = max((len(set(map(normalize, pair.right))) for pair in pairs if pair.candidates is None), default=1)
         different: set[str] = set()
         for text in responses():
-            different.add(normalized(text))
+            different.add(normalize(text))
             if len(different) == usual + right:
                 break
-        return among(max(1, min(usual, len(different) - right)))
+        return complete_examples(max(1, min(usual, len(different) - right)))
     if not in_training:
-        return among(count)
+        return complete_examples(count)
     try:
-        return among(usual)
+        return complete_examples(usual)
     except InputError:
-        return among(count)
+        return complete_examples(count)
 
 
-def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example], int, Callable[[], Iterator[str]]]:
+def _build_stream(
+    settings: TrainSettings, bad: BadExamples
+) -> tuple[Source[Example], int, Callable[[], Iterator[str]]]:
     """A source that reads the training files in each epoch, its estimated size, and its first responses.
 
     The first examples of each file are read here, so that what is wrong with all of them is an error at once.
     """
-    files = data_files(settings.data.train)
+    files = expand_files(settings.data.train)
     if unseekable := next((file for file in files if not file.startswith(HUB) and not os.path.isfile(file)), None):
         raise InputError(f"{unseekable}: cannot be read again in each epoch, which streaming needs")
 
-    def examples(file: str) -> Iterator[Example]:
-        return _examples(read_pairs(file, columns=settings.data.columns.columns, bad=bad), settings, bad)
+    def read_examples(file: str) -> Iterator[Example]:
+        return _check_examples(read_pairs(file, columns=settings.data.columns.columns, bad=bad), settings, bad)
 
-    def responses() -> Iterator[str]:
+    def iter_responses() -> Iterator[str]:
         pairs = (pair for file in files for pair in read_pairs(file, columns=settings.data.columns.columns, bad=bad))
         return islice(read_responses(pairs), SAMPLED_FROM)
 
     for file in files:
-        for _ in islice(examples(file), CHECKED):
+        for _ in islice(read_examples(file), CHECKED):
             pass
-    estimate = partial(pair_counts, files, columns=settings.data.columns.columns)
-    source = Streamed(examples, files, buffer=settings.data.shuffle_buffer, estimate=estimate)
-    size = source.counts().examples
+    estimate = partial(estimate_pair_counts, files, columns=settings.data.columns.columns)
+    source = Streamed(read_examples, files, buffer=settings.data.shuffle_buffer, estimate=estimate)
+    size = source.count_items().examples
     _log.info("streaming about %d pairs, mixed in a buffer of %d", size, settings.data.shuffle_buffer)
-    return source, size, responses
+    return source, size, iter_responses
 
 
-def _examples(pairs: Iterable[Example], settings: TrainSettings, bad: BadExamples) -> Iterator[Example]:
+def _check_examples(pairs: Iterable[Example], settings: TrainSettings, bad: BadExamples) -> Iterator[Example]:
     for pair in pairs:
         if settings.training.objective == "bce" and pair.labels is not None and max(pair.labels.values()) > 1:
             problem = f"objective bce reads labels as probabilities, but one is {max(pair.labels.values()):g}"

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.encoding.protocol import Context, TextRanker
-from polyencoder.encoding.scorer import context_ids
-from polyencoder.encoding.tokens import candidate_ids
+from polyencoder.encoding.scorer import tokenize_contexts
+from polyencoder.encoding.tokens import tokenize_candidates
 from polyencoder.errors import InputError
 from polyencoder.settings.training import DistillationConfig
-from polyencoder.storage.digests import fingerprint
+from polyencoder.storage.digests import compute_fingerprint
 from polyencoder.text import TextEncoder
 from polyencoder.training.losses import distillation_kl, margin_mse
 from polyencoder.training.objective import CrossEntropy, Loss, Sums
@@ -53,10 +53,10 @@ class Teacher:
         self.asked = 0
         self._cache = cache
         self._bf16 = bf16
-        self._digest = f"{model_fingerprint(ranker.model, ranker.text)} bf16={bf16}"
+        self._digest = f"{compute_model_fingerprint(ranker.model, ranker.text)} bf16={bf16}"
         self._step: tuple[Sequence[Context], Sequence[str], Tensor] | None = None
 
-    def scores(
+    def score(
         self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, *, recur: bool = True
     ) -> Tensor:
         """Scores [batch, n] of each context's candidates, in float32 on the CPU.
@@ -68,10 +68,12 @@ class Teacher:
         """
         index = index.cpu()
         if self.ranker.model.has_vectors and not recur:
-            return self._of_step(contexts, candidates, index)
+            return self._score_step(contexts, candidates, index)
         rows, columns = (index >= 0).nonzero(as_tuple=True)
-        context_keys = [_key(self._digest, *([turns] if isinstance(turns, str) else turns)) for turns in contexts]
-        candidate_keys = [_key(text) for text in candidates]
+        context_keys = [
+            _compute_key(self._digest, *([turns] if isinstance(turns, str) else turns)) for turns in contexts
+        ]
+        candidate_keys = [_compute_key(text) for text in candidates]
         pairs = zip(rows.tolist(), index[rows, columns].tolist(), strict=True)
         keys = [context_keys[row] + candidate_keys[place] for row, place in pairs]
         cached = self._cache.get(keys)
@@ -89,7 +91,7 @@ class Teacher:
         scores[rows, columns] = torch.tensor([cached[key] for key in keys])
         return scores
 
-    def _of_step(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
+    def _score_step(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
         """Scores pairs of one step once, which several losses may ask for, as with `matryoshka`."""
         if self._step is None or self._step[0] is not contexts or self._step[1] is not candidates:
             self._step = contexts, candidates, torch.full((len(contexts), len(candidates)), torch.nan)
@@ -105,12 +107,12 @@ class Teacher:
         self.asked += int((index >= 0).sum())
         with torch.autocast(self.ranker.device.type, torch.bfloat16, enabled=self._bf16):
             text, encoder = self.ranker.text, self.ranker.encoder
-            ids = context_ids(text, contexts), candidate_ids(text, candidates, remember=True)
+            ids = tokenize_contexts(text, contexts), tokenize_candidates(text, candidates, remember=True)
             return torch.from_numpy(encoder.score_ids(*ids, index.cpu().numpy()))
 
     def _check_knows(self, candidates: Sequence[str]) -> None:
-        share = self.ranker.text.unknown_share(candidates)
-        if share > _UNKNOWN and (self._student is None or share > self._student.unknown_share(candidates)):
+        share = self.ranker.text.compute_unknown_share(candidates)
+        if share > _UNKNOWN and (self._student is None or share > self._student.compute_unknown_share(candidates)):
             raise InputError(
                 f"{self.name} cannot teach here: its vocabulary lacks {share:.0%} of the tokens of the first "
                 f"candidates, such as {candidates[0]!r:.60}",
@@ -141,10 +143,12 @@ class Distillation:
         config, (hard, sums) = self.config, self.labels(scores, pool, batch)
         assert pool.labels is not None
         assert batch.turns is not None, "distillation needs the contexts as text: Collator(with_turns=True)"
-        columns = shortlist(scores, pool.labels, config.candidates or scores.size(1))  # the label is the first of each
-        index, asked = rows_of(columns, pool), self.teacher.asked
+        columns = select_shortlist(
+            scores, pool.labels, config.candidates or scores.size(1)
+        )  # the label is the first of each
+        index, asked = map_to_rows(columns, pool), self.teacher.asked
         recur = pool.index is not None  # the other texts of a shuffled batch are others in each epoch
-        teacher = self.teacher.scores(batch.turns, pool.texts, index, recur=recur).to(scores.device)
+        teacher = self.teacher.score(batch.turns, pool.texts, index, recur=recur).to(scores.device)
         student = scores.gather(1, columns.clamp(min=0))
         if config.kind == "kl":
             soft = distillation_kl(student, teacher, temperature=config.temperature)
@@ -160,14 +164,14 @@ class Distillation:
         return len(labels) > 1 or self.labels.has_choice(labels)
 
 
-def rows_of(columns: Tensor, pool: CandidatePool) -> Tensor:
+def map_to_rows(columns: Tensor, pool: CandidatePool) -> Tensor:
     """Maps columns of a pool's scores to rows of the pool; -1 for no candidate."""
     if pool.index is None:
         return columns
     return pool.index.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -1)
 
 
-def shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
+def select_shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
     """Columns of `scores` [batch, n], at most `n`: each example's label, then its best others; -1 is padding."""
     places = labels.unsqueeze(-1)
     others = scores.detach().scatter(-1, places, -torch.inf)
@@ -175,5 +179,5 @@ def shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
     return torch.cat([places, columns.masked_fill(best == -torch.inf, -1)], dim=-1)
 
 
-def _key(*texts: str) -> bytes:
-    return bytes.fromhex(fingerprint((text.encode(errors="surrogatepass") for text in texts), size=8))
+def _compute_key(*texts: str) -> bytes:
+    return bytes.fromhex(compute_fingerprint((text.encode(errors="surrogatepass") for text in texts), size=8))

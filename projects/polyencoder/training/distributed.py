@@ -23,7 +23,7 @@ class Processes:
     count: int = 1
 
     @classmethod
-    def of_this_group(cls) -> Processes:
+    def from_group(cls) -> Processes:
         """Reads the default process group; without one, a single process."""
         return cls(dist.get_rank(), dist.get_world_size()) if _is_grouped() else cls()
 
@@ -32,7 +32,7 @@ class Processes:
         """Whether this process writes and logs for all."""
         return self.rank == 0
 
-    def share(self, items: Sequence[T]) -> Sequence[T]:
+    def take_share(self, items: Sequence[T]) -> Sequence[T]:
         """This process's share of `items`: every `count`-th."""
         return items[self.rank :: self.count]
 
@@ -105,14 +105,14 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad)
-    for bucket in _buckets(gradients):
+    for bucket in _iter_buckets(gradients):
         flat = torch.cat([gradient.flatten() for gradient in bucket])
         dist.all_reduce(flat)
         for gradient, total in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
             gradient.copy_(total.view_as(gradient))
 
 
-def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+def _iter_buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     """Groups tensors into buckets of one dtype and about `BUCKET` numbers."""
     bucket: list[Tensor] = []
     for tensor in tensors:

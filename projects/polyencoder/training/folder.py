@@ -36,7 +36,7 @@ def run_folder(out: Path) -> Iterator[Processes]:
     if existing and not any((out / name).exists() for name in _OF_A_RUN):
         what = "a model" if {CONFIG, MODULE_CONFIG} & {*existing} else existing[0]
         raise CheckpointError(f"{out}: holds {what}, but no run to resume ({FOLDER}/); give another folder")
-    processes = Processes.of_this_group()
+    processes = Processes.from_group()
     lock = TrainingLock(out / CHECKPOINT, argument="out") if processes.is_first else None
     try:
         if lock is not None:

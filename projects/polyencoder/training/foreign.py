@@ -29,7 +29,7 @@ LOGIT = 20.0  # of a context and a candidate in the same direction, as sentence-
 _log = logging.getLogger(__name__)
 
 
-def foreign_candidates(where: str | None, ranker: Ranker) -> ForeignCandidates | None:
+def find_foreign_candidates(where: str | None, ranker: Ranker) -> ForeignCandidates | None:
     """The candidates of the index folder at `where`, if only the fingerprint of its encoder, another's, is known."""
     if where is None:
         return None
@@ -67,7 +67,7 @@ class ForeignCandidates:
         self._living = np.array([row for row in range(len(self._texts)) if row not in removed], dtype=np.int64)
         index.close()
 
-    def config(self, explicit: dict[str, Any]) -> dict[str, Any]:
+    def build_config(self, explicit: dict[str, Any]) -> dict[str, Any]:
         """The fields of a new model's `RankerConfig`; `explicit` are the user's."""
         rows = self._sample()
         length = float(np.linalg.norm(self._vectors.take(rows), axis=1).mean())

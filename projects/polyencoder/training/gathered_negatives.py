@@ -38,7 +38,7 @@ class GatheredStep:
         return self.pool.texts[start : start + self.counts[self.rank]]
 
 
-def gathered_step(
+def gather_step(
     pool: CandidatePool, examples: int, *, processes: Processes, gather: bool, keys: Sequence[Hashable]
 ) -> GatheredStep:
     """Combines the processes' pools into a step; this process has `pool` and `examples` examples.
@@ -60,11 +60,11 @@ def gathered_step(
             texts.setdefault(key, text)
         counts.append(len(texts) - before)
     places = {key: place for place, key in enumerate(texts)}
-    widened = _widened(pool, list(texts.values()), [places[key] for key in keys])
+    widened = _widen(pool, list(texts.values()), [places[key] for key in keys])
     return GatheredStep(widened, total, counts, processes.rank)
 
 
-def _widened(pool: CandidatePool, texts: list[str], places: list[int]) -> CandidatePool:
+def _widen(pool: CandidatePool, texts: list[str], places: list[int]) -> CandidatePool:
     """Extends a pool to more texts, with its own at these positions; exclusions are kept."""
     labels, mask, relevance = pool.labels, pool.mask, pool.relevance
     if labels is None:

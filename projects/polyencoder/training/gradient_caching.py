@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from polyencoder.modeling.activation_checkpointing import Pieces, in_pieces
+from polyencoder.modeling.activation_checkpointing import Pieces, apply_in_pieces
 from polyencoder.modeling.base import RankerModel
 from polyencoder.scoring import ContextEncoding
-from polyencoder.scoring.context import stacked
+from polyencoder.scoring.context import stack_contexts
 from polyencoder.text.tokens import TokenBatch
 
 
@@ -29,9 +29,9 @@ def encode(
     if not len(candidates):
         vectors = torch.zeros(0, model.dim, device=device)
     else:
-        parts, order = in_pieces(model.encode_candidates, candidates, pieces, max_tokens=max_tokens)
+        parts, order = apply_in_pieces(model.encode_candidates, candidates, pieces, max_tokens=max_tokens)
         vectors = parts[0] if order is None else torch.cat(parts)[order]
     if not len(contexts):
         return ContextEncoding(torch.zeros(0, 1, model.dim, device=device)), vectors
-    encoded, order = in_pieces(model.encode_objectives, contexts, pieces, max_tokens=max_tokens)
-    return encoded[0] if order is None else stacked(encoded).select(order), vectors
+    encoded, order = apply_in_pieces(model.encode_objectives, contexts, pieces, max_tokens=max_tokens)
+    return encoded[0] if order is None else stack_contexts(encoded).select(order), vectors

@@ -20,11 +20,11 @@ from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.folder.words import Words
 from polyencoder.index.hits import Hit
-from polyencoder.index.meta import separable
-from polyencoder.index.words import query_words
-from polyencoder.scoring import ContextEncoding, best, score
+from polyencoder.index.meta import get_separable_model
+from polyencoder.index.words import split_query_words
+from polyencoder.scoring import ContextEncoding, score, select_best
 from polyencoder.settings.training import HardNegatives
-from polyencoder.text import same
+from polyencoder.text import normalize_text
 
 _SCORES = 1 << 26  # in memory at once
 
@@ -39,7 +39,7 @@ Find = Callable[[Any, int], Sequence[Sequence[SearchHit]]]
 """(contexts, top_k) -> the best candidates of each context, best first."""
 
 
-def exhaustive_search(texts: Sequence[str], vectors: Tensor, *, attention: str = "basic") -> Find:
+def build_exhaustive_search(texts: Sequence[str], vectors: Tensor, *, attention: str = "basic") -> Find:
     """Searches texts in memory by their vectors [texts, dim]; equal scores are in the order of texts."""
 
     def find(contexts: ContextEncoding, top_k: int) -> list[list[ScoredText]]:
@@ -47,7 +47,7 @@ def exhaustive_search(texts: Sequence[str], vectors: Tensor, *, attention: str =
         hits: list[list[ScoredText]] = []
         for i in range(0, contexts.batch_size, step):
             scores = score(contexts.select(slice(i, i + step)), vectors, attention=attention)
-            for values, rows in zip(*(part.tolist() for part in best(scores, top_k)), strict=True):
+            for values, rows in zip(*(part.tolist() for part in select_best(scores, top_k)), strict=True):
                 hits.append([ScoredText(texts[row], value) for row, value in zip(rows, values, strict=True)])
         return hits
 
@@ -66,13 +66,13 @@ class Miner:
         self._ranker, self._find, self._settings, self._size = ranker, find, settings, size
 
     @classmethod
-    def by_vectors(cls, ranker: TextRanker, index: Index, settings: HardNegatives) -> Miner:
+    def from_index(cls, ranker: TextRanker, index: Index, settings: HardNegatives) -> Miner:
         """Mines in an index, for encoded contexts. InputError: a cross-encoder."""
-        separable(ranker)
+        get_separable_model(ranker)
         return cls(ranker, lambda contexts, k: index.search(contexts, top_k=k), settings, size=len(index))
 
     @classmethod
-    def by_words(cls, ranker: TextRanker, texts: Sequence[str], settings: HardNegatives) -> Miner:
+    def from_texts(cls, ranker: TextRanker, texts: Sequence[str], settings: HardNegatives) -> Miner:
         """Mines by BM25 among texts in memory, for contexts as text; the ranker may be a cross-encoder.
 
         InputError: it has no vectors for a largest similarity. ConfigError: this Python's SQLite has no FTS5.
@@ -88,7 +88,7 @@ class Miner:
 
         def find(contexts: Sequence[Context], k: int) -> list[list[ScoredText]]:
             turns = ([context] if isinstance(context, str) else list(context) for context in contexts)
-            results = (words.find(query_words(each), k=k, allowed=None) for each in turns)
+            results = (words.find(split_query_words(each), k=k, allowed=None) for each in turns)
             return [[ScoredText(texts[row], value) for row, value in hits] for hits in results]
 
         return cls(ranker, find, settings, size=len(texts))
@@ -105,22 +105,22 @@ class Miner:
             return []
         first, last = self._settings.ranks
         positives = [[label, *more] for label, more in zip(labels, right or [[]] * len(labels), strict=True)]
-        excluded = [set(self._keys(texts)) for texts in positives]
+        excluded = [set(self._compute_keys(texts)) for texts in positives]
         top_k = last + max(map(len, excluded))
         while True:  # duplicates may require a larger search, unless there is nothing more to find
             top_k = min(top_k, self._size)
             results = self._find(contexts, top_k)
-            wrong = [self._wrong(hits, out) for hits, out in zip(results, excluded, strict=True)]
+            wrong = [self._select_wrong(hits, out) for hits, out in zip(results, excluded, strict=True)]
             enough = (len(texts) >= last or len(hits) < top_k for texts, hits in zip(wrong, results, strict=True))
             if top_k == self._size or all(enough):
                 break
             top_k *= 2
         texts = [[hit.text for hit in hits[first - 1 : last]] for hits in wrong]
         if self._settings.max_similarity is not None:
-            return self._dissimilar(texts, positives)
+            return self._drop_similar(texts, positives)
         return [candidates[: self._settings.count] for candidates in texts]
 
-    def _dissimilar(self, texts: list[list[str]], positives: Sequence[Sequence[str]]) -> list[list[str]]:
+    def _drop_similar(self, texts: list[list[str]], positives: Sequence[Sequence[str]]) -> list[list[str]]:
         """The first texts of each list that are no near-duplicates of its positives; encodes no more than it needs."""
         count, limit = self._settings.count, self._settings.max_similarity
         assert limit is not None
@@ -146,12 +146,12 @@ class Miner:
             }
         return chosen
 
-    def _wrong(self, hits: Sequence[SearchHit], right: Collection[Hashable]) -> list[SearchHit]:
+    def _select_wrong(self, hits: Sequence[SearchHit], right: Collection[Hashable]) -> list[SearchHit]:
         """The distinct hits that are not among these texts."""
         wrong: dict[Hashable, SearchHit] = {}
-        for key, hit in zip(self._keys([hit.text for hit in hits]), hits, strict=True):
+        for key, hit in zip(self._compute_keys([hit.text for hit in hits]), hits, strict=True):
             wrong.setdefault(key, hit)
         return [hit for key, hit in wrong.items() if key not in right]
 
-    def _keys(self, texts: Sequence[str]) -> list[Hashable]:
-        return [tuple(ids) for ids in self._ranker.text.candidate_ids([same(text) for text in texts])]
+    def _compute_keys(self, texts: Sequence[str]) -> list[Hashable]:
+        return [tuple(ids) for ids in self._ranker.text.tokenize_candidates([normalize_text(text) for text in texts])]

@@ -26,7 +26,7 @@ class TrainingLock:
     """
 
     def __init__(self, model_file: str | os.PathLike[str], *, argument: str = "model_file") -> None:
-        self.path = _path(model_file)
+        self.path = _get_path(model_file)
         lock = filelock.FileLock(self.path, blocking=False, thread_local=False)
         try:
             Path(self.path).parent.mkdir(parents=True, exist_ok=True)
@@ -35,8 +35,8 @@ class TrainingLock:
             Path(self.path).write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": now}))
         except filelock.Timeout:
             raise TrainingError(
-                f"{os.fspath(model_file)} is being trained by {_owner(self.path)}: wait for it to end, stop it, or "
-                "train in another place",
+                f"{os.fspath(model_file)} is being trained by {_describe_owner(self.path)}: wait for it to end, stop "
+                "it, or train in another place",
                 argument=argument,
             ) from None
         except OSError as error:
@@ -48,20 +48,20 @@ class TrainingLock:
         self.release = finalize(self, _give_back, lock, os.getpid())
 
     @classmethod
-    def shared(cls, model_file: str | os.PathLike[str]) -> TrainingLock:
+    def get_or_create(cls, model_file: str | os.PathLike[str]) -> TrainingLock:
         """This process's existing lock of a model file, or a new one."""
-        key = os.getpid(), _path(model_file)  # not inherited by forks
+        key = os.getpid(), _get_path(model_file)  # not inherited by forks
         lock = _SHARED.get(key)
         if lock is None or not lock.release.alive:
             lock = _SHARED[key] = cls(model_file)
         return lock
 
 
-def _path(model_file: str | os.PathLike[str]) -> str:
+def _get_path(model_file: str | os.PathLike[str]) -> str:
     return f"{os.path.realpath(model_file)}.lock"
 
 
-def _owner(path: str) -> str:
+def _describe_owner(path: str) -> str:
     try:
         owner: dict[str, Any] = dict(json.loads(Path(path).read_bytes()))
         host = "" if owner["host"] == socket.gethostname() else f" on {owner['host']}"

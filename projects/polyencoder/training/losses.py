@@ -120,26 +120,26 @@ def lambdaloss(scores: Tensor, labels: Tensor, *, mu: float = MU) -> Tensor:
     order = scores.detach().argsort(dim=-1, descending=True, stable=True)
     places = torch.arange(1, order.size(-1) + 1, device=order.device).expand_as(order)
     ranks = torch.empty_like(order).scatter(-1, order, places)
-    gains = _gains(labels.masked_fill(scores == -torch.inf, 0))
+    gains = _compute_gains(labels.masked_fill(scores == -torch.inf, 0))
     i, j = ranks.gather(-1, pairs.better).unsqueeze(-1), ranks.unsqueeze(-2)
     apart = (i - j).abs().clamp(min=1)
-    rho = (_discount(i) - _discount(j)).abs()
-    delta = _discount(apart) - _discount(apart + 1)
+    rho = (_compute_discount(i) - _compute_discount(j)).abs()
+    delta = _compute_discount(apart) - _compute_discount(apart + 1)
     worth = (gains.gather(-1, pairs.better).unsqueeze(-1) - gains.unsqueeze(-2)).abs()
     costs = F.softplus(-pairs.differences) / math.log(2)
     return ((rho + mu * delta) * worth * costs).masked_fill(~pairs.ordered, 0).sum((-2, -1))
 
 
-def _gains(labels: Tensor) -> Tensor:
+def _compute_gains(labels: Tensor) -> Tensor:
     """(2^l - 1) / max DCG: 2^l (1 - 2^-l), exact for small l, in units of 2^(the largest l), which may be large."""
     gains = -torch.expm1(-math.log(2) * labels) * torch.exp2(labels - labels.amax(-1, keepdim=True))
     ideal = gains.sort(-1, descending=True).values
     places = torch.arange(1, labels.size(-1) + 1, device=labels.device)
-    best = (ideal * _discount(places)).sum(-1, keepdim=True)
+    best = (ideal * _compute_discount(places)).sum(-1, keepdim=True)
     return gains / best.clamp(min=torch.finfo(gains.dtype).tiny)
 
 
-def _discount(ranks: Tensor) -> Tensor:
+def _compute_discount(ranks: Tensor) -> Tensor:
     return 1 / torch.log2(1 + ranks.float())
 
 
@@ -155,7 +155,9 @@ def bce(scores: Tensor, labels: Tensor) -> Tensor:
     if (labels > 1).any():
         raise InputError(f"objective bce reads labels as probabilities, but one is {float(labels.max()):g}")
     present = scores != -torch.inf
-    return _mean(F.binary_cross_entropy_with_logits(scores.masked_fill(~present, 0), labels, reduction="none"), present)
+    return _average(
+        F.binary_cross_entropy_with_logits(scores.masked_fill(~present, 0), labels, reduction="none"), present
+    )
 
 
 def mse(scores: Tensor, labels: Tensor) -> Tensor:
@@ -165,10 +167,10 @@ def mse(scores: Tensor, labels: Tensor) -> Tensor:
     `labels` [batch, n] are any numbers in the scores' unit; a score of -inf is padding.
     """
     present = scores != -torch.inf
-    return _mean((scores.masked_fill(~present, 0) - labels).square(), present)
+    return _average((scores.masked_fill(~present, 0) - labels).square(), present)
 
 
-def _mean(values: Tensor, present: Tensor) -> Tensor:
+def _average(values: Tensor, present: Tensor) -> Tensor:
     return values.masked_fill(~present, 0).sum(-1) / present.sum(-1).clamp(min=1)
 
 

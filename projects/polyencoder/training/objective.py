@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyencoder.data.collator import Batch
-from polyencoder.data.pool import CandidatePool, inline_pool, shared_pool, without_twins
+from polyencoder.data.pool import CandidatePool, build_inline_pool, build_shared_pool, merge_equal
 from polyencoder.modeling.base import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.training.distributed import Processes, gather_vectors
-from polyencoder.training.gathered_negatives import GatheredStep, gathered_step
+from polyencoder.training.gathered_negatives import GatheredStep, gather_step
 from polyencoder.training.gradient_caching import encode
 from polyencoder.training.losses import softmax_loss
-from polyencoder.training.term_weights import fitted_weights
+from polyencoder.training.term_weights import fit_weights
 
 Sums = Mapping[str, tuple[float, int]]
 """Metrics as (sum, count), to add up over batches and processes; count 0 for a plain sum."""
@@ -139,22 +139,22 @@ class RankingObjective:
         self.model, self.text, self.loss = model, text, loss or CrossEntropy()
         self.gather_negatives, self.dims = gather_negatives, tuple(dims)
         self.skipped = self.skipped_examples = 0
-        self._processes = Processes.of_this_group()
+        self._processes = Processes.from_group()
         self.max_tokens = (grad_cache * text.config.longest_context if model.has_vectors else pair_tokens) or None
 
     def __call__(self, batch: Batch | None) -> Outcome | None:
         """Scores a batch; None in a process without examples, which still takes part in the collectives."""
         local = None
         if batch is not None:  # candidates with equal tokens would be negatives of each other
-            merged = without_twins(batch.pool, self._keys(batch.pool))
+            merged = merge_equal(batch.pool, self._list_keys(batch.pool))
             local = batch if merged is batch.pool else replace(batch, pool=merged, candidates=None)
         joins = self.gather_negatives and self._processes.count > 1  # then the others' candidates may be negatives
         if local is not None and not (joins and local.pool.lists is None):
-            local = self._with_choice(local)
-        pool = shared_pool([], []) if local is None else local.pool
+            local = self._drop_without_choice(local)
+        pool = build_shared_pool([], []) if local is None else local.pool
         examples = 0 if local is None else len(local)
-        keys = self._keys(pool) if joins else pool.texts
-        step = gathered_step(pool, examples, processes=self._processes, gather=self.gather_negatives, keys=keys)
+        keys = self._list_keys(pool) if joins else pool.texts
+        step = gather_step(pool, examples, processes=self._processes, gather=self.gather_negatives, keys=keys)
         if not step.examples:
             return None
         if joins and not step.pool.has_negatives:
@@ -165,11 +165,11 @@ class RankingObjective:
             self._fit_terms(local, step)
         if local is None:
             return self._assist(step)
-        first, *others = self.scores(local, step)
-        scores = step.pool.masked(first.scores)
+        first, *others = self.score(local, step)
+        scores = step.pool.mask_scores(first.scores)
         losses, sums = self.loss(scores, step.pool, local)
         for scored in others:
-            added, own_sums = self.loss(step.pool.masked(scored.scores), step.pool, local)
+            added, own_sums = self.loss(step.pool.mask_scores(scored.scores), step.pool, local)
             for name, (value, count) in own_sums.items():
                 if not count:  # a plain sum; means are the first objective's
                     sums = {**sums, name: (sums.get(name, (0.0, 0))[0] + value, 0)}
@@ -184,12 +184,12 @@ class RankingObjective:
         """Fits the weights of a new model's terms to this step's examples, those of all processes."""
         scores, weights = None, self.model.term_weights
         if batch is not None:
-            tokens = self._tokens(step.pool.texts, batch, step)
-            scores = self.model.scores_by_weights(batch.contexts, tokens, step.pool.index)
+            tokens = self._get_tokens(step.pool.texts, batch, step)
+            scores = self.model.build_weighted_scorer(batch.contexts, tokens, step.pool.index)
         with torch.no_grad():
-            weights.copy_(fitted_weights(scores, step.pool, start=weights))
+            weights.copy_(fit_weights(scores, step.pool, start=weights))
 
-    def _with_choice(self, batch: Batch) -> Batch | None:
+    def _drop_without_choice(self, batch: Batch) -> Batch | None:
         """Drops examples that leave nothing to rank, mostly those with the label alone; None if no other is left."""
         candidates, labels, relevance = batch.pool.lists, batch.pool.labels, batch.pool.relevance
         sizes = [len(batch.pool.texts)] * len(batch) if candidates is None else list(map(len, candidates))
@@ -204,52 +204,54 @@ class RankingObjective:
             return batch
         assert labels is not None
         self.skipped_examples += len(batch) - len(rows)
-        pool = inline_pool([candidates[row] for row in rows], [candidates[row][int(labels[row])] for row in rows]).to(
-            labels.device
-        )
+        pool = build_inline_pool(
+            [candidates[row] for row in rows], [candidates[row][int(labels[row])] for row in rows]
+        ).to(labels.device)
         if relevance is not None and pool.index is not None:
             pool = replace(pool, relevance=relevance[rows, : pool.index.size(1)])
         turns = None if batch.turns is None else [batch.turns[row] for row in rows]
         contexts = batch.contexts.select(torch.tensor(rows, device=batch.contexts.ids.device))
         return replace(batch, contexts=contexts, pool=pool, candidates=None, turns=turns)
 
-    def _keys(self, pool: CandidatePool) -> list[tuple[int, ...]]:
+    def _list_keys(self, pool: CandidatePool) -> list[tuple[int, ...]]:
         """The tokens of each candidate, to find duplicates."""
-        return [tuple(ids) for ids in self.text.candidate_ids(pool.texts)]
+        return [tuple(ids) for ids in self.text.tokenize_candidates(pool.texts)]
 
     def _skip(self, batch: Batch) -> None:
         self.skipped += 1
         self.skipped_examples += len(batch)
 
-    def scores(self, batch: Batch, step: GatheredStep) -> list[Scored]:
+    def score(self, batch: Batch, step: GatheredStep) -> list[Scored]:
         """Scores the step's candidates, for each objective of the model."""
         contexts, model = batch.contexts, self.model
         if model.reads_pairs:  # pairs with all processes' candidates are scored here
-            candidates = self._tokens(step.pool.texts, batch, step)
+            candidates = self._get_tokens(step.pool.texts, batch, step)
             return [Scored("", model(contexts, candidates, step.pool.index, max_tokens=self.max_tokens))]
-        candidates = self._tokens(step.local_texts, batch, step)
+        candidates = self._get_tokens(step.local_texts, batch, step)
         encoded, vectors = encode(model, contexts, candidates, max_tokens=self.max_tokens)
         if step.counts is not None:
             vectors = gather_vectors(vectors, step.counts)
         vectors = vectors if step.pool.index is None else vectors[step.pool.index]
-        objectives = model.objectives(encoded).items()
+        objectives = model.split_objectives(encoded).items()
         dtype = torch.promote_types(vectors.dtype, torch.float32)
         with torch.autocast(vectors.device.type, enabled=False):  # bfloat16's resolution at 16 is 1/8
             vectors = vectors.to(dtype)
             scored = [
-                Scored(name, model.score(encoding.to(dtype=dtype), vectors), _present(encoding))
+                Scored(name, model.score(encoding.to(dtype=dtype), vectors), _find_present(encoding))
                 for name, encoding in objectives
             ]
             for dim in self.dims:
-                short = replace(encoded, vectors=model.shortened(encoded.vectors.to(dtype), dim))
-                scored.append(Scored(f"{dim}_dim", model.score(short, model.shortened(vectors, dim)), _present(short)))
+                short = replace(encoded, vectors=model.truncate_vectors(encoded.vectors.to(dtype), dim))
+                scored.append(
+                    Scored(f"{dim}_dim", model.score(short, model.truncate_vectors(vectors, dim)), _find_present(short))
+                )
             return scored
 
-    def _tokens(self, texts: Sequence[str], batch: Batch, step: GatheredStep) -> TokenBatch:
+    def _get_tokens(self, texts: Sequence[str], batch: Batch, step: GatheredStep) -> TokenBatch:
         """The tokens of these candidates: the batch's own if there are no others."""
         if step.counts is None and batch.candidates is not None:
             return batch.candidates
-        return self.text.pad(self.text.candidate_ids(texts)).to(batch.contexts.ids.device)
+        return self.text.pad(self.text.tokenize_candidates(texts)).to(batch.contexts.ids.device)
 
     def _assist(self, step: GatheredStep) -> Outcome:
         """Joins a step without own examples: collectives in the backward pass need every process."""
@@ -259,11 +261,11 @@ class RankingObjective:
         contexts = TokenBatch(ids, ids.bool())
         scores = torch.zeros(0, len(step.pool.texts), device=device)
         if step.counts is not None and not self.model.reads_pairs:
-            parts = [one.scores for one in self.scores(Batch(contexts, step.pool), step)]
+            parts = [one.scores for one in self.score(Batch(contexts, step.pool), step)]
             scores, nothing = parts[0], nothing + torch.stack(parts).sum()
         return Outcome(nothing, torch.zeros(0, device=device), scores.detach(), step.pool)
 
 
-def _present(context: ContextEncoding) -> Tensor | None:
+def _find_present(context: ContextEncoding) -> Tensor | None:
     """Mask [batch] of the contexts with any code; None if all have."""
     return None if context.mask is None else context.mask.any(1)

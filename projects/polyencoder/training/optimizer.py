@@ -46,7 +46,7 @@ class Adadelta(torch.optim.Adadelta):
         state["step"] += 1
         assert parameter.grad is not None
         tensors = parameter, parameter.grad.contiguous(), state["square_avg"], state["acc_delta"]
-        for values, gradient, squares, deltas in _pieces(*tensors):
+        for values, gradient, squares, deltas in _iter_pieces(*tensors):
             if group["maximize"]:
                 gradient = -gradient
             if group["weight_decay"]:
@@ -57,7 +57,7 @@ class Adadelta(torch.optim.Adadelta):
             values.add_(delta, alpha=-group["lr"])
 
 
-def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def _iter_pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(tensor.detach().view(-1).split(PIECE) for tensor in tensors), strict=True)
 
 
@@ -75,7 +75,7 @@ _ADAMS = ("adam", "adamw", "adamax")
 
 def build_optimizer(model: TrainableModel, config: OptimizerConfig) -> Optimizer:
     """Builds the optimizer. ConfigError: no parameter is trainable, or with `embedding_clip` no embedding."""
-    groups = parameter_groups(model, config)
+    groups = build_parameter_groups(model, config)
     if not groups:
         raise ConfigError("nothing to train: all parameters of the model are frozen")
     if config.embedding_clip and not any("clip" in group for group in groups):
@@ -96,7 +96,7 @@ def build_optimizer(model: TrainableModel, config: OptimizerConfig) -> Optimizer
     return _CLASSES[config.name](groups, **options)
 
 
-def parameter_groups(model: TrainableModel, config: OptimizerConfig) -> list[dict[str, Any]]:
+def build_parameter_groups(model: TrainableModel, config: OptimizerConfig) -> list[dict[str, Any]]:
     """Parameter groups, each with its peak rate as `lr`: with weight decay, without, clipped embeddings, new parts."""
     new = [parameter for parameter in model.new_parameters if parameter.requires_grad]
     of_new = {id(parameter) for parameter in new}

@@ -30,7 +30,7 @@ class Precision:
     @property
     def warning(self) -> str | None:
         """Why this precision is no faster on this device; None if it is."""
-        return why_bf16_gains_nothing(self._device) if self.name == "bfloat16" else None
+        return explain_no_bf16_gain(self._device) if self.name == "bfloat16" else None
 
     @property
     def scales(self) -> bool:
@@ -70,7 +70,7 @@ _MIN_SPEEDUP = 1.1  # over float32, below which to warn
 _INSTRUCTIONS = {"avx512_bf16", "amx_bf16", "bf16"}  # as Linux names them: two of x86, one of ARM
 
 
-def why_bf16_gains_nothing(device: torch.device | str) -> str | None:
+def explain_no_bf16_gain(device: torch.device | str) -> str | None:
     """Why bfloat16 is no faster on this device; None if it is, or may be."""
     if torch.device(device).type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
@@ -85,7 +85,7 @@ def why_bf16_gains_nothing(device: torch.device | str) -> str | None:
     except OSError:  # not Linux: nothing is known
         return None
     if has := _INSTRUCTIONS & set(flags):
-        speedup = _bf16_speedup() if has == {"avx512_bf16"} else 2.0
+        speedup = _measure_bf16_speedup() if has == {"avx512_bf16"} else 2.0
         if speedup >= _MIN_SPEEDUP:
             return None
         return f"this processor multiplies bfloat16 matrices at {speedup:.1f} times the rate of float32 ones"
@@ -93,7 +93,7 @@ def why_bf16_gains_nothing(device: torch.device | str) -> str | None:
 
 
 @cache
-def _bf16_speedup() -> float:
+def _measure_bf16_speedup() -> float:
     """The measured speed of matrix products in bfloat16, relative to float32: AVX-512's differ by processor."""
     full, half = torch.ones(512, 512), torch.ones(512, 512, dtype=torch.bfloat16)
     # the minimum of a few, as other load only adds time

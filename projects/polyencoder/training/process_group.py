@@ -87,7 +87,7 @@ def _meet(ranks: Ranks, backend: str) -> Store:
     """Waits for all processes; returns the store with their hosts. ConfigError: gloo would announce a loopback."""
     store: Store
     store, _, _ = next(rendezvous("env://", timeout=JOINING))
-    host = {"name": socket.gethostname(), "address": _own_address()}
+    host = {"name": socket.gethostname(), "address": _find_address()}
     store.set(f"host of {ranks.rank}", json.dumps(host))
     hosts = [json.loads(store.get(f"host of {rank}")) for rank in range(ranks.count)]
     store.set(f"read by {ranks.rank}", "")
@@ -103,7 +103,7 @@ def _meet(ranks: Ranks, backend: str) -> Store:
     return store
 
 
-def _own_address() -> str:
+def _find_address() -> str:
     """The address gloo announces for this host: that of its name, unless a network interface is set."""
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return "0.0.0.0"

@@ -23,26 +23,26 @@ class Goal:
     updates: int | None = None
     seconds: float | None = None
 
-    def share(self, done: Progress) -> float | None:
+    def compute_share(self, done: Progress) -> float | None:
         """The fraction of the run that is done; None if unknown."""
         pairs = ((done.examples, self.examples), (done.updates, self.updates), (done.seconds, self.seconds))
         return max((min(1.0, one / all_of_it) for one, all_of_it in pairs if all_of_it), default=None)
 
-    def time(self, done: Progress) -> float:
+    def compute_time(self, done: Progress) -> float:
         """The fraction of the time limit that has passed; 0 without a limit."""
         return min(1.0, done.seconds / self.seconds) if self.seconds else 0.0
 
     def is_reached(self, done: Progress) -> bool:
-        return self.share(done) == 1.0
+        return self.compute_share(done) == 1.0
 
-    def total_updates(self, *, batch: int, accumulate: int) -> int | None:
+    def compute_total_updates(self, *, batch: int, accumulate: int) -> int | None:
         """The number of updates of the run, with `batch` examples per batch; None if unknown."""
         limits = [] if self.updates is None else [self.updates]
         if self.examples is not None:
             limits.append(-int(-self.examples // batch) // accumulate)
         return max(1, min(limits)) if limits else None
 
-    def seconds_left(self, done: Progress, *, rate: float) -> float | None:
+    def estimate_seconds_left(self, done: Progress, *, rate: float) -> float | None:
         """Estimates the time left at `rate` examples per second, without evaluations."""
         lefts = []
         if self.seconds:

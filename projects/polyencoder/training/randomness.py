@@ -16,20 +16,20 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def random_state(generator: random.Random | None = None) -> dict[str, Any]:
+def get_random_state(generator: random.Random | None = None) -> dict[str, Any]:
     """The state of all generators, and of the caller's, as tensors, numbers and texts."""
     name, keys, position, has_gauss, gauss = cast(tuple[Any, ...], np.random.get_state())  # noqa: NPY002
     return {
-        "python": _packed(random),
+        "python": _pack_state(random),
         "numpy": (str(name), torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "agent": None if generator is None else _packed(generator),
+        "agent": None if generator is None else _pack_state(generator),
     }
 
 
 def restore_random_state(state: dict[str, Any], generator: random.Random | None = None) -> None:
-    """Restores the state of `random_state`."""
+    """Restores the state of `get_random_state`."""
     _unpack(state["python"], random)
     name, keys, *others = state["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *others))  # noqa: NPY002
@@ -40,7 +40,7 @@ def restore_random_state(state: dict[str, Any], generator: random.Random | None 
         _unpack(state["agent"], generator)
 
 
-def _packed(generator: Any) -> tuple[int, torch.Tensor, float | None]:
+def _pack_state(generator: Any) -> tuple[int, torch.Tensor, float | None]:
     version, keys, gauss = generator.getstate()
     return version, torch.tensor(keys), gauss
 

@@ -15,40 +15,40 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.config import PROMPTS
-from polyencoder.data.pairs import data_files
+from polyencoder.data.pairs import expand_files
 from polyencoder.errors import ConfigError, TrainingError
-from polyencoder.evaluation.examples import example_scores, token_keys
+from polyencoder.evaluation.examples import build_token_keys, example_scores
 from polyencoder.evaluation.names import NDCG
-from polyencoder.evaluation.worst import WorstError, worst_errors
-from polyencoder.export.card import model_card
+from polyencoder.evaluation.worst import WorstError, find_worst_errors
+from polyencoder.export.card import write_model_card
 from polyencoder.export.folder import README
-from polyencoder.export.metadata import hub_id
-from polyencoder.export.training_run import TrainingRun, measured
-from polyencoder.hub.resolve import exists, hub_id_problem
+from polyencoder.export.metadata import parse_hub_id
+from polyencoder.export.training_run import TrainingRun, name_measures
+from polyencoder.hub.resolve import exists, explain_invalid_hub_id
 from polyencoder.index.open import open_index
 from polyencoder.modeling.families import CONVERT_SIZES
 from polyencoder.pictures import CURVE
 from polyencoder.ranker import Ranker
-from polyencoder.settings.base import flat_defaults, flat_values
+from polyencoder.settings.base import get_flat_defaults, get_flat_values
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.storage.files import write_text
-from polyencoder.text import turn_separator
+from polyencoder.text import get_turn_separator
 from polyencoder.training.building import build_objective
 from polyencoder.training.callbacks import Callback
-from polyencoder.training.callbacks.baselines import Baselines, why_no_better
+from polyencoder.training.callbacks.baselines import Baselines, explain_no_better
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.callbacks.log import Log, logged_by_default
 from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
-from polyencoder.training.callbacks.tracking import check_trackers, recorders
+from polyencoder.training.callbacks.tracking import build_recorders, check_trackers
 from polyencoder.training.data import Rows, RunData, Splits, open_data
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, RESUME_IGNORES, TEACHER_SCORES, run_folder
 from polyencoder.training.randomness import seed_everything
-from polyencoder.training.start import starting_ranker, untrained_ranker
+from polyencoder.training.start import build_starting_ranker, build_untrained_ranker
 from polyencoder.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def _train(
         raise ConfigError("streaming reads files: leave it out with training data in memory", argument="streaming")
     for files, rows in ((settings.data.train, train), (settings.data.valid, valid)):
         if files and rows is None:
-            data_files(files)  # missing files are an error before the model is loaded
+            expand_files(files)  # missing files are an error before the model is loaded
     if settings.preset is not None and processes.is_first:
         _log.info("preset %s: %s", settings.preset, ", ".join(f"{k} {v}" for k, v in settings.preset_values.items()))
     if "gather_negatives" in settings.explicit and not settings.training.gather_negatives and processes.count == 1:
@@ -136,24 +136,24 @@ def _train(
             "gather_negatives off is read only in several processes: leave it out", argument="gather_negatives"
         )
     backbone = settings.model.backbone
-    if backbone and not exists(backbone) and (problem := hub_id_problem(backbone)):
+    if backbone and not exists(backbone) and (problem := explain_invalid_hub_id(backbone)):
         raise ConfigError(f"backbone {backbone}: {problem}; give a folder or the name of a model", argument="backbone")
     data = open_data(settings, train=train, valid=valid)  # what is wrong with it is an error before the model is loaded
     seed_everything(settings.training.seed)
-    ranker = starting_ranker(settings)
+    ranker = build_starting_ranker(settings)
     if settings.data.candidates_of:
         open_index(settings.data.candidates_of, ranker).close()  # an error where its vectors are another model's
     metric = "hits@1" if all(one.labels is None for one in data.valid) else NDCG
     best = KeepBest(ranker, settings.data.out, metric=metric, patience=settings.evaluation.patience)
-    checkpoints = _checkpoints(settings, ranker, data, processes)
+    checkpoints = _build_checkpoints(settings, ranker, data, processes)
     baselines = Baselines(
         data.valid,
-        untrained=partial(untrained_ranker, settings),
+        untrained=partial(build_untrained_ranker, settings),
         responses=data.responses,
         on_untrained=None if settings.convert.vocabulary else best.keep,  # a new ConveRT is random
     )
-    shown, recorded = _shown(settings, is_first=processes.is_first)
-    config = training_config(settings, ranker)
+    shown, recorded = _build_output(settings, is_first=processes.is_first)
+    config = build_training_config(settings, ranker)
     objective = build_objective(ranker, config)
     trainer = Trainer(
         ranker,
@@ -178,12 +178,12 @@ def _train(
     if trainer.skipped_examples and processes.is_first:
         _log.warning("skipped %d times: an example whose candidates are all right", trainer.skipped_examples)
     if settings.data.streaming and data.bad.count:
-        _log.warning(data.bad.summary())
+        _log.warning(data.bad.summarize())
     if best.trained is None:
         raise TrainingError(
             f"nothing was trained: a callback ended the run before its first update ({trainer.stopped})"
         )
-    warning = why_no_better(
+    warning = explain_no_better(
         trainer,
         before=baselines.before,
         best=best.trained,
@@ -209,7 +209,7 @@ def _train(
     )
 
 
-def training_config(settings: TrainSettings, ranker: Ranker) -> TrainingConfig:
+def build_training_config(settings: TrainSettings, ranker: Ranker) -> TrainingConfig:
     """The run's `TrainingConfig`; a quantized ConveRT trains in 16 bits on a GPU, with a loss scale."""
     scores = settings.training.distillation.scores or str(Path(settings.data.out) / TEACHER_SCORES)
     config = settings.training.changed(teacher_scores=scores)
@@ -219,14 +219,16 @@ def training_config(settings: TrainSettings, ranker: Ranker) -> TrainingConfig:
     return replace(config, loss_scale=ranker.model.loss_scale, precision="float16" if halves else config.precision)
 
 
-def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, processes: Processes) -> Checkpoints:
+def _build_checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, processes: Processes) -> Checkpoints:
     # each process's part of the data depends on their number
     of_the_data = {"processes": processes.count, "data": f"{data.size} pairs, digest {data.digest[:16]}"}
-    values = {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPE_FIELDS}
+    values = {
+        name: value for name, value in get_flat_values(settings).items() if name not in RESUME_IGNORES | SHAPE_FIELDS
+    }
     return Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
-        settings=values | _of_the_model(ranker) | of_the_data,
-        defaults=flat_defaults(settings),
+        settings=values | _get_model_settings(ranker) | of_the_data,
+        defaults=get_flat_defaults(settings),
         changeable={"max_seconds", "skip_bad_examples"},  # a bad record of a stream may come after hours
         explicit=settings.explicit,
         instead=f"continue its model in another folder (init {settings.data.out})",
@@ -234,12 +236,12 @@ def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, process
     )
 
 
-def _of_the_model(ranker: Ranker) -> dict[str, Any]:
+def _get_model_settings(ranker: Ranker) -> dict[str, Any]:
     """The model's values of the settings in `SHAPE_FIELDS`."""
     config = ranker.model.config
     shape: dict[str, Any] = {name: getattr(config, name) for name in RANKER_FIELDS}
     shape |= {name: getattr(config.text, name) for name in TEXT_FIELDS}
-    shape["turn_separator"] = turn_separator(config.text)
+    shape["turn_separator"] = get_turn_separator(config.text)
     if config.convert is not None:
         shape |= {name: getattr(config.convert, name) for name in CONVERT_FIELDS}
         shape["extra_contexts"] = shape.pop("history_size") - 1
@@ -249,9 +251,9 @@ def _of_the_model(ranker: Ranker) -> dict[str, Any]:
 def _log_run_summary(trainer: Trainer, data: RunData) -> None:
     """Logs the pairs, their lengths in tokens, and parameters; warns of a run that is too short for the model."""
     pairs = data.train
-    sample = pairs[:SAMPLE] if isinstance(pairs, Sequence) else list(islice(pairs.items(), SAMPLE))
-    contexts = trainer.text.contexts([one.turns for one in sample]).mask.sum() / len(sample)
-    labels = trainer.text.candidates([one.label for one in sample]).mask.sum() / len(sample)
+    sample = pairs[:SAMPLE] if isinstance(pairs, Sequence) else list(islice(pairs.iter_items(), SAMPLE))
+    contexts = trainer.text.batch_contexts([one.turns for one in sample]).mask.sum() / len(sample)
+    labels = trainer.text.batch_candidates([one.label for one in sample]).mask.sum() / len(sample)
     parameters = list(trainer.model.parameters())
     _log.info(
         "%s pairs, of about %d and %d tokens; %s parameters, %s of them trained",
@@ -262,17 +264,19 @@ def _log_run_summary(trainer: Trainer, data: RunData) -> None:
         f"{sum(p.numel() for p in parameters if p.requires_grad):,}",
     )
     config, batch = trainer.config, trainer.config.batch_size * trainer.processes.count
-    updates = trainer.goal.total_updates(batch=batch, accumulate=config.accumulate)  # if time does not end the run
+    updates = trainer.goal.compute_total_updates(
+        batch=batch, accumulate=config.accumulate
+    )  # if time does not end the run
     if updates is not None:
         for reason in (
-            trainer.model.why_too_short(updates * config.accumulate),
+            trainer.model.explain_too_short(updates * config.accumulate),
             config.hard_negatives.why_unused(updates),
         ):
             if reason:
                 _log.warning(reason)
 
 
-def _shown(settings: TrainSettings, *, is_first: bool) -> tuple[list[Callback], list[Callback]]:
+def _build_output(settings: TrainSettings, *, is_first: bool) -> tuple[list[Callback], list[Callback]]:
     """The first process's output: a progress line in a terminal, else log lines, a curve; the record and trackers."""
     if not is_first:
         return [Log(every_seconds=None)], []
@@ -280,7 +284,7 @@ def _shown(settings: TrainSettings, *, is_first: bool) -> tuple[list[Callback], 
     curve = LearningCurve(
         out / CURVE, title=f"{out.name}: {settings.model.architecture} on {Path(settings.data.train).name}"
     )
-    recorded = recorders(settings.trackers, curve, out=out, options=flat_values(settings))
+    recorded = build_recorders(settings.trackers, curve, out=out, options=get_flat_values(settings))
     if not ProgressLine.is_wanted():
         return [Log(), curve], recorded
     line = ProgressLine(handlers=logging.getLogger("polyencoder").handlers)
@@ -292,11 +296,11 @@ def _write_card(
 ) -> None:
     out = Path(settings.data.out)
     ranker = Ranker.from_pretrained(out, device=str(trainer.device))  # the kept model, not that of the last update
-    resolved = flat_values(settings) | {"batch_size": trainer.config.batch_size}
+    resolved = get_flat_values(settings) | {"batch_size": trainer.config.batch_size}
     if ranker.model.has_vectors and not ranker.model.has_one_vector:
         resolved["n_codes"] = ranker.model.config.n_codes
     flags = {name: value for name, value in resolved.items() if name not in RESUME_IGNORES and value is not None}
-    reports = measured(
+    reports = name_measures(
         trained=best.report or {}, before=baselines.before, stands_in=baselines.stands_in, tfidf=baselines.tfidf
     )
     run = TrainingRun(
@@ -307,16 +311,16 @@ def _write_card(
         examples=best.examples,
         pairs=data.size,
         seed=settings.training.seed,
-        base_model=hub_id(settings.model.init) or hub_id(settings.model.backbone),
+        base_model=parse_hub_id(settings.model.init) or parse_hub_id(settings.model.backbone),
     )
-    curve, worst = (out / CURVE).is_file(), _worst(ranker, data)
-    write_text(out / README, model_card(ranker, name=out.resolve().name, run=run, curve=curve, worst=worst))
+    curve, worst = (out / CURVE).is_file(), _find_worst(ranker, data)
+    write_text(out / README, write_model_card(ranker, name=out.resolve().name, run=run, curve=curve, worst=worst))
 
 
-def _worst(ranker: Ranker, data: RunData) -> list[WorstError]:
+def _find_worst(ranker: Ranker, data: RunData) -> list[WorstError]:
     """The kept model's worst errors among the first validation examples."""
     if ranker.model.has_foreign_candidates:  # which it does not read
         return []
     examples = data.valid[:RANKED]
-    scores, keys = dict(example_scores(ranker, examples)), token_keys(ranker, examples)
-    return worst_errors(examples, scores, keys=keys, count=WORST)
+    scores, keys = dict(example_scores(ranker, examples)), build_token_keys(ranker, examples)
+    return find_worst_errors(examples, scores, keys=keys, count=WORST)

@@ -79,7 +79,7 @@ class Schedule:
         share = int(expected * config.warmup_share)  # 0 of a few updates, which are not all to be lost
         return share if config.longest_warmup is None else min(config.longest_warmup, share)
 
-    def validated(self, loss: float) -> None:
+    def record_validation(self, loss: float) -> None:
         """After a validation, for the schedule "plateau"; ignored during warm-up."""
         if self._name != "plateau" or self._updates < self.warmup_updates:
             return
@@ -102,11 +102,11 @@ class Schedule:
 
     def _set(self) -> None:
         reduction = self._reduction if self._name == "plateau" else 1.0  # a resumed run may have another schedule
-        factor = self._factor() * reduction
+        factor = self._compute_factor() * reduction
         for group, base in zip(self._optimizer.param_groups, self._base, strict=True):
             group["lr"] = base * factor
 
-    def _factor(self) -> float:
+    def _compute_factor(self) -> float:
         config, warmup = self._config, self.warmup_updates
         if self._updates < warmup:
             return config.warmup_start + (1 - config.warmup_start) * self._updates / warmup

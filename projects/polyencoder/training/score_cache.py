@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from polyencoder.errors import CheckpointError, first_line
+from polyencoder.errors import CheckpointError, get_first_line
 
 FORMAT_VERSION = 1
 _APPLICATION = 0x706F6C79  # "poly": the file's kind in SQLite's header
@@ -25,7 +25,7 @@ class ScoreCache:
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self._path = path
-        with self._explained():
+        with self._explaining_errors():
             if path is not None:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
@@ -46,14 +46,14 @@ class ScoreCache:
                 )
 
     def __len__(self) -> int:
-        with self._explained():
+        with self._explaining_errors():
             ((count,),) = self._connection.execute("SELECT COUNT(*) FROM scores")
         return int(count)
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, float]:
         """The cached scores of these keys."""
         scores: dict[bytes, float] = {}
-        with self._explained():
+        with self._explaining_errors():
             for start in range(0, len(keys), _AT_ONCE):
                 part = keys[start : start + _AT_ONCE]
                 places = ",".join("?" * len(part))
@@ -62,7 +62,7 @@ class ScoreCache:
 
     def put(self, scores: Mapping[bytes, float]) -> None:
         """Caches scores; existing keys are unchanged."""
-        with self._explained(), self._connection:
+        with self._explaining_errors(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany("INSERT OR IGNORE INTO scores VALUES (?, ?)", scores.items())
 
@@ -70,11 +70,11 @@ class ScoreCache:
         self._connection.close()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explaining_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
             raise CheckpointError(
-                f"{self._path}: teacher's scores cannot be read or written ({first_line(error)}): make room if the "
+                f"{self._path}: teacher's scores cannot be read or written ({get_first_line(error)}): make room if the "
                 "disk is full; if the file is damaged, remove it, or give another"
             ) from error

@@ -35,9 +35,9 @@ class SkippedBatches:
             return
         self._in_a_row += 1
         if self._in_a_row >= (LATER if self.has_trained else AT_FIRST) + (self._hard.every if self._hard.count else 0):
-            raise self.error(self._in_a_row)
+            raise self.build_error(self._in_a_row)
 
-    def error(self, batches: int) -> InputError:
+    def build_error(self, batches: int) -> InputError:
         """The error for a run whose batches, all or the last ones, were skipped."""
         which = f"nothing more can be trained: in each of the last {batches} batches"
         if not self.has_trained:

@@ -11,24 +11,24 @@ from polyencoder.config import PROMPTS
 from polyencoder.errors import ConfigError
 from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.open import open_index
-from polyencoder.modeling.families import CONVERT_SIZES, family
+from polyencoder.modeling.families import CONVERT_SIZES, get_family
 from polyencoder.modeling.pretrained_heads import begins_with_head
 from polyencoder.modeling.trainable import compile_encoders
 from polyencoder.modeling.transfer import check_layout
 from polyencoder.ranker import Ranker
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 from polyencoder.text import TextEncoder
-from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
+from polyencoder.training.foreign import ForeignCandidates, find_foreign_candidates
 
 
-def starting_ranker(settings: TrainSettings) -> Ranker:
+def build_starting_ranker(settings: TrainSettings) -> Ranker:
     """The ranker to train: `init`, or a new one around the backbone. ConfigError: settings contradict it."""
     if settings.model.init:
-        ranker = _initial(settings)
-    elif family(settings.model.architecture).has_backbone:
-        ranker = _around_backbone(settings, settings.model.architecture)
+        ranker = _load_initial(settings)
+    elif get_family(settings.model.architecture).has_backbone:
+        ranker = _build_around_backbone(settings, settings.model.architecture)
     else:
-        ranker = _over_vocabulary(settings)
+        ranker = _build_over_vocabulary(settings)
     if ranker.model.has_foreign_candidates and settings.training.hard_negatives.count:
         raise ConfigError(
             "hard_negatives are not mined among vectors of another encoder: leave it out", argument="hard_negatives"
@@ -43,21 +43,21 @@ def starting_ranker(settings: TrainSettings) -> Ranker:
     return ranker
 
 
-def untrained_ranker(settings: TrainSettings) -> Ranker:
+def build_untrained_ranker(settings: TrainSettings) -> Ranker:
     """The ranker to evaluate before training.
 
     A new poly- or cross-encoder is partly random, so a bi-encoder of the backbone replaces it. Not for one with all of
     its weights from another of its architecture, nor for a cross-encoder that is residual or has the head of a
     trained reranker or of pre-training. A late-interaction encoder starts as a bi-encoder. A new ConveRT is random.
     """
-    spec = family(settings.model.architecture)
+    spec = get_family(settings.model.architecture)
     if settings.model.init or not spec.has_backbone:
-        return starting_ranker(settings)
+        return build_starting_ranker(settings)
     assert settings.model.backbone is not None
     if spec.can.has_one_vector:
-        return _around_backbone(settings, settings.model.architecture)
+        return _build_around_backbone(settings, settings.model.architecture)
     if holds_ranker(settings.model.backbone):
-        ranker = _around_backbone(settings, settings.model.architecture)
+        ranker = _build_around_backbone(settings, settings.model.architecture)
         start = Ranker.from_pretrained(settings.model.backbone, device="cpu").model
         shapes, starts = (
             {name: one.shape for name, one in model.state_dict().items()} for model in (ranker.model, start)
@@ -65,34 +65,34 @@ def untrained_ranker(settings: TrainSettings) -> Ranker:
         if start.config.architecture == settings.model.architecture and shapes.items() <= starts.items():
             return ranker
     if not spec.can.has_vectors:
-        ranker = _around_backbone(settings, settings.model.architecture)
+        ranker = _build_around_backbone(settings, settings.model.architecture)
         config = ranker.model.config
         if config.residual or config.dense or begins_with_head(ranker.model, settings.model.backbone):
             return ranker
     # a bi-encoder refuses multihead
-    return _around_backbone(settings.changed(poly_attention=None, residual=None), "bi")
+    return _build_around_backbone(settings.changed(poly_attention=None, residual=None), "bi")
 
 
-def _initial(settings: TrainSettings) -> Ranker:
+def _load_initial(settings: TrainSettings) -> Ranker:
     assert settings.model.init is not None
     ranker = Ranker.from_pretrained(settings.model.init, device=settings.evaluation.device)
     config = ranker.model.config
     if config.architecture != settings.model.architecture:
-        has_backbone = all(family(name).has_backbone for name in (config.architecture, settings.model.architecture))
+        has_backbone = all(get_family(name).has_backbone for name in (config.architecture, settings.model.architecture))
         raise ConfigError(
             f"{settings.model.init} is of the architecture {config.architecture}, not {settings.model.architecture}: "
             "give its own"
             + (", or start a new model from its encoder with backbone instead of init" if has_backbone else ""),
             argument="architecture",
         )
-    config = replace(config, text=replace(config.text, **_text_fields(settings)))
+    config = replace(config, text=replace(config.text, **_get_text_fields(settings)))
     if isinstance(settings.model.output_scaling, float):
         config = replace(config, output_scaling=settings.model.output_scaling)
     text = TextEncoder(ranker.text.tokenizer, config.text)
     ranker.model.check_config(config := ranker.model.completed(config, text))
     check_layout(config)
     ranker.model.config = config
-    settings_used = {name: getattr(settings.convert, name) for name in family(settings.model.architecture).settings}
+    settings_used = {name: getattr(settings.convert, name) for name in get_family(settings.model.architecture).settings}
     ranker.model.continue_with(settings_used, origin=settings.model.init)
     # without the calibration, which does not apply to the trained weights
     ranker = Ranker(ranker.model, text, device=settings.evaluation.device)
@@ -107,27 +107,27 @@ def _initial(settings: TrainSettings) -> Ranker:
     return ForeignCandidates(index).attach(ranker)
 
 
-def _around_backbone(settings: TrainSettings, architecture: Any) -> Ranker:
+def _build_around_backbone(settings: TrainSettings, architecture: Any) -> Ranker:
     assert settings.model.backbone is not None
     model = settings.model
     fields: dict[str, Any] = {name: value for name in NEW_RANKER_FIELDS if (value := getattr(model, name)) is not None}
     if isinstance(model.output_scaling, float):
         fields["output_scaling"] = model.output_scaling
 
-    def around(text: dict[str, Any], **fields: Any) -> Ranker:
+    def build(text: dict[str, Any], **fields: Any) -> Ranker:
         return Ranker.from_backbone(
             model.backbone or "", architecture, device=settings.evaluation.device, text=text, **fields
         )
 
-    ranker, text = around(_text_fields(settings), **fields), _text_fields(settings)
-    if (foreign := foreign_candidates(settings.data.candidates_of, ranker)) is None:
+    ranker, text = build(_get_text_fields(settings), **fields), _get_text_fields(settings)
+    if (foreign := find_foreign_candidates(settings.data.candidates_of, ranker)) is None:
         return ranker
-    new = foreign.attach(around({**text, "candidate_rows": True}, **foreign.config(fields)))
+    new = foreign.attach(build({**text, "candidate_rows": True}, **foreign.build_config(fields)))
     foreign.fit_map(new.model.get_parameter("foreign_map.weight"), partial(ranker.encode, kind="pooled"))
     return new
 
 
-def _over_vocabulary(settings: TrainSettings) -> Ranker:
+def _build_over_vocabulary(settings: TrainSettings) -> Ranker:
     convert = settings.convert
     assert convert.vocabulary is not None
     sizes = {name: value for name in (*CONVERT_SIZES, "dropout") if (value := getattr(convert, name)) is not None}
@@ -139,12 +139,12 @@ def _over_vocabulary(settings: TrainSettings) -> Ranker:
         convert.vocabulary,
         device=settings.evaluation.device,
         extra_contexts=convert.extra_contexts or 0,
-        text=_text_fields(settings),
+        text=_get_text_fields(settings),
         **sizes,
     )
 
 
-def _text_fields(settings: TrainSettings) -> dict[str, Any]:
+def _get_text_fields(settings: TrainSettings) -> dict[str, Any]:
     """The explicit fields of the text's configuration."""
     model, convert = settings.model, settings.convert
     fields = {

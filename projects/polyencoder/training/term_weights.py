@@ -18,10 +18,10 @@ from polyencoder.training.distributed import gather_objects
 from polyencoder.training.losses import softmax_loss
 
 ScoresByWeights = Callable[[Tensor], Tensor]
-"""Term weights, [k] in float64 -> scores [batch, n], differentiable (`RankerModel.scores_by_weights`)."""
+"""Term weights, [k] in float64 -> scores [batch, n], differentiable (`RankerModel.build_weighted_scorer`)."""
 
 
-def fitted_weights(scores: ScoresByWeights | None, pool: CandidatePool, *, start: Tensor) -> Tensor:
+def fit_weights(scores: ScoresByWeights | None, pool: CandidatePool, *, start: Tensor) -> Tensor:
     """Fits weights with which right candidates score above others: [k], none below 0.
 
     Minimises the sum of the examples' -log softmax of their right candidates, whatever the run's own objective, plus |w
@@ -33,19 +33,19 @@ def fitted_weights(scores: ScoresByWeights | None, pool: CandidatePool, *, start
     from scipy.optimize import minimize  # here: the import takes a fifth of a second
 
     origin = start.detach().double().cpu().numpy()
-    loss = None if scores is None else _loss(scores, pool)
+    loss = None if scores is None else _build_loss(scores, pool)
 
-    def value(weights: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+    def compute_value(weights: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
         everyone = gather_objects((0.0, np.zeros_like(weights)) if loss is None else loss(weights))
         off = weights - origin
         return sum(one for one, _ in everyone) + off @ off, sum(slope for _, slope in everyone) + 2 * off
 
     bounds = [(0, None)] * len(origin)  # the loss of a few examples has kinks, at which L-BFGS-B may stop
-    optimum = minimize(value, origin, jac=True, bounds=bounds, method="TNC")
+    optimum = minimize(compute_value, origin, jac=True, bounds=bounds, method="TNC")
     return torch.from_numpy(optimum.x).to(start) if np.isfinite(optimum.fun) and optimum.x.any() else start
 
 
-def _loss(
+def _build_loss(
     scores_of: ScoresByWeights, pool: CandidatePool
 ) -> Callable[[np.ndarray[Any, Any]], tuple[float, np.ndarray[Any, Any]]]:
     """The loss of weights, and its gradient."""
@@ -55,7 +55,7 @@ def _loss(
     padding = None if pool.mask is None else ~pool.mask[rows]
 
     @torch.enable_grad()
-    def loss(values: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+    def compute_loss(values: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
         weights = torch.tensor(values, device=right.device, requires_grad=True)
         with torch.autocast(right.device.type, enabled=False):
             scores = scores_of(weights)[rows]
@@ -64,4 +64,4 @@ def _loss(
         (slope,) = torch.autograd.grad(loss, weights)
         return loss.item(), slope.cpu().numpy()
 
-    return loss
+    return compute_loss

@@ -14,17 +14,17 @@ from typing import Any
 from polyencoder.data.collator import Batch, Collator
 from polyencoder.data.epochs import InMemory, Reader, Source
 from polyencoder.data.example import Example
-from polyencoder.data.loader import iterate_batches, prefetched
+from polyencoder.data.loader import iterate_batches, prefetch
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.encoding.protocol import Learner
-from polyencoder.errors import ConfigError, InputError, TrainingError, first_line
+from polyencoder.errors import ConfigError, InputError, TrainingError, get_first_line
 from polyencoder.settings.training import TrainingConfig
-from polyencoder.training.building import build_objective, build_updates, mined_negatives
+from polyencoder.training.building import build_mined_negatives, build_objective, build_updates
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.distributed import Processes, broadcast_weights, gather_objects
 from polyencoder.training.objective import Objective, Outcome
 from polyencoder.training.progress import Goal, Progress
-from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
+from polyencoder.training.randomness import get_random_state, restore_random_state, seed_everything
 from polyencoder.training.skipped import DIVERGED, SkippedBatches
 from polyencoder.training.updates import OptimizerUpdates
 
@@ -69,7 +69,7 @@ class Trainer:
         updates: OptimizerUpdates | None = None,
     ) -> None:
         self.ranker, self.config = ranker, config or TrainingConfig()
-        self.callbacks = [*mined_negatives(ranker, self.config), *callbacks]
+        self.callbacks = [*build_mined_negatives(ranker, self.config), *callbacks]
         names = Counter(callback.name for callback in self.callbacks if callback.name)
         if twice := next((name for name, count in names.items() if count > 1), None):
             raise ConfigError(
@@ -78,14 +78,14 @@ class Trainer:
             )
         self.model, self.text, self.device = ranker.model, ranker.text, ranker.device
         self.progress = Progress()
-        self.processes = Processes.of_this_group()
+        self.processes = Processes.from_group()
         self.objective: Objective = objective or build_objective(ranker, self.config)
         self._source = InMemory(train) if isinstance(train, Sequence) else train
         if train is not None:
             seed_everything(self.config.seed)
         self._sampler, self._given = sampler, batches
         epochs = None if self._source is None else self.config.epochs
-        examples = None if self._source is None or epochs is None else epochs * self._source.counts().examples
+        examples = None if self._source is None or epochs is None else epochs * self._source.count_items().examples
         self.goal = Goal(examples, self.config.max_updates, self.config.max_seconds)
         self.updates = updates or build_updates(ranker, self.config, goal=self.goal, processes=self.processes)
         with_turns = self.config.distillation.has_teacher
@@ -124,7 +124,7 @@ class Trainer:
         if outcome is not None:
             self.updates.backward(outcome.loss)
             self.updates.check_losses(outcome.losses)
-            self.updates.time = self.goal.time(self.progress)
+            self.updates.time = self.goal.compute_time(self.progress)
             self.updates.step()
             self.model.after_batch()
         self._count(examples)
@@ -161,17 +161,17 @@ class Trainer:
             self._fit()
             self.end()
         except BaseException:
-            self._failed()
+            self._notify_failure()
             raise
         return self.progress
 
-    def _failed(self) -> None:
+    def _notify_failure(self) -> None:
         """Calls `on_failure`, of all callbacks; an error of one is a warning beside the error that ended the run."""
         for callback in self.callbacks:
             try:
                 callback.on_failure(self)
             except Exception as error:
-                _log.warning("%s failed after the error of the run: %s", type(callback).__name__, first_line(error))
+                _log.warning("%s failed after the error of the run: %s", type(callback).__name__, get_first_line(error))
 
     def _fit(self) -> None:
         try:
@@ -209,7 +209,7 @@ class Trainer:
             TrainingError: every update was skipped, as its loss or gradients were not finite.
         """
         if self.skipped and not self._skipped.has_trained:
-            raise self._skipped.error(self.skipped)
+            raise self._skipped.build_error(self.skipped)
         if (left_out := self.updates.left_out) and left_out == self.updates.count:
             raise TrainingError(
                 f"nothing was trained: all of {left_out} updates were left out, as their losses or gradients were not "
@@ -222,7 +222,7 @@ class Trainer:
             callback.on_end(self)
 
     def _run(self) -> None:
-        with closing(prefetched(self._batches())) as batches:  # also after an error, while that is kept
+        with closing(prefetch(self._iter_batches())) as batches:  # also after an error, while that is kept
             first = next(batches, None)
             # collective: a process with a batch would wait in its first step for one without
             has_batch = gather_objects(first is not None)
@@ -235,7 +235,7 @@ class Trainer:
             f"there are too few training examples: process {rank} of {self.processes.count} has none", argument="train"
         )
 
-    def _batches(self) -> Iterator[Batch]:
+    def _iter_batches(self) -> Iterator[Batch]:
         if self._given is not None:
             yield from self._given()
         elif self._source is not None:
@@ -272,7 +272,7 @@ class Trainer:
     def evaluated(self, report: Mapping[str, float]) -> None:
         """Passes an evaluation's metrics to all callbacks and the schedule."""
         if "loss" in report:
-            self.updates.schedule.validated(report["loss"])
+            self.updates.schedule.record_validation(report["loss"])
         for callback in self.callbacks:
             callback.on_evaluation(self, report)
 
@@ -284,8 +284,8 @@ class Trainer:
         Collective: every process must call it, and gets the random and callback states of all.
         """
         run = self.run_state()
-        of_each = {"random": gather_objects(random_state()), "callbacks": gather_objects(run["callbacks"])}
-        return {"model": self.model.trained_state(), **run, **of_each}
+        of_each = {"random": gather_objects(get_random_state()), "callbacks": gather_objects(run["callbacks"])}
+        return {"model": self.model.get_trained_state(), **run, **of_each}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores the state of `state_dict`."""

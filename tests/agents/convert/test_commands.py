@@ -102,8 +102,8 @@ def test_turns_stand_where_the_library_puts_them(fitted, respond):
     observed = agent.observe({"id": "test", "text": turns[-1], "episode_done": True, "label_candidates": ["a", "b"]})
     agent.batch_act([observed])
     said = ["your persona: i have a cat .", "so two", "three", "so thr", "where is the cat ?"]
-    assert seen[0] == text.context_ids(said)
-    last, extra = (text.ids([one])[0] for one in (said[-1], "so thr three so two your persona: i have a cat ."))
+    assert seen[0] == text.tokenize_context(said)
+    last, extra = (text.tokenize([one])[0] for one in (said[-1], "so thr three so two your persona: i have a cat ."))
     assert seen[0] == [*last, *text.separator_ids, *extra]
 
 
@@ -141,10 +141,10 @@ def test_turns_are_numbered(small, make, vocabulary):
     agent = make(init_model=str(small(extra_contexts=3)), number_turns=True)
     text = agent.dict.text
     assert text.config.number_turns
-    assert text.context_ids(["a", "b", "c"]) == [
-        *text.ids(["c"])[0],
+    assert text.tokenize_context(["a", "b", "c"]) == [
+        *text.tokenize(["c"])[0],
         *text.separator_ids,
-        *text.ids(["0: b 1: a"])[0],
+        *text.tokenize(["0: b 1: a"])[0],
     ]
 
 

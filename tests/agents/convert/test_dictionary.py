@@ -74,7 +74,7 @@ def test_a_vocabulary_is_used_as_it_is(pairs, vocabulary, make, tmp_path):
     assert (agent.opt["text_truncate"], agent.opt["history_size"], agent.opt["attention_heads"]) == (60, 1, 1)
     assert agent.history.size == 1
     opt = dict(agent.opt)
-    agent.family.text_config(agent.opt, agent.dict.text.tokenizer, agent.family.trained_fields, is_new=True)
+    agent.family.build_text_config(agent.opt, agent.dict.text.tokenizer, agent.family.trained_fields, is_new=True)
     assert agent.opt == opt
     with pytest.raises(CheckpointError, match="--dict-minfreq 3: the tokenizer is that of --vocabulary"):
         make(**options, dict_minfreq=3)

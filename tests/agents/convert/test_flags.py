@@ -7,7 +7,7 @@ from parlai.agents.convert import flags
 
 from polyencoder.errors import CheckpointError
 from polyencoder.modeling.families import CONVERT_SIZES
-from polyencoder.settings.base import flat_values
+from polyencoder.settings.base import get_flat_values
 from polyencoder.training import TrainSettings
 from polyencoder.training.optimizer import build_optimizer
 from tests.agents.flag_tables import assert_in_one_part, assert_not_supported, flags_of
@@ -37,11 +37,15 @@ def test_the_papers_numbers_are_the_defaults():
         **{name: name for name in ("final_learning_rate", "warmup_updates", "dropout")},
     }
     new = TrainSettings(train="a", out="b", architecture="convert", vocabulary="c")
-    assert {name: flat_values(new)[ours] for name, ours in names.items()} == {name: defaults()[name] for name in names}
+    assert {name: get_flat_values(new)[ours] for name, ours in names.items()} == {
+        name: defaults()[name] for name in names
+    }
     further = TrainSettings(train="a", out="b", architecture="convert", init="c")
     found = defaults(init_model="c")
     names["max_train_steps"] = "max_updates"
-    assert {name: flat_values(further)[ours] for name, ours in names.items()} == {name: found[name] for name in names}
+    assert {name: get_flat_values(further)[ours] for name, ours in names.items()} == {
+        name: found[name] for name in names
+    }
     assert (found["learningrate"], found["max_train_steps"], found["batchsize"], found["dropout"]) == (
         0.1,
         60_000,

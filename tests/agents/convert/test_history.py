@@ -21,13 +21,13 @@ def test_lines_of_messages_are_turns_and_replies_are_whole(history):
     history.update_history({"text": "your persona: i ski .\nhello !\nhow are you ?"})
     history.add_reply("fine\nthank you")
     history.update_history({"text": "good"})
-    assert history.turns() == ["your persona: i ski .", "hello !", "how are you ?", "fine\nthank you", "good"]
+    assert history.list_turns() == ["your persona: i ski .", "hello !", "how are you ?", "fine\nthank you", "good"]
     history.update_history({"text": "one\ntwo\nthree", "context_turns": ["one", "two\nthree"]})
-    assert history.turns()[-2:] == ["one", "two\nthree"]
+    assert history.list_turns()[-2:] == ["one", "two\nthree"]
     history.reset()
-    assert history.turns() == []
+    assert history.list_turns() == []
     history.update_history({"text": "one\ntwo"})
-    assert history.turns() == ["one", "two"]
+    assert history.list_turns() == ["one", "two"]
 
 
 def test_the_agent_scores_whole_turns_as_the_library_does(small, tmp_path):

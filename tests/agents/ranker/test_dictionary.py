@@ -247,6 +247,6 @@ def test_special_tokens_are_those_of_training(backbone_folder, make_agent, tmp_p
     turns = ["one two", "three"]
     for found in (again.dict.text, Ranker.from_pretrained(tmp_path / "model").text):
         assert found.config == agent.dict.text.config
-        assert found.context_ids(turns) == agent.dict.text.context_ids(turns)
+        assert found.tokenize_context(turns) == agent.dict.text.tokenize_context(turns)
     assert (again.dict.start_token, again.dict.null_token) == ("<s>", "<pad>")
     assert again.opt["dict_starttoken"] == "<s>"

@@ -215,7 +215,7 @@ def test_embeddings_of_a_backbone_learn_if_one_says_so(backbone_folder, make_age
     options = {**task, "text_truncate": 20, "label_truncate": 10, "dict_file": None}
     options["backbone"] = str(backbone_folder("bert"))
     for given, learns in (({}, False), ({"learn_embeddings": True}, True), ({"type_optimization": "all"}, True)):
-        embeddings = make_agent("biencoder", **options, **given).ranker.context_tower.embeddings()
+        embeddings = make_agent("biencoder", **options, **given).ranker.context_tower.get_embeddings()
         assert all(parameter.requires_grad == learns for parameter in embeddings.parameters())
     with pytest.raises(ConfigError, match="--learn-embeddings True contradicts --type-optimization top_layer"):
         make_agent("biencoder", **options, learn_embeddings=True, type_optimization="top_layer")
@@ -262,7 +262,7 @@ def test_prompts_are_the_encoders_or_the_flags(backbone_folder, make_agent, tmp_
     agent.save(str(tmp_path / "new"))
     assert (agent.opt["context_prompt"], agent.opt["candidate_prompt"]) == ("where ", "")
     text = make_agent("biencoder", model_file=str(tmp_path / "new")).dict.text
-    assert text.context_ids(["is it"]) == [2, *text.ids(["where is it"])[0], 3]
+    assert text.tokenize_context(["is it"]) == [2, *text.tokenize(["where is it"])[0], 3]
     with pytest.raises(CheckpointError, match="--context-prompt what contradicts .*new, which was trained with where "):
         make_agent("biencoder", model_file=str(tmp_path / "new"), context_prompt="what")
     del options["text_truncate"]  # as long as the encoder takes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from parlai.agents.ranker.launch import launch
-from parlai.agents.ranker.options import explicit_flags
+from parlai.agents.ranker.options import select_explicit_flags
 from parlai.core.opt import Opt
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
@@ -134,9 +134,9 @@ def test_what_a_models_option_file_has_was_not_given(tmp_path):
         (tmp_path / f"{name}.opt").write_text(json.dumps(options))
     files = {"init_opt": f"{tmp_path}/model.opt,{tmp_path}/mine.opt"}
     override = files | {"batchsize": 8, "dropout": 0.1, "clip": 2, "learningrate": None}
-    assert explicit_flags(Opt(override=override, **files)) == files | {"batchsize": 8, "clip": 2}
+    assert select_explicit_flags(Opt(override=override, **files)) == files | {"batchsize": 8, "clip": 2}
     later = {"batchsize": 4}  # of a command with the model that this training made
-    assert explicit_flags(Opt(override=later, **files)) == later
+    assert select_explicit_flags(Opt(override=later, **files)) == later
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from parlai.core.opt import Opt
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.parlai_dictionary import read_merge_vocabulary
-from polyencoder.text import turn_separator
+from polyencoder.text import get_turn_separator
 
 pytestmark = pytest.mark.slow
 
@@ -73,8 +73,8 @@ def test_a_new_model_has_its_ids(train, evaluate, make_agent, respond, small, la
     assert agent.dict.tok2ind["[NEWLINE]"] == own["__newln__"] == 4
     assert [agent.opt[f"dict_{name}token"] for name in ("null", "start", "end")] == SPECIAL[:3]
     text = agent.dict.text
-    assert turn_separator(text.config) == "newline"
-    assert text.context_ids(["my owl", "is the cat ."]) == [
+    assert get_turn_separator(text.config) == "newline"
+    assert text.tokenize_context(["my owl", "is the cat ."]) == [
         1,
         *own.txt2vec("my owl"),
         4,
@@ -82,7 +82,7 @@ def test_a_new_model_has_its_ids(train, evaluate, make_agent, respond, small, la
         2,
     ]
     assert len(agent.dict) == agent.ranker.config.backbone["vocab_size"]
-    assert Ranker.from_pretrained(tmp_path / "model").text.context_ids([TEXT]) == text.context_ids([TEXT])
+    assert Ranker.from_pretrained(tmp_path / "model").text.tokenize_context([TEXT]) == text.tokenize_context([TEXT])
     turn = {"text": "where is the owl ?", "label_candidates": labels}
     assert set(respond(agent, turn)[0]["text_candidates"]) == set(labels)
     assert 0 <= evaluate(tmp_path / "model")["accuracy"] <= 1
@@ -109,7 +109,7 @@ def test_a_dictionary_that_a_model_had_is_one_for_the_next(train, make_agent, sm
     train("biencoder", tmp_path / "one", dict_file=str(small), num_epochs=1.0, **BPE)
     first = make_agent("biencoder", model_file=tmp_path / "one", dict_file=None)
     second = make_agent("biencoder", dict_file=str(tmp_path / "one.dict"))
-    assert second.dict.text.context_ids(["my owl", TEXT]) == first.dict.text.context_ids(["my owl", TEXT])
+    assert second.dict.text.tokenize_context(["my owl", TEXT]) == first.dict.text.tokenize_context(["my owl", TEXT])
     assert second.dict.text.config == first.dict.text.config
 
 

@@ -18,7 +18,7 @@ def keep(tmp_path):
 
     def kept(scale: str, table: str, row: str, numbers: list[float], **changes):
         at, of = read_scale(scale), read_table(table)
-        cell = get_cell(at, of, of.row(row), of.columns[0])
+        cell = get_cell(at, of, of.get_row(row), of.columns[0])
         run = get_run(at, cell, where="here")
         for seed, number in enumerate(numbers):
             result = Result(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.reproduce.__main__ import main
-from benchmarks.reproduce.comparison import compared
-from benchmarks.reproduce.page import measured
+from benchmarks.reproduce.comparison import iter_compared
+from benchmarks.reproduce.page import read_measured
 from benchmarks.reproduce.results import RESULTS
 from benchmarks.reproduce.scales import read_scale
 from benchmarks.reproduce.tables import read_table
@@ -21,14 +21,14 @@ def lines():
     """(rows, folder) -> the lines, without head."""
 
     def shown(*rows: str, results):
-        return list(compared(TABLE, SMALL, [TABLE.row(row) for row in rows], results))[3:]
+        return list(iter_compared(TABLE, SMALL, [TABLE.get_row(row) for row in rows], results))[3:]
 
     return shown
 
 
 def test_rows_that_have_a_number_with_the_papers_and_the_repositorys(keep, lines):
     folder = keep("small", "convai2", "bi", [0.7, 0.71, 0.72])
-    kept = measured(TABLE, SMALL, RESULTS).values["bi", COLUMN]
+    kept = read_measured(TABLE, SMALL, RESULTS).values["bi", COLUMN]
     assert lines("bi", "poly-16", results=folder) == [
         f"|  | {COLUMN}, paper | {COLUMN}, docs/results.md | {COLUMN}, {folder} |",
         "| --- | --- | --- | --- |",

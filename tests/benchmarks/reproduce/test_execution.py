@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.reproduce import __main__ as command
 from benchmarks.reproduce.execution import OutOfTime, StepFailed, execute
-from benchmarks.reproduce.reports import numbers
+from benchmarks.reproduce.reports import read_numbers
 from benchmarks.reproduce.results import read_results, write_result
 from benchmarks.reproduce.runs import Places, ReproductionRun, Step
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
@@ -85,7 +85,7 @@ def test_a_step_that_is_done_is_not_run_again(places, tmp_path):
     run = a_run(python("first", once, pattern=r"(?P<n>\d+) thing"), python("second", again, pattern=r"(?P<n>\d+)"))
     with pytest.raises(StepFailed, match="mine, seed 0, second: not yet"):
         execute(run, scale="small", seed=0, places=places, deadline=None)
-    (places.folder("mine", 0) / "marker").touch()
+    (places.get_folder("mine", 0) / "marker").touch()
     result = execute(run, scale="small", seed=0, places=places, deadline=None)
     assert (tmp_path / "calls").read_text() == "x"
     assert result.metrics == {"first/n": 1.0, "second/n": 2.0}
@@ -160,18 +160,18 @@ def test_a_file_that_is_no_result_says_so(change, said, places, tmp_path):
 def test_a_report_without_what_is_asked_is_an_error():
     for read in ({"pattern": "(?P<n>x)"}, {"json": True}, {"rows": ["system"]}):
         with pytest.raises(InputError, match="here"):
-            numbers(read, printed="nothing", where="here")
+            read_numbers(read, printed="nothing", where="here")
 
 
 def test_rows_of_a_benchmark_are_named_by_their_keys():
     rows = {"rows": [{"system": "bi", "candidates": 1000, "mean_ms": 2.5, "note": None}, {"other": 1}]}
     printed = f"a warning\n{json.dumps(rows, indent=2)}\n"
-    assert numbers({"rows": ["system", "candidates"]}, printed=printed, where="") == {"bi/1000/mean_ms": 2.5}
+    assert read_numbers({"rows": ["system", "candidates"]}, printed=printed, where="") == {"bi/1000/mean_ms": 2.5}
 
 
 def test_a_place_that_nobody_knows_is_an_error_that_says_how_to_give_it(places):
     with pytest.raises(ConfigError, match="--set minilm="):
-        places.filled("{minilm}/model", run="mine", seed=0)
+        places.fill("{minilm}/model", run="mine", seed=0)
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,10 @@ def test_the_grid_is_the_papers():
 
 def test_each_label_has_held_out_texts_and_others():
     labels = ["a"] * 2 + ["b"] * 30 + ["c"]
-    held_out, kept = draw_per_label(labels, intents._tenth, seed=0)
+    held_out, kept = draw_per_label(labels, intents._compute_tenth, seed=0)
     counts = [[labels[i] for i in part].count(label) for part in (held_out, kept) for label in "abc"]
     assert counts == [1, 3, 0, 1, 27, 1]
-    assert draw_per_label(labels, intents._tenth, seed=1) != (held_out, kept)
+    assert draw_per_label(labels, intents._compute_tenth, seed=1) != (held_out, kept)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.reproduce import map as command
-from benchmarks.reproduce.map import PairVectors, fit_map, recall_at_1
+from benchmarks.reproduce.map import PairVectors, compute_recall_at_1, fit_map
 
 pytestmark = pytest.mark.slow
 
@@ -27,8 +27,8 @@ def rotated() -> PairVectors:
 def test_a_map_undoes_a_rotation(rotated):
     train, held_out = rotated.take(torch.arange(300)), rotated.take(torch.arange(300, 400))
     matrix, recall = fit_map(train, held_out, max_epochs=20)
-    assert recall_at_1(torch.eye(8), held_out) < 0.1
-    assert recall == recall_at_1(matrix, held_out) > 0.9
+    assert compute_recall_at_1(torch.eye(8), held_out) < 0.1
+    assert recall == compute_recall_at_1(matrix, held_out) > 0.9
 
 
 def test_vectors_that_match_stay(rotated):
@@ -40,11 +40,11 @@ def test_vectors_that_match_stay(rotated):
 
 def test_equal_responses_are_not_wrong(rotated):
     pairs = rotated.take(torch.arange(3))._replace(texts=torch.tensor([0, 1, 0]))
-    assert pairs.scores(torch.eye(8)).isinf().tolist() == [[False, False, True], [False] * 3, [True, False, False]]
+    assert pairs.score(torch.eye(8)).isinf().tolist() == [[False, False, True], [False] * 3, [True, False, False]]
 
 
 def test_a_map_that_is_not_finite_is_never_right(rotated):
-    assert recall_at_1(torch.full((8, 8), torch.nan), rotated) == 0
+    assert compute_recall_at_1(torch.full((8, 8), torch.nan), rotated) == 0
 
 
 def test_the_command_prints_the_metrics_of_mapped_vectors(bert, tmp_path, capsys):

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.reproduce import peers
-from benchmarks.reproduce.peers import last_checkpoint
+from benchmarks.reproduce.peers import find_last_checkpoint
 from tests.parameters import mostly_long
 
 
 def test_a_checkpoint_that_a_kill_left_unfinished_is_passed_over(tmp_path: Path) -> None:
-    assert last_checkpoint(tmp_path / "none yet") is None
+    assert find_last_checkpoint(tmp_path / "none yet") is None
     for step in (75, 100, 125):
         (tmp_path / f"checkpoint-{step}").mkdir()
-    assert last_checkpoint(tmp_path) is None
+    assert find_last_checkpoint(tmp_path) is None
     for step in (75, 100):  # 100 is the later one, though not as text
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
-    assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-100")
+    assert find_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-100")
 
 
 @pytest.mark.slow
@@ -33,4 +33,4 @@ def test_a_late_interaction_encoder_learns_which_reply_belongs_to_a_question(wor
     report = json.loads(capsys.readouterr().out)
     assert (report["updates"], report["examples"]) == (12, 48)
     assert report["R20@1"] > 0.2  # 0.05 by chance
-    assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-12")
+    assert find_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-12")

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.reproduce.page import PICTURES, Measured
-from benchmarks.reproduce.pictures import answer_times, draw
+from benchmarks.reproduce.pictures import collect_answer_times, draw
 from benchmarks.reproduce.scales import read_scale
-from benchmarks.reproduce.tables import read_table, table_names
+from benchmarks.reproduce.tables import list_table_names, read_table
 from benchmarks.reproduce.values import Value
 from tests.parameters import mostly_long
 
 pytest.importorskip("matplotlib", reason="no pictures: pip install matplotlib")
 OURS_ALONE = ("peers", "examples")  # without numbers of a paper
-DRAWN = [name for name in table_names() if read_table(name).picture and name not in OURS_ALONE]
+DRAWN = [name for name in list_table_names() if read_table(name).picture and name not in OURS_ALONE]
 
 
 @pytest.mark.slow
 @mostly_long("name", DRAWN, quick=1)
 def test_equal_numbers_give_equal_pictures(name, tmp_path):
-    times = answer_times(read_table("poly-5"), read_table("peers"), [])
+    times = collect_answer_times(read_table("poly-5"), read_table("peers"), [])
     first = draw(read_table(name), [], times, tmp_path / "first")
     second = draw(read_table(name), [], times, tmp_path / "second")
     assert first.name == f"{name}.svg"

@@ -10,7 +10,7 @@ import filelock
 import pytest
 
 from benchmarks.reproduce.plan import Planned
-from benchmarks.reproduce.results import read_results, result_path
+from benchmarks.reproduce.results import get_result_path, read_results
 from benchmarks.reproduce.runs import Places, ReproductionRun, Step
 from benchmarks.reproduce.schedule import MORE_TO_DO, run_all
 
@@ -75,7 +75,7 @@ def test_a_seed_waits_for_that_seed_or_for_the_first_where_there_is_only_one(sta
 def test_what_another_process_has_finished_in_the_meantime_is_not_waited_for(start, a_run, tmp_path):
     base, upon = a_run("base"), a_run("upon", base=True)
     assert start(base) == 0
-    left = [tmp_path / "runs/base/seed-0/progress.json", result_path(tmp_path / "results", "small", "base", 0)]
+    left = [tmp_path / "runs/base/seed-0/progress.json", get_result_path(tmp_path / "results", "small", "base", 0)]
     for path in left:
         path.rename(path.with_suffix(".later"))
     finish = "; ".join(f"__import__('os').rename(r'{path.with_suffix('.later')}', r'{path}')" for path in left)
@@ -87,13 +87,13 @@ def test_what_another_process_has_finished_in_the_meantime_is_not_waited_for(sta
 def test_a_result_without_its_models_is_run_again_for_what_needs_them_and_stays(start, a_run, tmp_path, capsys):
     base, upon, other = a_run("base"), a_run("upon", base=True), a_run("other")
     assert start(base, other) == 0
-    kept = result_path(tmp_path / "results", "small", "base", 0)
+    kept = get_result_path(tmp_path / "results", "small", "base", 0)
     before = kept.read_text()
     shutil.rmtree(tmp_path / "runs")
     capsys.readouterr()
     assert start(base, other, upon) == 0
     said = capsys.readouterr().out
-    other_kept = result_path(tmp_path / "results", "small", "other", 0)
+    other_kept = get_result_path(tmp_path / "results", "small", "other", 0)
     assert said.startswith(f"other, seed 0: its result is in {other_kept}; to rerun it, give another --out\n")
     assert (tmp_path / "notes").read_text().split() == ["base-0", "other-0", "base-0", "upon-0"]
     assert kept.read_text() == before

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.reproduce import __main__ as command
-from benchmarks.reproduce.plan import Planned, all_runs
+from benchmarks.reproduce.plan import Planned, collect_runs
 from benchmarks.reproduce.runs import Places, ReproductionRun
 from benchmarks.reproduce.scales import read_scale
 from benchmarks.reproduce.schedule import run_all
@@ -25,7 +25,7 @@ SMALL_CONVERT = "--hidden-size 16 --intermediate-size 32 --attention-limits 2,8 
 
 def small(run: ReproductionRun) -> ReproductionRun:
     """The smoke test of a run, of a small ConveRT where it begins with one that has learned nothing."""
-    run = run.smoke()
+    run = run.make_smoke_test()
     steps = [
         replace(step, command=(*step.command, *SMALL_CONVERT.split()))
         if {"train_model", "convert", "--vocabulary"} <= {*step.command}
@@ -62,7 +62,7 @@ def test_runs_of_the_paper_in_miniature(names, processes, bert, tmp_path, capsys
     shutil.copy(data / "wiki_article_search/wikipedia_train.txt", data / "wikito/articles.txt")
     scale = read_scale("paper")
     named = {**scale.places, "bert": str(bert), "bert_large": str(bert), "processes": str(processes)}
-    runs = all_runs(replace(scale, places=named))
+    runs = collect_runs(replace(scale, places=named))
     planned = [Planned(small(runs[name]), 1) for name in names]
     places = Places({**named, "data": str(data), "updates": "1"}, runs=tmp_path / "runs")
     code = run_all(planned, scale="paper", places=places, out=None, deadline=None)
@@ -74,7 +74,7 @@ def test_runs_of_the_paper_in_miniature(names, processes, bert, tmp_path, capsys
 
 
 def test_a_stream_of_reddit_learns_as_the_paper_says():
-    command = " ".join(all_runs(read_scale("paper"))["reddit-scratch-convert"].commands)
+    command = " ".join(collect_runs(read_scale("paper"))["reddit-scratch-convert"].commands)
     for flags in ("--datatype train:stream", "--quantization-aware true", "--validation-max-exs 10000"):
         assert flags in command
     assert "--datatype test:stream --num-examples 50000" in command

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.reproduce import checks, scales, tables
 from benchmarks.reproduce.cells import get_run
-from benchmarks.reproduce.plan import all_runs
+from benchmarks.reproduce.plan import collect_runs
 from benchmarks.reproduce.runs import Places, ReproductionRun
-from benchmarks.reproduce.scales import read_scale, scale_names
+from benchmarks.reproduce.scales import list_scale_names, read_scale
 from benchmarks.reproduce.tables import read_table
 from polyencoder.errors import ConfigError, InputError
 
@@ -43,12 +43,12 @@ groups:
 
 def test_a_cell_has_the_fields_of_its_group_row_and_column(write_table):
     table = write_table(GOOD)
-    row, column = table.row("one"), table.columns[1]
-    cell = table.cell(row, column)
+    row, column = table.get_row("one"), table.columns[1]
+    cell = table.get_cell(row, column)
     assert (cell.task, cell.start, cell.model, cell.metric) == ("dstc7", "bert", "bi", "test/mrr")
     assert cell.flags == {"dropout": 0.1, "batchsize": 8}
     assert (str(row.paper[0]), row.paper[1], row.group) == ("83.3 ± 0.2", None, "a group")
-    assert table.measured(row) == [table.columns[0]]  # the paper has no number in the second
+    assert table.list_measured(row) == [table.columns[0]]  # the paper has no number in the second
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_names_that_there_are_not_are_suggested():
     with pytest.raises(ConfigError, match="did you mean poly-10"):
         read_table("poly10")
     with pytest.raises(ConfigError, match="did you mean bert-bi"):
-        read_table("poly-10").row("bert-bl")
+        read_table("poly-10").get_row("bert-bl")
     with pytest.raises(ConfigError, match="did you mean small"):
         read_scale("smal")
 
 
-@pytest.mark.parametrize("scale", scale_names())
+@pytest.mark.parametrize("scale", list_scale_names())
 def test_the_runs_of_all_tables_have_names_of_their_own_and_need_none_that_is_not_there(scale):
-    runs = all_runs(read_scale(scale))
+    runs = collect_runs(read_scale(scale))
     assert runs
     for run in runs.values():
         assert set(run.needs) <= runs.keys(), run.name
@@ -109,15 +109,15 @@ def test_the_runs_of_all_tables_have_names_of_their_own_and_need_none_that_is_no
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", scale_names())
+@pytest.mark.parametrize("scale", list_scale_names())
 def test_the_commands_of_the_tables_are_understood(scale, tmp_path):
     at = read_scale(scale)
     places = Places({**at.places, "data": str(tmp_path), "updates": "2"}, runs=tmp_path)
     different: dict[object, ReproductionRun] = {}  # one of those that have the same flags, whatever their values
-    for run in all_runs(at).values():
-        tried = run.smoke()  # with some words more
+    for run in collect_runs(at).values():
+        tried = run.make_smoke_test()  # with some words more
         different.setdefault(frozenset(word for step in tried.steps for word in step.command if word[:1] == "-"), tried)
-    said = [line for run in different.values() for line in checks.wrong(run, places)]
+    said = [line for run in different.values() for line in checks.find_wrong(run, places)]
     assert not said, "\n".join(said)
 
 
@@ -132,10 +132,10 @@ def test_a_scale_that_is_based_on_another_has_its_values_where_it_names_none():
 
 
 def test_a_try_of_a_few_updates_warms_up_and_mines_within_them():
-    runs = all_runs(read_scale("small"))
+    runs = collect_runs(read_scale("small"))
 
     def tried(name: str) -> dict[str, str]:
-        words = runs[name].smoke().steps[0].command[2:]
+        words = runs[name].make_smoke_test().steps[0].command[2:]
         return dict(zip(words[::2], words[1::2], strict=True))  # the last of a flag counts
 
     hard, convert = tried("convai2-fewest-bert-poly-16-hard-negatives"), tried("reddit-scratch-convert")
@@ -151,26 +151,26 @@ def test_a_try_of_a_few_updates_warms_up_and_mines_within_them():
 def test_flags_that_a_command_does_not_know_are_found(tmp_path):
     scale = read_scale("small")
     table = read_table("poly-10")
-    run = get_run(scale, table.cell(table.row("bert-bi"), table.columns[0]), where="here")
+    run = get_run(scale, table.get_cell(table.get_row("bert-bi"), table.columns[0]), where="here")
     places = Places({**scale.places, "data": str(tmp_path)}, runs=tmp_path)
     train, *others = run.steps
     for words, said in ((["--lerningrate", "1"], "lerningrate"), (["--optimizer", "sdg"], "sdg")):
         wrong = type(run)(**{**vars(run), "steps": (type(train)(train.name, (*train.command, *words), {}), *others)})
-        (line,) = checks.wrong(wrong, places)
+        (line,) = checks.find_wrong(wrong, places)
         assert re.match(f"{run.name}, train: .*{said}", line)
 
 
 def test_what_is_missing_is_named(tmp_path):
     scale = read_scale("paper")
     table = read_table("poly-10")
-    run = get_run(scale, table.cell(table.row("reddit-bi"), table.columns[0]), where="here")
+    run = get_run(scale, table.get_cell(table.get_row("reddit-bi"), table.columns[0]), where="here")
     places = Places({**scale.places, "data": str(tmp_path)}, runs=tmp_path)
-    missing = checks.missing(run, places)
+    missing = checks.find_missing(run, places)
     assert [line for line in missing if "train_self_original.txt" in line]
     (tmp_path / "ConvAI2").mkdir()
     for name in ("train_self_original.txt.gz", "valid_self_original.txt"):
         (tmp_path / "ConvAI2" / name).touch()
-    assert not [line for line in checks.missing(run, places) if "ConvAI2" in line]
+    assert not [line for line in checks.find_missing(run, places) if "ConvAI2" in line]
 
 
 def test_the_papers_settings_are_those_of_its_section_5_1():
@@ -178,7 +178,9 @@ def test_the_papers_settings_are_those_of_its_section_5_1():
     table = read_table("poly-10")
 
     def words(row: str, column: int) -> dict[str, str]:
-        command = get_run(scale, table.cell(table.row(row), table.columns[column]), where="here").steps[0].command
+        command = (
+            get_run(scale, table.get_cell(table.get_row(row), table.columns[column]), where="here").steps[0].command
+        )
         flags = command[command.index("train_model") + 1 :]
         return dict(zip(flags[::2], flags[1::2], strict=True))
 

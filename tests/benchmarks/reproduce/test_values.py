@@ -58,5 +58,5 @@ def test_one_seed_has_no_deviation_and_none_has_no_mean():
 
 def test_a_rounded_number_may_be_half_a_digit_off():
     paper = read_value("83.3 ± 0.2")
-    assert Value(83.84).near(paper, tolerance=0.5)
-    assert not Value(83.9).near(paper, tolerance=0.5)
+    assert Value(83.84).is_near(paper, tolerance=0.5)
+    assert not Value(83.9).is_near(paper, tolerance=0.5)

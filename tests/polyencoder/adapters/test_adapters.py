@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pydantic
 import pytest
 
-from polyencoder.adapters.relevance import OfServer, best_documents, make_relevance
+from polyencoder.adapters.relevance import OfServer, make_relevance, select_best_documents
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.forward import Forward
@@ -38,7 +38,7 @@ def model(request, ranker, tmp_path):
         yield str(tmp_path / "model"), {}
     else:
         config = ServerConfig(model="tiny", port=0, api_key=KEY)
-        with running(Service.of(config, Forward(ranker))) as url:
+        with running(Service.from_config(config, Forward(ranker))) as url:
             yield url, {"api_key": KEY}
 
 
@@ -103,12 +103,12 @@ def test_empty_documents_come_last_without_a_score_and_with_one_warning(model, e
     """One empty page of an index does not fail each question that finds it."""
     relevance = make_relevance(model[0], **model[1])
     texts = ["", *TEXTS[:2], " \n", *TEXTS[2:]]
-    found = best_documents(relevance, QUERY, texts, top_n=None)
+    found = select_best_documents(relevance, QUERY, texts, top_n=None)
     assert [(texts[place], value) for place, value in found] == [*expected, ("", None), (" \n", None)]
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("polyencoder")]
     assert [message.partition(":")[0] for message in ours] == ["2 of 6 documents are empty"]
-    assert best_documents(relevance, QUERY, texts, top_n=1) == found[:1]
-    assert best_documents(relevance, QUERY, [" "], top_n=3) == [(0, None)]
+    assert select_best_documents(relevance, QUERY, texts, top_n=1) == found[:1]
+    assert select_best_documents(relevance, QUERY, [" "], top_n=3) == [(0, None)]
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_another_server_is_sent_the_name_of_its_model(other_server):
 
 def test_what_a_server_refuses_is_said(ranker, tmp_path):
     config = ServerConfig(model="tiny", port=0, api_key=KEY, limits=Limits(documents=2))
-    with running(Service.of(config, Forward(ranker))) as url:
+    with running(Service.from_config(config, Forward(ranker))) as url:
         with pytest.raises(InputError, match="documents has 4 texts"):
             OfServer(url, KEY)(QUERY, TEXTS)
         with pytest.raises(PolyencoderError, match="401, the key is wrong"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from polyencoder.calibration import DEPTH, Calibration, fitting
-from polyencoder.calibration.fitting import Observations, fit, reliability
+from polyencoder.calibration.fitting import Observations, fit, measure_reliability
 from polyencoder.errors import InputError
 from tests.parameters import mostly_long
 
@@ -57,7 +57,7 @@ def test_the_truth_is_found(temperature, shift, unanswerable):
     expected = true_none(temperature=temperature, shift=shift, unanswerable=unanswerable)
     assert found.calibration.none == pytest.approx(expected, abs=0.1 + 0.06 * abs(shift) / temperature)
     p, right = first(found.calibration, known(6000, answerable=1 - unanswerable, seed=1, **settings))
-    assert reliability(p, right, torch.ones(len(p))).error < 0.025
+    assert measure_reliability(p, right, torch.ones(len(p))).error < 0.025
     assert found.after.error < 0.025
     assert found.after.error < found.before.error
     assert found.after.brier < found.before.brier
@@ -70,9 +70,9 @@ def test_it_holds_among_more_candidates():
     many = known(3000, among=2000, answerable=0.5, seed=1)
     p, right = first(found, many)
     weights = torch.ones(len(p))
-    assert reliability(p, right, weights).error < 0.05
+    assert measure_reliability(p, right, weights).error < 0.05
     as_if_ten, _ = first(found, Observations(many.scores, many.right, torch.full_like(many.among, 10)))
-    assert reliability(as_if_ten, right, weights).error > 0.2
+    assert measure_reliability(as_if_ten, right, weights).error > 0.2
 
 
 @mostly_long("depth", [DEPTH, 3], quick=1)  # of searches, which see the best scores only
@@ -82,7 +82,7 @@ def test_promises_are_held_on_new_examples_as_often_as_they_say(depth):
         seen = replace(known(400, among=8, seed=2 * seed), depth=depth)
         new = replace(known(4000, among=8, answerable=0.5, seed=2 * seed + 1), depth=depth)
         found = fit(seen, fingerprint="x", risks=risks, confidence=0.9, seed=seed).calibration
-        p, right = fitting._first_probabilities(found, new), new.right[:, 0]
+        p, right = fitting._compute_first_probabilities(found, new), new.right[:, 0]
         for promise in found.promises:
             answered = p >= promise.threshold
             made += 1
@@ -135,7 +135,7 @@ def test_a_model_that_is_never_wrong(unanswerable):
 def test_the_fit_is_a_maximum(n, step):
     """Against a likelihood written down by hand, with normal priors of the parameters of standardised scores."""
     seen = known(n, among=5, temperature=3.0)
-    both = {0.7: seen, 0.3: seen.without_the_right()}
+    both = {0.7: seen, 0.3: seen.remove_right()}
     scores = [score for asked in both.values() for row in asked.scores.tolist() for score in row if score > -math.inf]
     mean, deviation = np.mean(scores), np.std(scores, ddof=1)
 
@@ -162,7 +162,7 @@ def test_the_fit_is_a_maximum(n, step):
 def test_without_the_right_one():
     scores = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, -torch.inf]], dtype=torch.float64)
     right = torch.tensor([[False, True, False], [False, False, False]])
-    seen = Observations(scores, right, torch.tensor([9, 2])).without_the_right()
+    seen = Observations(scores, right, torch.tensor([9, 2])).remove_right()
     assert seen.scores.tolist() == [[3.0, 1.0, -torch.inf], [3.0, 2.0, -torch.inf]]
     assert not seen.right.any()
     assert seen.among.tolist() == [8, 2]
@@ -171,10 +171,10 @@ def test_without_the_right_one():
 def test_reliability_by_hand():
     p = torch.tensor([0.9, 0.1, 0.9, 0.1])
     right = torch.tensor([True, False, False, False])
-    found = reliability(p, right, torch.tensor([3.0, 1.0, 1.0, 3.0]))
+    found = measure_reliability(p, right, torch.tensor([3.0, 1.0, 1.0, 3.0]))
     assert sum(one.share for one in found.bins) == pytest.approx(1)
     assert found.brier == pytest.approx((3 * 0.01 + 0.01 + 0.81 + 3 * 0.01) / 8)
-    perfect = reliability(torch.tensor([0.0, 1.0]), torch.tensor([False, True]), torch.ones(2))
+    perfect = measure_reliability(torch.tensor([0.0, 1.0]), torch.tensor([False, True]), torch.ones(2))
     assert (perfect.error, perfect.brier) == (0.0, 0.0)
 
 
@@ -182,7 +182,7 @@ def test_reliability_has_ten_bins_of_equal_weight():
     """Against numpy, for examples of equal weight."""
     p = torch.rand(200, dtype=torch.float64)
     right = torch.rand(200) < p**2
-    found = reliability(p, right, torch.ones(200))
+    found = measure_reliability(p, right, torch.ones(200))
     order = np.argsort(p.numpy())
     bins = np.array_split(p.numpy()[order], 10), np.array_split(right.numpy()[order].astype(float), 10)
     assert [one.share for one in found.bins] == pytest.approx([0.1] * 10)
@@ -201,8 +201,8 @@ def test_the_reliability_is_that_of_examples_that_a_fit_has_not_seen(monkeypatch
         fits.append({*observations.scores[:, 0].tolist()})
         return fitted(observations, **settings)
 
-    fitted = fitting._fitted
-    monkeypatch.setattr(fitting, "_fitted", spied)
+    fitted = fitting._fit_scaled
+    monkeypatch.setattr(fitting, "_fit_scaled", spied)
     fit(seen, fingerprint="x")
     everything = {*seen.scores[:, 0].tolist()}
     assert [len(one) for one in fits] == [40] * 5 + [50]

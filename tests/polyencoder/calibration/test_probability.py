@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file, read_calibration
-from polyencoder.calibration.probability import ranked
-from polyencoder.calibration.probability import ranked as relevance_of
+from polyencoder.calibration.probability import rank_documents
 from polyencoder.calibration.risk import Promise
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.index import Candidate
 from polyencoder.index.searcher import Searcher
 from polyencoder.selector import Selector
@@ -26,7 +25,11 @@ CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 
 
 def calibrated(ranker: Ranker, **settings) -> Ranker:
-    values = {"temperature": 3.0, "none": -1.0, "fingerprint": model_fingerprint(ranker.model, ranker.text)} | settings
+    values = {
+        "temperature": 3.0,
+        "none": -1.0,
+        "fingerprint": compute_model_fingerprint(ranker.model, ranker.text),
+    } | settings
     ranker.calibration = Calibration(**values)
     return ranker
 
@@ -71,7 +74,7 @@ def test_probabilities_of_one_ranking_sum_to_1(make_ranker):
     none = 60 * math.exp(-4) / (sum(weights) + 60 * math.exp(-4))
     assert selection.none_probability == pytest.approx(none)
     assert math.fsum(one.probability for one in ranked) == pytest.approx(1 - none)
-    of_documents = relevance_of(texts, np.array([one.score for one in ranked]), ranker.calibration)
+    of_documents = rank_documents(texts, np.array([one.score for one in ranked]), ranker.calibration)
     assert math.fsum(value for _, value in of_documents) == pytest.approx(1 - none)
 
 
@@ -267,8 +270,8 @@ SCORES = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=12)
 
 @given(st.floats(allow_nan=False))
 def test_a_sigmoid_of_any_score(score):
-    ((_, value),) = ranked(["a"], np.array([score]), None)
-    ((_, opposite),) = ranked(["a"], np.array([-score]), None)
+    ((_, value),) = rank_documents(["a"], np.array([score]), None)
+    ((_, opposite),) = rank_documents(["a"], np.array([-score]), None)
     assert 0 <= value <= 1
     assert value == pytest.approx(1 - opposite, abs=1e-12)
     if abs(score) < 500:
@@ -279,7 +282,7 @@ def test_a_sigmoid_of_any_score(score):
 @given(SCORES, st.none() | st.integers(1, 15), st.sampled_from([None, CALIBRATION]))
 def test_the_order_is_that_of_the_scores_and_of_equal_ones_the_first_comes_first(scores, top_n, calibration):
     texts = [str(n) for n in range(len(scores))]
-    found = ranked(texts, np.array(scores, dtype=np.float32), calibration, top_n=top_n)
+    found = rank_documents(texts, np.array(scores, dtype=np.float32), calibration, top_n=top_n)
     places = sorted(range(len(scores)), key=lambda place: -scores[place])
     assert [place for place, _ in found] == places[:top_n]
     values = [value for _, value in found]
@@ -292,4 +295,4 @@ def test_probabilities_are_among_the_different_texts(make_ranker):
     ranker.calibration = CALIBRATION
     texts = ["hello", "i ski .", "hello", "two dogs ."]
     expected = [(one.index, pytest.approx(one.probability)) for one in ranker.rank("hi", texts)]
-    assert ranked(texts, ranker.score(["hi"], texts)[0], CALIBRATION) == expected
+    assert rank_documents(texts, ranker.score(["hi"], texts)[0], CALIBRATION) == expected

@@ -12,11 +12,11 @@ from scipy.stats import binomtest
 
 from polyencoder.calibration.risk import (
     Answers,
+    bound_risk,
     compute_p_value,
-    fewest_answers,
-    largest_risk,
-    least_risk,
-    promised,
+    count_fewest_answers,
+    find_promised_risk,
+    find_smallest_risk,
     prove,
 )
 
@@ -33,7 +33,7 @@ def draw(n: int, rng: np.random.Generator, *, slope: float = 2.5) -> Answers:
 def test_the_bound_is_that_of_clopper_and_pearson(counts, confidence):
     wrong, answers = counts
     interval = binomtest(wrong, answers).proportion_ci(confidence_level=2 * confidence - 1, method="exact")
-    assert float(largest_risk(wrong, answers, confidence=confidence)) == pytest.approx(interval.high, abs=1e-9)
+    assert float(bound_risk(wrong, answers, confidence=confidence)) == pytest.approx(interval.high, abs=1e-9)
 
 
 def test_the_chance_of_wrong_answers_is_exact():
@@ -44,9 +44,9 @@ def test_the_chance_of_wrong_answers_is_exact():
 
 @given(st.floats(0.005, 0.5), st.floats(0.5, 0.999))
 def test_the_fewest_answers_prove_a_risk_and_one_less_does_not(risk, confidence):
-    fewest = fewest_answers(risk, confidence=confidence)
-    assert largest_risk(0, fewest, confidence=confidence) <= risk + 1e-9
-    assert fewest == 1 or largest_risk(0, fewest - 1, confidence=confidence) > risk - 1e-9
+    fewest = count_fewest_answers(risk, confidence=confidence)
+    assert bound_risk(0, fewest, confidence=confidence) <= risk + 1e-9
+    assert fewest == 1 or bound_risk(0, fewest - 1, confidence=confidence) > risk - 1e-9
 
 
 @pytest.mark.parametrize(("n", "risk"), [(300, 0.1), (1000, 0.05), (1000, 0.2)])
@@ -85,7 +85,7 @@ def test_no_threshold_holds_for_answers_that_are_wrong():
 def test_the_smallest_risk_is_the_smallest_that_is_promised():
     rng = np.random.default_rng(3)
     fitted, tested = draw(300, rng), draw(300, rng)
-    least = least_risk(fitted, tested)
+    least = find_smallest_risk(fitted, tested)
     assert prove(fitted, tested, risk=least) is not None
     assert prove(fitted, tested, risk=least - 1e-9) is None
 
@@ -94,6 +94,6 @@ def test_the_smallest_risk_of_an_answer():
     rng = np.random.default_rng(4)
     fitted, tested = draw(2000, rng), draw(2000, rng)
     loose, strict = (prove(fitted, tested, risk=risk) for risk in (0.2, 0.1))
-    assert promised([loose, strict], 1.0) == 0.1
-    assert promised([loose, strict], loose.threshold) == 0.2
-    assert promised([loose, strict], loose.threshold - 1e-9) is None
+    assert find_promised_risk([loose, strict], 1.0) == 0.1
+    assert find_promised_risk([loose, strict], loose.threshold) == 0.2
+    assert find_promised_risk([loose, strict], loose.threshold - 1e-9) is None

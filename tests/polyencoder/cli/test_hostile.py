@@ -312,7 +312,7 @@ def test_a_configuration_that_was_edited(field, place, monkeypatch, capsys):
 def test_an_index_whose_description_was_edited(field, value, refused, place):
     with closing(connect(place / "index/index.sqlite")) as connection:
         catalogue = Catalogue(connection, place)
-        values = json.loads(catalogue.description())
+        values = json.loads(catalogue.read_description())
         values[field] = value
         if value is ...:
             del values[field]

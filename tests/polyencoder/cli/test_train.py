@@ -13,7 +13,7 @@ from polyencoder import Ranker
 from polyencoder.cli.main import get_flags
 from polyencoder.cli.train import _suggest_next
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.settings.fields import leaves
+from polyencoder.settings.fields import get_leaves
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
 from tests.commands import run_command
@@ -243,7 +243,7 @@ def test_numbers_that_yaml_takes_for_texts():
 
 def test_every_setting_has_a_flag_and_every_flag_a_word():
     for command, settings in (("train", TrainSettings), ("pretrain", PretrainingSettings)):
-        known = {name: one for name, one in leaves(settings).items() if one.has_flag}
+        known = {name: one for name, one in get_leaves(settings).items() if one.has_flag}
         assert {name.lower() for name in get_flags(command)} == {*known}
         assert all(one.field.metadata.get("help") for one in known.values())
 

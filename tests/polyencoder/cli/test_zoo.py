@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from polyencoder.errors import ConfigError
-from polyencoder.hub.zoo import zoo_model, zoo_models
+from polyencoder.hub.zoo import get_zoo_model, read_zoo_models
 from tests.commands import run_command
 from tests.forked import forgetting
 
@@ -40,7 +40,7 @@ def test_the_table(run):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_details(name, run):
-    shown, model = run(name), zoo_model(name)
+    shown, model = run(name), get_zoo_model(name)
     for fact in (model.path, model.title, model.source.url, model.location, model.source.licence, model.command):
         assert fact in shown
     assert (model.source.sha256 or "unknown") in shown
@@ -66,11 +66,11 @@ def test_json(run):
 
 def test_unknown_names():
     with pytest.raises(ConfigError, match=r"no model 'reddit_pol'; did you mean reddit_poly\? It has: reddit_bi, "):
-        zoo_model("reddit_pol")
+        get_zoo_model("reddit_pol")
 
 
 def test_the_facts():
-    for model in zoo_models().values():
+    for model in read_zoo_models().values():
         assert model.source.url.startswith(("http://", "https://"))
         assert model.source.sha256 is None or re.fullmatch("[0-9a-f]{64}", model.source.sha256)
         assert model.source.is_hub or model.location.endswith("/model")

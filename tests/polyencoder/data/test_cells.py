@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polyencoder.data.cells import earlier_columns, is_empty, parse_list, read_response, read_texts, with_earlier
+from polyencoder.data.cells import find_earlier_columns, is_empty, join_earlier, parse_list, read_response, read_texts
 from polyencoder.errors import InputError
 
 
@@ -36,10 +36,10 @@ def test_a_list_as_numpy_prints_it_is_an_error(texts):
 
 def test_turns_in_columns_are_joined_oldest_first():
     record = {"context": "now", "context/0": "before\nit", "context/1": None, "context/3": "behind a gap"}
-    assert earlier_columns(record) == ["context/1", "context/0"]
-    assert with_earlier(record) == ["before it", "now"]
+    assert find_earlier_columns(record) == ["context/1", "context/0"]
+    assert join_earlier(record) == ["before it", "now"]
     with pytest.raises(InputError, match="int"):
-        with_earlier({**record, "context/0": 3})
+        join_earlier({**record, "context/0": 3})
 
 
 def test_texts_of_a_cell():

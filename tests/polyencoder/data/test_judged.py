@@ -8,7 +8,7 @@ import json
 import pytest
 
 from polyencoder.data.example import Example
-from polyencoder.data.pairs import pairs_and_records, read_pairs
+from polyencoder.data.pairs import read_pairs, read_pairs_and_records
 from polyencoder.data.readers import BadExamples, open_bytes
 from polyencoder.errors import InputError
 
@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 def test_each_judged_query_is_an_example(folder):
     path = str(folder / "qrels" / "train.tsv")
-    graded, several = pairs_and_records(path)
+    graded, several = read_pairs_and_records(path)
     example, record = graded
     assert example == Example(["who barks ?"], "Dogs bark .", ["Dogs bark .", "cows moo ."])
     assert record == {"context": ["who barks ?"], "candidates": ["Dogs bark .", "cows moo ."], "labels": [1.0, 0.0]}

@@ -10,7 +10,7 @@ import pytest
 
 from polyencoder.data.epochs import Counts, InMemory, Reader, Streamed
 from polyencoder.data.example import Example
-from polyencoder.data.loader import in_batches, iterate_batches, prefetched
+from polyencoder.data.loader import iter_batches, iterate_batches, prefetch
 from polyencoder.data.negatives import NegativeSampler
 
 MIXED = [Example([f"question {n}"], f"answer {n}", [f"answer {n}", f"own {n}"] if n % 3 else None) for n in range(20)]
@@ -76,7 +76,7 @@ def test_items_come_in_order_and_errors_where_they_were():
 
     got = []
     with pytest.raises(ValueError, match="the sixth"):
-        got.extend(prefetched(items()))  # extend keeps what came before the error
+        got.extend(prefetch(items()))  # extend keeps what came before the error
     assert got == list(range(5))
 
 
@@ -85,13 +85,13 @@ def test_python_may_end_while_a_batch_is_under_way():
     """A thread that Python's end finds inside torch ends the process with SIGABRT, after all work was done."""
     code = """
 import torch
-from polyencoder.data.loader import prefetched
+from polyencoder.data.loader import prefetch
 
 def items():
     while True:
         yield torch.randn(1000, 1000) @ torch.randn(1000, 1000)
 
-batches = prefetched(items())
+batches = prefetch(items())
 next(batches)
 batches.close()
 """
@@ -100,6 +100,6 @@ batches.close()
 
 
 def test_lists_of_a_size_that_may_be_larger_than_any_list():
-    assert list(in_batches(range(5), 2)) == [[0, 1], [2, 3], [4]]
-    assert list(in_batches(range(5), 10**30)) == [[0, 1, 2, 3, 4]]
-    assert list(in_batches([], 2)) == []
+    assert list(iter_batches(range(5), 2)) == [[0, 1], [2, 3], [4]]
+    assert list(iter_batches(range(5), 10**30)) == [[0, 1, 2, 3, 4]]
+    assert list(iter_batches([], 2)) == []

@@ -9,7 +9,13 @@ import pytest
 from polyencoder.data.epochs import Counts
 from polyencoder.data.example import Example
 from polyencoder.data.layouts import Columns
-from polyencoder.data.pairs import pair_counts, pairs_and_records, read_examples, read_pair_rows, read_pairs
+from polyencoder.data.pairs import (
+    estimate_pair_counts,
+    read_examples,
+    read_pair_rows,
+    read_pairs,
+    read_pairs_and_records,
+)
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 
@@ -68,7 +74,7 @@ def test_a_pair_holds_nothing_else_of_its_record(write):
     path = write("a.csv", "context,response,html\nhi,you,<long>\n")
     (pair,) = read_pairs(path)
     assert (pair, pair.where) == (Example(["hi"], "you"), f"{path}, line 2")
-    assert list(pairs_and_records(path)) == [(pair, {"context": "hi", "response": "you", "html": "<long>"})]
+    assert list(read_pairs_and_records(path)) == [(pair, {"context": "hi", "response": "you", "html": "<long>"})]
 
 
 USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
@@ -169,8 +175,8 @@ def test_the_number_of_pairs_of_a_hub_dataset(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "set").mkdir()
     (tmp_path / "set/train.jsonl").write_text('{"context": "hi", "response": "hello"}\n' * 5)
-    assert pair_counts([f"hf:{tmp_path}/set:train"]) == Counts(5, 5)
+    assert estimate_pair_counts([f"hf:{tmp_path}/set:train"]) == Counts(5, 5)
     features = "features: [{name: context, dtype: string}, {name: response, dtype: string}]"
     splits = "splits: [{name: train, num_bytes: 100, num_examples: 7}]"
     (tmp_path / "set/README.md").write_text(f"---\ndataset_info:\n  {features}\n  {splits}\n---\n")
-    assert pair_counts([f"hf:{tmp_path}/set:train"]) == Counts(7, 7)
+    assert estimate_pair_counts([f"hf:{tmp_path}/set:train"]) == Counts(7, 7)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.data.example import Example
-from polyencoder.data.pool import batch_pool, fixed_pool, inline_pool, shared_pool, without_twins
+from polyencoder.data.pool import build_batch_pool, build_fixed_pool, build_inline_pool, build_shared_pool, merge_equal
 from polyencoder.errors import InputError
 
 TEXTS = st.sampled_from([letter + end for letter in "abc" for end in ("", ".", "!")])
@@ -30,21 +30,21 @@ def offered(pool, row):
 @given(BATCHES)
 def test_inline_candidates(candidates):
     labels = [texts[-1] for texts in candidates]
-    pool = inline_pool(candidates, labels)
-    merged = without_twins(pool, keys(pool.texts))
+    pool = build_inline_pool(candidates, labels)
+    merged = merge_equal(pool, keys(pool.texts))
     assert len(set(keys(merged.texts))) == len(merged.texts)
     for row, (texts, label) in enumerate(zip(candidates, labels, strict=True)):
         assert offered(merged, row) == (list(dict.fromkeys(keys(texts))), label[0])
-        assert keys(merged.candidates(row)) == list(dict.fromkeys(keys(texts)))
+        assert keys(merged.list_candidates(row)) == list(dict.fromkeys(keys(texts)))
     assert merged.sizes == pool.sizes
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=8), st.lists(TEXTS, min_size=1, max_size=4, unique=True))
 def test_labels_of_a_batch_and_fixed_candidates(labels, fixed):
-    shared = shared_pool(labels, labels)
-    beside = fixed_pool(fixed, {text: i for i, text in enumerate(fixed)}, labels, add=True)
+    shared = build_shared_pool(labels, labels)
+    beside = build_fixed_pool(fixed, {text: i for i, text in enumerate(fixed)}, labels, add=True)
     for pool, others in ((shared, labels), (beside, fixed)):
-        merged = without_twins(pool, keys(pool.texts))
+        merged = merge_equal(pool, keys(pool.texts))
         assert keys(merged.texts) == list(dict.fromkeys(keys(pool.texts)))
         for row, label in enumerate(labels):
             choices, right = offered(merged, row)
@@ -53,9 +53,9 @@ def test_labels_of_a_batch_and_fixed_candidates(labels, fixed):
 
 
 def test_a_pool_of_different_texts_stays_itself():
-    pool = shared_pool(["a", "b"], ["b", "a"])
-    assert without_twins(pool, keys(pool.texts)) is pool
-    assert without_twins(shared_pool(["a", "a."], None), ["a", "a"]).texts == ["a"]
+    pool = build_shared_pool(["a", "b"], ["b", "a"])
+    assert merge_equal(pool, keys(pool.texts)) is pool
+    assert merge_equal(build_shared_pool(["a", "a."], None), ["a", "a"]).texts == ["a"]
 
 
 FIXED = ("x", "y"), {"x": 0, "y": 1}
@@ -63,31 +63,34 @@ FIXED = ("x", "y"), {"x": 0, "y": 1}
 
 def test_the_pool_of_each_source():
     given = {"labels": ["b", "a"], "candidates": [["b", "c"], ["a", "b", "a"]]}
-    assert list(batch_pool("batch", **given).texts) == ["b", "a"]
-    assert list(batch_pool("batch-all-cands", **given).texts) == ["b", "c", "a"]
-    inline = batch_pool("inline", **given)
-    assert [inline.candidates(row) for row in (0, 1)] == [["b", "c"], ["a", "b"]]
-    assert inline.counts(2) == [2, 3]  # as the data says it: one twice
-    fixed = fixed_pool(*FIXED, given["labels"], add=True)
+    assert list(build_batch_pool("batch", **given).texts) == ["b", "a"]
+    assert list(build_batch_pool("batch-all-cands", **given).texts) == ["b", "c", "a"]
+    inline = build_batch_pool("inline", **given)
+    assert [inline.list_candidates(row) for row in (0, 1)] == [["b", "c"], ["a", "b"]]
+    assert inline.count_candidates(2) == [2, 3]  # as the data says it: one twice
+    fixed = build_fixed_pool(*FIXED, given["labels"], add=True)
     assert list(fixed.texts) == ["x", "y", "b", "a"]
     assert fixed.mask.tolist() == [[True, True, True, False], [True, True, False, True]]
-    assert fixed.counts(2) == [3, 3]
-    assert batch_pool("batch-all-cands", **given).counts(2) == [3, 3]
+    assert fixed.count_candidates(2) == [3, 3]
+    assert build_batch_pool("batch-all-cands", **given).count_candidates(2) == [3, 3]
     for source in ("batch", "batch-all-cands", "inline"):
         with pytest.raises(InputError, match=f"candidates from '{source}' are not supported"):
-            batch_pool(source, labels=None, candidates=None)
+            build_batch_pool(source, labels=None, candidates=None)
 
 
 def test_who_has_a_choice():
-    assert inline_pool([["a"]], None).labels is None
-    assert [inline_pool(own, None).has_negatives for own in ([["a"], ["b"]], [["a"], ["a", "b"]])] == [False, True]
-    assert [shared_pool(texts, None).has_negatives for texts in (["a", "a"], ["a", "b"])] == [False, True]
+    assert build_inline_pool([["a"]], None).labels is None
+    assert [build_inline_pool(own, None).has_negatives for own in ([["a"], ["b"]], [["a"], ["a", "b"]])] == [
+        False,
+        True,
+    ]
+    assert [build_shared_pool(texts, None).has_negatives for texts in (["a", "a"], ["a", "b"])] == [False, True]
 
 
 def test_a_label_outside_the_fixed_candidates_is_an_error_unless_it_is_added():
-    assert fixed_pool(*FIXED, ["y"], add=False).labels.tolist() == [1]
+    assert build_fixed_pool(*FIXED, ["y"], add=False).labels.tolist() == [1]
     with pytest.raises(InputError, match="label 'z' is not among the 2 fixed candidates") as raised:
-        fixed_pool(*FIXED, ["y", "z"], add=False)
+        build_fixed_pool(*FIXED, ["y", "z"], add=False)
     assert raised.value.argument == "add_label"
 
 
@@ -103,45 +106,45 @@ def judged(draw):
 def test_each_candidate_keeps_its_label_as_a_number(batch, source, merge):
     """Of texts between which a model cannot tell, the best one's; a text of another example has 0."""
     candidates, labels, numbers = batch
-    pool = batch_pool(source, labels=labels, candidates=candidates, relevance=numbers)
+    pool = build_batch_pool(source, labels=labels, candidates=candidates, relevance=numbers)
     if merge:
-        pool = without_twins(pool, keys(pool.texts))
+        pool = merge_equal(pool, keys(pool.texts))
     for row, own in enumerate(numbers):
-        texts, found = pool.candidates(row), pool.numbers[row].tolist()
+        texts, found = pool.list_candidates(row), pool.numbers[row].tolist()
         for text, number in zip(texts, found, strict=False):
             twins = [value for other, value in own.items() if (other[0] == text[0] if merge else other == text)]
             assert number == max(twins, default=0)
         assert set(found[len(texts) :]) <= {0.0}
         assert found[pool.labels[row]] == max(own.values())
-        assert {text[0] for text in pool.right()[row]} == {text[0] for text in own}
+        assert {text[0] for text in pool.list_right()[row]} == {text[0] for text in own}
 
 
 def test_one_right_candidate_is_the_usual_pool():
-    usual = batch_pool("inline", labels=["a", "c"], candidates=[["a", "b"], ["b", "c"]])
+    usual = build_batch_pool("inline", labels=["a", "c"], candidates=[["a", "b"], ["b", "c"]])
     assert usual.relevance is None
     assert usual.numbers.tolist() == [[1, 0], [0, 1]]
     graded = [Example.graded(["hi"], texts, one) for texts, one in ((["a", "b"], [1, 0]), (["b", "c"], [0, 1]))]
-    pool = batch_pool(
+    pool = build_batch_pool(
         "inline",
         labels=[one.label for one in graded],
         candidates=[one.choices for one in graded],
         relevance=[one.labels for one in graded],
     )
     assert pool.relevance is None
-    assert usual.right() == pool.right() == [["a"], ["c"]]
+    assert usual.list_right() == pool.list_right() == [["a"], ["c"]]
 
 
 def test_negatives_are_wrong_but_for_whom_they_are_right():
-    pool = batch_pool("batch", labels=["a", "c"], candidates=None, relevance=[{"a": 1, "b": 2}, None])
-    wider = pool.with_negatives([["x", "b"], ["y", "x"]])
+    pool = build_batch_pool("batch", labels=["a", "c"], candidates=None, relevance=[{"a": 1, "b": 2}, None])
+    wider = pool.add_negatives([["x", "b"], ["y", "x"]])
     assert list(wider.texts) == ["a", "b", "c", "x", "y"]
     assert wider.numbers.tolist() == [[1, 2, 0, 0, 0], [0, 0, 1, 0, 0]]
 
 
 @pytest.mark.parametrize("relevance", [None, [{"a": 1, "b": 2}, None]])
 def test_negatives_join_the_candidates_of_their_example_where_each_has_its_own(relevance):
-    pool = batch_pool("inline", labels=["a", "c"], candidates=[["b", "a"], ["c"]], relevance=relevance)
-    wider = pool.with_negatives([["x", "b"], ["y", "a", "x"]])
+    pool = build_batch_pool("inline", labels=["a", "c"], candidates=[["b", "a"], ["c"]], relevance=relevance)
+    wider = pool.add_negatives([["x", "b"], ["y", "a", "x"]])
     assert wider.lists == [["b", "a", "x"], ["c", "y", "a", "x"]]
     assert wider.labels.tolist() == pool.labels.tolist() == [1, 0]
     assert wider.numbers.tolist() == [[2, 1, 0, 0] if relevance else [0, 1, 0, 0], [1, 0, 0, 0]]

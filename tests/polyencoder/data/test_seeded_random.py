@@ -7,19 +7,19 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.data.seeded_random import SeededRandom, shuffled
+from polyencoder.data.seeded_random import SeededRandom, shuffle_buffered
 
 
 @given(st.integers(0, 60), st.text(max_size=5))
 def test_order_is_a_permutation(n, key):
-    assert sorted(SeededRandom(key).order(n)) == list(range(n))
+    assert sorted(SeededRandom(key).iter_order(n)) == list(range(n))
 
 
 def test_dice_give_published_values():
     """Fixed values: another platform or version of Python must not write another data set."""
     rng = SeededRandom("1:valid:0")
-    assert [rng.below(1000) for _ in range(5)] == [446, 709, 173, 970, 683]
-    assert SeededRandom("1:valid:0").shuffled("abcdefgh") == list("dfahgbec")
+    assert [rng.draw_below(1000) for _ in range(5)] == [446, 709, 173, 970, 683]
+    assert SeededRandom("1:valid:0").shuffle_buffered("abcdefgh") == list("dfahgbec")
 
 
 def test_sample_is_uniform():
@@ -40,7 +40,7 @@ def test_shuffled_is_a_permutation_of_bounded_memory(count, size, key):
             yield number
 
     seen = []
-    for number in shuffled(counting(), size=size, rng=SeededRandom(key)):
+    for number in shuffle_buffered(counting(), size=size, rng=SeededRandom(key)):
         held -= 1
         seen.append(number)
     assert sorted(seen) == list(range(count))
@@ -49,7 +49,9 @@ def test_shuffled_is_a_permutation_of_bounded_memory(count, size, key):
 
 def test_shuffling_does_not_wait_for_a_full_buffer():
     read = []
-    numbers = shuffled((read.append(number) or number for number in range(1000)), size=500, rng=SeededRandom("k"))
+    numbers = shuffle_buffered(
+        (read.append(number) or number for number in range(1000)), size=500, rng=SeededRandom("k")
+    )
     next(numbers)
     assert len(read) == 2
     next(numbers)
@@ -57,7 +59,7 @@ def test_shuffling_does_not_wait_for_a_full_buffer():
 
 
 def test_shuffling_carries_far():
-    order = list(shuffled(range(2000), size=400, rng=SeededRandom("k")))
+    order = list(shuffle_buffered(range(2000), size=400, rng=SeededRandom("k")))
     moved = [abs(place - number) for place, number in enumerate(order)]
     assert sum(moved) / len(moved) > 200  # half the buffer
     late = order[1000:]

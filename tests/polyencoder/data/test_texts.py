@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from polyencoder.data.texts import read_records, read_texts, sampled
+from polyencoder.data.texts import read_records, read_texts, sample_uniformly
 from polyencoder.errors import InputError
 
 
@@ -50,8 +50,10 @@ def test_a_brace_begins_json_in_text_files_alone(tmp_path):
 
 def test_samples():
     items = [str(i) for i in range(10)]
-    assert list(sampled(items, count=20, of=10)) == items
-    counts = Counter(item for seed in range(2_000) for item in sampled(items, count=3, of=10, seed=seed))
+    assert list(sample_uniformly(items, count=20, of=10)) == items
+    counts = Counter(item for seed in range(2_000) for item in sample_uniformly(items, count=3, of=10, seed=seed))
     assert sum(counts.values()) == 6_000
     assert all(500 < counts[item] < 700 for item in items)  # 600 expected; a deviation is 20
-    assert list(sampled(items, count=3, of=10, seed=5)) == list(sampled(items, count=3, of=10, seed=5))
+    assert list(sample_uniformly(items, count=3, of=10, seed=5)) == list(
+        sample_uniformly(items, count=3, of=10, seed=5)
+    )

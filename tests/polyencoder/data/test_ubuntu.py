@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyencoder.data.ubuntu import is_ubuntu, ubuntu_turns
+from polyencoder.data.ubuntu import is_ubuntu, parse_ubuntu_turns
 from polyencoder.errors import InputError
 
 ROW = {
@@ -24,7 +24,7 @@ ROW = {
 )
 def test_turns_and_the_response_behind_them(fields, turns):
     assert is_ubuntu(ROW | fields)
-    assert ubuntu_turns(ROW | fields, "a.csv, line 2") == turns
+    assert parse_ubuntu_turns(ROW | fields, "a.csv, line 2") == turns
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_turns_and_the_response_behind_them(fields, turns):
 )
 def test_what_is_no_row(row, message):
     with pytest.raises(InputError, match=message):
-        ubuntu_turns(row, "a.csv, line 2")
+        parse_ubuntu_turns(row, "a.csv, line 2")

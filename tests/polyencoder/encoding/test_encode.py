@@ -11,8 +11,8 @@ import polyencoder.encoding.encode as encoding
 import polyencoder.encoding.encoder as encoder
 import polyencoder.encoding.torch_encoder as torch_encoder
 from polyencoder.config import DenseConfig, TextConfig
-from polyencoder.encoding.encode import encode_candidates, encoded_contexts
-from polyencoder.encoding.fingerprint import candidate_fingerprint
+from polyencoder.encoding.encode import encode_candidates, encode_token_ids
+from polyencoder.encoding.fingerprint import compute_candidate_fingerprint
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 from tests.parameters import mostly_long
@@ -26,7 +26,9 @@ def candidates(sentences) -> list[str]:
 
 @pytest.fixture
 def one_by_one(text):
-    return lambda model, candidates: torch.cat([model.encode_candidates(text.candidates([c])) for c in candidates])
+    return lambda model, candidates: torch.cat(
+        [model.encode_candidates(text.batch_candidates([c])) for c in candidates]
+    )
 
 
 @torch.no_grad()
@@ -53,9 +55,9 @@ def test_contexts_in_the_order_asked(monkeypatch, make_model, text, candidates, 
     monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", batch_tokens)
     model = make_model("poly", **fields)
     contexts = [[one or "?", "hi"] for one in candidates]
-    found = encoded_contexts(model, text, [text.context_ids(turns) for turns in contexts])
+    found = encode_token_ids(model, text, [text.tokenize_context(turns) for turns in contexts])
     vectors = torch.randn(9, model.dim)
-    expected = torch.cat([model.score(model.encode_context(text.contexts([one])), vectors) for one in contexts])
+    expected = torch.cat([model.score(model.encode_context(text.batch_contexts([one])), vectors) for one in contexts])
     torch.testing.assert_close(model.score(found, vectors), expected, rtol=1e-4, atol=1e-4)
     assert found.batch_size == len(contexts)
 
@@ -69,10 +71,10 @@ def test_a_short_context_may_have_the_most_turns(monkeypatch, make_model, text, 
     model = make_model(architecture, turn_end=end, **fields)
     contexts = [["hi", "you", "me", "no"], [" ".join(sentences[:4])], ["hello", "hi"]]
     found, vectors = (
-        encoded_contexts(model, text, [text.context_ids(turns) for turns in contexts]),
+        encode_token_ids(model, text, [text.tokenize_context(turns) for turns in contexts]),
         torch.randn(5, model.dim),
     )
-    expected = torch.cat([model.score(model.encode_context(text.contexts([one])), vectors) for one in contexts])
+    expected = torch.cat([model.score(model.encode_context(text.batch_contexts([one])), vectors) for one in contexts])
     torch.testing.assert_close(model.score(found, vectors), expected, rtol=1e-4, atol=1e-4)
     assert found.mask is not None
     assert found.mask.sum(1).tolist() == [4, 1, 2]
@@ -127,7 +129,9 @@ def test_the_fingerprint_survives_the_disk(make_ranker, tmp_path, fields):
     ranker = make_ranker("poly", **fields)
     ranker.save_pretrained(tmp_path)
     again = Ranker.from_pretrained(tmp_path)
-    assert candidate_fingerprint(again.model, again.text) == candidate_fingerprint(ranker.model, ranker.text)
+    assert compute_candidate_fingerprint(again.model, again.text) == compute_candidate_fingerprint(
+        ranker.model, ranker.text
+    )
 
 
 @pytest.mark.slow
@@ -142,32 +146,32 @@ def test_the_fingerprint_tells_everything_apart_that_changes_a_vector(make_model
     more = Tokenizer.from_str(tokenizer.to_str())
     more.add_tokens(["pets"])
     fingerprints = [
-        candidate_fingerprint(model, text),
-        candidate_fingerprint(nudged(), text),
-        candidate_fingerprint(make_model("bi", seed=1), text),
-        candidate_fingerprint(make_model("bi", reduction="mean"), text),
-        candidate_fingerprint(make_model("bi", output_scaling=0.5), text),
-        candidate_fingerprint(make_model("bi", prompt_tokens=(0, 2)), text),
-        candidate_fingerprint(make_model("bi", dense=(DenseConfig(size=8),)), text),
-        candidate_fingerprint(make_model("bi", dense=(DenseConfig(size=8, activation="tanh"),)), text),
-        candidate_fingerprint(model, TextEncoder(more, text_config)),
-        candidate_fingerprint(model, TextEncoder(tokenizer, replace(text_config, label_truncate=5))),
+        compute_candidate_fingerprint(model, text),
+        compute_candidate_fingerprint(nudged(), text),
+        compute_candidate_fingerprint(make_model("bi", seed=1), text),
+        compute_candidate_fingerprint(make_model("bi", reduction="mean"), text),
+        compute_candidate_fingerprint(make_model("bi", output_scaling=0.5), text),
+        compute_candidate_fingerprint(make_model("bi", prompt_tokens=(0, 2)), text),
+        compute_candidate_fingerprint(make_model("bi", dense=(DenseConfig(size=8),)), text),
+        compute_candidate_fingerprint(make_model("bi", dense=(DenseConfig(size=8, activation="tanh"),)), text),
+        compute_candidate_fingerprint(model, TextEncoder(more, text_config)),
+        compute_candidate_fingerprint(model, TextEncoder(tokenizer, replace(text_config, label_truncate=5))),
     ]
     assert len(set(fingerprints)) == len(fingerprints)
-    assert candidate_fingerprint(make_model("bi"), text) == fingerprints[0]
+    assert compute_candidate_fingerprint(make_model("bi"), text) == fingerprints[0]
 
 
 def test_the_fingerprint_leaves_out_what_changes_no_candidate(make_model, text):
     """Other context weights, other codes: an index of candidates stays valid."""
     model = make_model("poly")
-    before = candidate_fingerprint(model, text)
-    assert candidate_fingerprint(make_model("poly", prompt_tokens=(2, 0)), text) == before
+    before = compute_candidate_fingerprint(model, text)
+    assert compute_candidate_fingerprint(make_model("poly", prompt_tokens=(2, 0)), text) == before
     with torch.no_grad():
         model.codes.codes += 1
         next(model.context_tower.parameters())[0] += 1
-    assert candidate_fingerprint(model, text) == before
+    assert compute_candidate_fingerprint(model, text) == before
     model.config.backbone["hidden_dropout_prob"] = 0.7
-    assert candidate_fingerprint(model, text) == before
+    assert compute_candidate_fingerprint(model, text) == before
 
 
 CONTEXT_FIELDS = {
@@ -188,22 +192,22 @@ def test_the_fingerprint_has_those_fields_of_the_text_that_change_a_candidate(ma
     others |= {"pad_token": "[SEP]", "start_token": "[SEP]", "end_token": "[CLS]", "empty_token": "[SEP]"}
     model = make_model("bi")
     other = TextEncoder(text.tokenizer, replace(text.config, **{field: (CONTEXT_FIELDS | others)[field]}))
-    same = candidate_fingerprint(model, other) == candidate_fingerprint(model, text)
+    same = compute_candidate_fingerprint(model, other) == compute_candidate_fingerprint(model, text)
     assert same == (field in CONTEXT_FIELDS)
     if same:
         some = ["hi", "do you have any pets ?", ""]
-        assert other.candidate_ids(some) == text.candidate_ids(some)
+        assert other.tokenize_candidates(some) == text.tokenize_candidates(some)
 
 
 def test_a_warning_says_once_how_many_candidates_are_cut(make_ranker, caplog, tmp_path):
     ranker = make_ranker("bi")
     limit = ranker.text.config.label_truncate
     words = ["dogs"] * limit
-    while len(ranker.text.ids([" ".join(words)])[0]) > limit - 2:
+    while len(ranker.text.tokenize([" ".join(words)])[0]) > limit - 2:
         words.pop()
     whole = " ".join(words)
     candidates = ["cat", whole, f"{whole} cat cat cat", f"{whole} and two pets", "dogs"]
-    assert ranker.text.num_cut(candidates, ranker.text.candidate_ids(candidates)) == 2
+    assert ranker.text.count_cut(candidates, ranker.text.tokenize_candidates(candidates)) == 2
     ranker.rank("hi", [whole, "cat"])
     assert caplog.text == ""
     ranker.index(candidates, tmp_path / "index").close()

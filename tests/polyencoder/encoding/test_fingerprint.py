@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 
 
 def test_it_is_that_of_weights_settings_and_tokenizer(make_ranker):
     def of(**fields) -> str:
         ranker = make_ranker("bi", **fields)
-        return model_fingerprint(ranker.model, ranker.text)
+        return compute_model_fingerprint(ranker.model, ranker.text)
 
     assert of() == of()
     assert len({of(), of(seed=5), of(reduction="mean"), of(output_scaling=2.0)}) == 4
     ranker = make_ranker("bi")
-    assert model_fingerprint(ranker.model, ranker.text, dtype="bfloat16") != of()
+    assert compute_model_fingerprint(ranker.model, ranker.text, dtype="bfloat16") != of()
     ranker.text.tokenizer.add_tokens(["never seen"])
-    assert model_fingerprint(ranker.model, ranker.text) != of()
+    assert compute_model_fingerprint(ranker.model, ranker.text) != of()

@@ -16,12 +16,12 @@ from polyencoder.encoding.graph_files import (
     check_graphs,
     check_saved_weights,
     download_patterns,
-    int8_name,
+    get_int8_name,
     read_description,
 )
 from polyencoder.errors import CheckpointError
 from polyencoder.export.onnx.export import check_weights
-from polyencoder.storage.digests import weights_fingerprint
+from polyencoder.storage.digests import compute_weights_fingerprint
 from polyencoder.storage.names import DIGESTS, WEIGHTS
 
 
@@ -100,7 +100,7 @@ def test_a_description_that_is_missing_or_cut_off(folder):
 
 def test_weights_of_another_model(make_ranker, tmp_path):
     ranker, other = make_ranker("bi"), make_ranker("bi", seed=1)
-    own, others = (weights_fingerprint(one.model.state_dict()) for one in (ranker, other))
+    own, others = (compute_weights_fingerprint(one.model.state_dict()) for one in (ranker, other))
     check_weights(tmp_path, "anything", remedy="export again")  # none there: the graphs are all
     ranker.save_pretrained(tmp_path)
     check_weights(tmp_path, own, remedy="export again")
@@ -113,12 +113,12 @@ def test_weights_of_another_model(make_ranker, tmp_path):
 
 
 def test_the_files_of_each_precision():
-    assert int8_name("context.onnx") == "context.int8.onnx"
+    assert get_int8_name("context.onnx") == "context.int8.onnx"
     plain, small = download_patterns("float32"), download_patterns("int8")
     assert DESCRIPTION in plain
     assert DESCRIPTION in small
     assert [name for name in small if name not in plain] == [
-        int8_name(name) for name in plain if name.endswith(".onnx")
+        get_int8_name(name) for name in plain if name.endswith(".onnx")
     ]
 
 

@@ -15,9 +15,9 @@ import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker, Selector
 from polyencoder.calibration import Calibration
-from polyencoder.encoding.fingerprint import candidate_fingerprint, model_fingerprint
+from polyencoder.encoding.fingerprint import compute_candidate_fingerprint, compute_model_fingerprint
 from polyencoder.encoding.graphs import GraphEncoder
-from polyencoder.export.card import model_card
+from polyencoder.export.card import write_model_card
 from polyencoder.export.onnx import quantize_int8
 from polyencoder.storage.names import CONFIG, CONTEXT
 from tests.forked import forgetting
@@ -83,10 +83,10 @@ def test_vectors_of_both_backends_mix(exported, dialogues, sentences):
     """Candidates that torch encoded, for contexts that onnxruntime encodes."""
     torch_ranker, folder = exported("poly-codes")
     encoder = GraphEncoder.open(folder, device="cpu")
-    contexts = encoder.encode_contexts([encoder.text.context_ids(turns) for turns in dialogues])
+    contexts = encoder.encode_contexts([encoder.text.tokenize_context(turns) for turns in dialogues])
     mixed = encoder.score(contexts, torch_ranker.encode_candidates(sentences))
     np.testing.assert_allclose(mixed, torch_ranker.score(dialogues, sentences), **CLOSE)
-    assert encoder.model.candidate_fingerprint == candidate_fingerprint(torch_ranker.model, torch_ranker.text)
+    assert encoder.model.candidate_fingerprint == compute_candidate_fingerprint(torch_ranker.model, torch_ranker.text)
 
 
 @pytest.mark.parametrize("kind", ["cross", "late", "poly-codes"])
@@ -110,7 +110,7 @@ def test_a_cross_encoder_has_no_vectors(exported):
 @pytest.mark.parametrize("kind", ["bi", "cross"])
 def test_there_are_no_weights_to_save(exported, tmp_path, kind):
     ranker = Ranker.from_pretrained(exported(kind)[1], backend="onnx", device="cpu")
-    for save in (lambda: ranker.save_pretrained(tmp_path / "saved"), lambda: model_card(ranker, name="saved")):
+    for save in (lambda: ranker.save_pretrained(tmp_path / "saved"), lambda: write_model_card(ranker, name="saved")):
         with pytest.raises(InputError, match="a ranker of ONNX graphs has no torch weights to save"):
             save()
     assert not (tmp_path / "saved").exists()
@@ -230,7 +230,7 @@ def test_an_index_of_torch_is_searched_with_graphs(exported, sentences, tmp_path
 def test_probabilities(exported, sentences, tmp_path):
     ranker, source = exported("poly-first_n_last")
     folder = shutil.copytree(source, tmp_path / "model")
-    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    fingerprint = compute_model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = Calibration(
         temperature=0.2, none=-3.0, fingerprint=fingerprint, promises=(promise(threshold=0.1),)
     )
@@ -263,7 +263,9 @@ def test_int8_graphs_need_a_calibration_of_their_own(exported, sentences, tmp_pa
     ranker, source = exported("bi-mean_first")
     folder = shutil.copytree(source, tmp_path / "model")
     quantize_int8(folder)
-    Calibration(temperature=0.2, none=-3.0, fingerprint=model_fingerprint(ranker.model, ranker.text)).save(folder)
+    Calibration(temperature=0.2, none=-3.0, fingerprint=compute_model_fingerprint(ranker.model, ranker.text)).save(
+        folder
+    )
     with pytest.warns(UserWarning, match=r"calibration.json: not used, .* with another (--)?backend"):
         found = Ranker.from_pretrained(folder, backend="onnx-int8")
     with pytest.raises(ConfigError, match=f"trained since: calibrate {folder} with .* (--)?backend"):

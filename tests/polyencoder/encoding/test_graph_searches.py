@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from polyencoder import CheckpointError, InputError, Ranker
 from polyencoder.calibration import Calibration
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.export.onnx import quantize_int8
 from polyencoder.index import searcher
 from polyencoder.index.open import open_index
@@ -84,7 +84,7 @@ def test_hits_of_torch(exported, records, sentences, tmp_path, dtype: VectorDtyp
 def test_probabilities(exported, records, tmp_path, monkeypatch):
     ranker, folder = exported(KIND)
     index, small = ranker.index(records, tmp_path / "index"), Ranker.from_pretrained(folder, backend="onnx")
-    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    fingerprint = compute_model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = small.calibration = Calibration(temperature=0.2, none=-3.0, fingerprint=fingerprint)
     try:
         for settings in ({"top_k": 2}, {"min_probability": 0.1}):
@@ -122,7 +122,7 @@ def test_a_late_interaction_encoder_reranks_as_with_torch(exported, records, sen
             assert len(scores) == len(by_torch) >= 3
             assert scores == pytest.approx(by_torch, rel=1e-4, abs=1e-4)
     assert (sum(read) == 0) == bool(stored)
-    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    fingerprint = compute_model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = small.calibration = Calibration(temperature=0.2, none=-3.0, fingerprint=fingerprint)
     try:
         for settings in ({"top_k": 99}, {"min_probability": 0.1}):

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from polyencoder import CheckpointError
-from polyencoder.encoding.fingerprint import candidate_fingerprint, model_fingerprint
+from polyencoder.encoding.fingerprint import compute_candidate_fingerprint, compute_model_fingerprint
 from polyencoder.encoding.graph_files import DESCRIPTION
-from polyencoder.encoding.graphs import GraphEncoder, graphs_folder
-from polyencoder.storage.digests import weights_fingerprint
+from polyencoder.encoding.graphs import GraphEncoder, find_graphs_folder
+from polyencoder.storage.digests import compute_weights_fingerprint
 
 pytestmark = pytest.mark.slow
 
@@ -21,10 +21,10 @@ def test_it_is_the_exported_ranker(exported):
     encoder = GraphEncoder.open(folder, threads=1)
     found = encoder.model
     assert found.config == ranker.model.config
-    assert encoder.text.fingerprint() == ranker.text.fingerprint()
-    assert found.weights_fingerprints == {"float32": weights_fingerprint(ranker.model.state_dict())}
-    assert found.candidate_fingerprint == candidate_fingerprint(ranker.model, ranker.text)
-    assert model_fingerprint(found, encoder.text) == model_fingerprint(ranker.model, ranker.text)
+    assert encoder.text.compute_fingerprint() == ranker.text.compute_fingerprint()
+    assert found.weights_fingerprints == {"float32": compute_weights_fingerprint(ranker.model.state_dict())}
+    assert found.candidate_fingerprint == compute_candidate_fingerprint(ranker.model, ranker.text)
+    assert compute_model_fingerprint(found, encoder.text) == compute_model_fingerprint(ranker.model, ranker.text)
 
 
 def test_it_describes_itself_as_the_ranker(kind, exported):
@@ -37,24 +37,24 @@ def test_it_describes_itself_as_the_ranker(kind, exported):
 
 
 def test_the_folder_of_graphs(tmp_path):
-    assert graphs_folder(tmp_path) == tmp_path
+    assert find_graphs_folder(tmp_path) == tmp_path
     (tmp_path / "model").write_text("")
     with pytest.raises(CheckpointError, match="model: a model file has no ONNX graphs"):
-        graphs_folder(tmp_path / "model")
+        find_graphs_folder(tmp_path / "model")
 
 
 @pytest.mark.parametrize("name", ["", "x" * 5000, "a\0b", "./nothing"])
 def test_a_name_that_is_no_folder(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match="no such folder"):
-        graphs_folder(name)
+        find_graphs_folder(name)
 
 
 def test_a_name_of_the_hub_without_its_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert graphs_folder(tmp_path) == tmp_path
+    assert find_graphs_folder(tmp_path) == tmp_path
     with pytest.raises(CheckpointError, match="^some/name: no such folder, and .* `huggingface_hub`, which is not"):
-        graphs_folder("some/name")
+        find_graphs_folder("some/name")
 
 
 def test_weights_that_are_not_for_the_graphs(exported, edit_json, tmp_path):

@@ -51,7 +51,7 @@ def test_candidates_are_read_once_until_the_weights_change(ranker, read, sentenc
     scores = torch.as_tensor(ranker.score(CONTEXTS, sentences))
     assert read() == len(CONTEXTS) + len(sentences)
     with torch.no_grad():
-        expected = ranker.model(ranker.text.contexts(CONTEXTS), ranker.text.candidates(sentences))
+        expected = ranker.model(ranker.text.batch_contexts(CONTEXTS), ranker.text.batch_candidates(sentences))
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -70,7 +70,7 @@ def test_weights_that_are_overwritten_through_data_are_other_weights(make_ranker
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
 def test_a_step_of_an_optimizer_changes_the_weights(ranker, read, sentences, optimizer):
     ranker.score(["hello"], sentences)
-    scores = ranker.model(ranker.text.contexts(CONTEXTS), ranker.text.candidates(sentences))
+    scores = ranker.model(ranker.text.batch_contexts(CONTEXTS), ranker.text.batch_candidates(sentences))
     scores[:, 0].sum().backward()
     for how in ({"foreach": False}, {"foreach": True}, {"fused": True}):
         read()
@@ -100,7 +100,7 @@ def test_a_ranker_can_be_copied_and_pickled(ranker, sentences):
 def test_what_is_kept_stays_within_its_bytes(ranker, read, sentences):
     expected = torch.as_tensor(ranker.score(CONTEXTS, sentences))
     reader = CandidateReader()
-    ids = ranker.text.candidate_ids(sentences)
+    ids = ranker.text.tokenize_candidates(sentences)
     sizes = [1024 + 4 * (ranker.model.dim + len(row) * ranker.model.token_dim) for row in ids]
     ranker.encoder.reader = reader = CandidateReader(max_bytes=sum(sizes[:5]))
     for texts in (sentences[:5], sentences[2:5]):
@@ -149,8 +149,8 @@ def test_another_late_encoder_reads_contexts_for_itself(ranker, make_ranker, rea
 def test_requests_to_rerank_read_candidates_once(ranker, read, sentences):
     expected = torch.as_tensor(ranker.score(CONTEXTS, sentences))
     forward = Forward(ranker, max_tokens=4096)
-    contexts = [ranker.text.context_ids(context) for context in CONTEXTS]
-    pairs = [(ids, candidate) for ids in contexts for candidate in ranker.text.candidate_ids(sentences)]
+    contexts = [ranker.text.tokenize_context(context) for context in CONTEXTS]
+    pairs = [(ids, candidate) for ids in contexts for candidate in ranker.text.tokenize_candidates(sentences)]
     ranker.encoder.reader = CandidateReader()
     read()
     for texts in (len(sentences), 0):

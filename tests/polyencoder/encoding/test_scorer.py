@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from polyencoder.encoding.scorer import context_ids, score_lists
-from polyencoder.encoding.tokens import candidate_ids
+from polyencoder.encoding.scorer import score_lists, tokenize_contexts
+from polyencoder.encoding.tokens import tokenize_candidates
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.ranker import Ranker
 
@@ -22,7 +22,7 @@ def test_each_context_has_the_candidates_of_its_row(architecture, make_ranker, s
     """The reference scores one pair at a time."""
     ranker = make_ranker(architecture)
     index = np.array([[3, 1, -1, 3], [0, 2, 3, 5], [-1, 2, -1, -1]])
-    ids = context_ids(ranker.text, CONTEXTS), candidate_ids(ranker.text, sentences, remember=True)
+    ids = tokenize_contexts(ranker.text, CONTEXTS), tokenize_candidates(ranker.text, sentences, remember=True)
     scores = ranker.encoder.score_ids(*ids, index)
     assert scores.dtype == np.float32
     for context, row, found in zip(CONTEXTS, index.tolist(), scores, strict=True):
@@ -60,7 +60,7 @@ def test_equal_candidates_are_read_once_and_keep_their_order(make_ranker, senten
     monkeypatch.setattr(ranker.encoder, "score_ids", lambda *ids: read.append(ids[1]) or score_ids(*ids))
     candidates = [*sentences, *map(str.upper, sentences[::-1])]  # the same tokens
     scores = torch.as_tensor(ranker.score(["hi", "hello"], candidates))
-    assert read == [candidate_ids(ranker.text, [*dict.fromkeys(sentences)], remember=True)]
+    assert read == [tokenize_candidates(ranker.text, [*dict.fromkeys(sentences)], remember=True)]
     assert torch.equal(scores, scores.flip(1))
     torch.testing.assert_close(scores[:, : len(sentences)], torch.as_tensor(ranker.score(["hi", "hello"], sentences)))
     order = [one.index for one in ranker.rank("hi", candidates)]

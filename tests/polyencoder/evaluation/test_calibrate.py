@@ -123,7 +123,7 @@ def test_every_right_candidate_is_right():
     seen = collect_observations([SEVERAL, ONE], [(1, SCORES), (0, SCORES)])
     assert [row.nonzero().flatten().tolist() for row in seen.right] == [[1, 3, 19], [2]]
     assert (seen.scores.isfinite().sum(1).tolist(), seen.among.tolist()) == ([20, 20], [20, 20])
-    wrong = seen.without_the_right()
+    wrong = seen.remove_right()
     assert not wrong.right.any()
     assert wrong.among.tolist() == [17, 19]
     assert wrong.scores[0, :4].tolist() == [0, -2, -4, -5]
@@ -158,7 +158,7 @@ def test_the_fit_adds_the_probabilities_of_the_right_ones():
 
     def likelihood(slope: float, none: float) -> float:
         total = 0.0
-        for asked in (seen, seen.without_the_right()):
+        for asked in (seen, seen.remove_right()):
             rows = (asked.scores.tolist(), asked.right.tolist(), asked.among.tolist())
             for row, right, among in zip(*rows, strict=True):
                 weights = [math.exp(slope * score) for score in row]

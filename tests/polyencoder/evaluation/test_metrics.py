@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
-from polyencoder.data.pool import batch_pool, inline_pool, shared_pool
-from polyencoder.evaluation.metrics import Tally, merge_twins, ndcg, of_example, of_pool, of_search, ranks
-from polyencoder.evaluation.names import main_measures
+from polyencoder.data.pool import build_batch_pool, build_inline_pool, build_shared_pool
+from polyencoder.evaluation.metrics import Tally, compute_ndcg, merge_twins, of_example, of_pool, of_search, ranks
+from polyencoder.evaluation.names import select_main_measures
 
 NAN = math.nan
 
@@ -27,10 +27,10 @@ def test_a_rank_is_the_worst_place_in_a_sort(scores):
 
 
 def test_a_collapsed_model_is_right_nowhere():
-    pool = inline_pool([["a", "b", "c"]] * 2, ["a", "c"])
+    pool = build_inline_pool([["a", "b", "c"]] * 2, ["a", "c"])
     for found in of_pool(torch.zeros(2, 3), pool):
         assert (found["rank"], found["hits@1"], found["mrr"]) == (3, 0, pytest.approx(1 / 3))
-    graded = inline_pool([["a", "b", "c"]], ["a"], [{"a": 2.0, "c": 1.0}])
+    graded = build_inline_pool([["a", "b", "c"]], ["a"], [{"a": 2.0, "c": 1.0}])
     (found,) = of_pool(torch.zeros(1, 3), graded)
     assert found["rank"] == 2, "other right candidates are none that it loses to"
     assert found["nDCG@10"] == pytest.approx((1 / math.log2(3) + 2 / 2) / (2 + 1 / math.log2(3)))
@@ -41,7 +41,7 @@ def test_candidates_of_equal_tokens_are_one(kind):
     """The label's twin is right, and those of a wrong one count once; a twin that is masked has no score."""
     texts, keys = ["Yes.", "yes.", "no", "No", "maybe"], [0, 0, 1, 1, 2]
     scores = torch.tensor([[1.0, 1.0, 2.0, 2.0, 0.0]])
-    pool = inline_pool([texts], ["yes."]) if kind == "inline" else shared_pool(texts, ["yes."])
+    pool = build_inline_pool([texts], ["yes."]) if kind == "inline" else build_shared_pool(texts, ["yes."])
     merged, own = merge_twins(scores, pool, keys)
     assert (merged.tolist(), own.labels.tolist()) == ([[1.0, 2.0, 0.0]], [0])
     (found,) = of_pool(merged, own)
@@ -50,10 +50,10 @@ def test_candidates_of_equal_tokens_are_one(kind):
 
 
 def test_twins_of_candidates_of_several_lengths_are_merged():
-    pool = inline_pool([["a", "A", "b"], ["b", "c"], ["A", "c", "B"]], ["A", "c", "A"])
-    scores = pool.masked(torch.tensor([[1.0, 1.0, 2.0], [3.0, 4.0, 9.0], [5.0, 6.0, 7.0]]))
+    pool = build_inline_pool([["a", "A", "b"], ["b", "c"], ["A", "c", "B"]], ["A", "c", "A"])
+    scores = pool.mask_scores(torch.tensor([[1.0, 1.0, 2.0], [3.0, 4.0, 9.0], [5.0, 6.0, 7.0]]))
     merged, own = merge_twins(scores, pool, [text.lower() for text in pool.texts])
-    rows = [dict(zip(own.candidates(row), merged[row].tolist(), strict=False)) for row in range(3)]
+    rows = [dict(zip(own.list_candidates(row), merged[row].tolist(), strict=False)) for row in range(3)]
     lower = [{text.lower(): score for text, score in row.items()} for row in rows]
     assert lower == [{"a": 1.0, "b": 2.0}, {"b": 3.0, "c": 4.0}, {"a": 5.0, "c": 6.0, "b": 7.0}]
     assert [one["rank"] for one in of_pool(merged, own)] == [2, 1, 3]
@@ -82,8 +82,8 @@ def test_a_search():
 
 def test_a_batch():
     """Each example by itself. A candidate that it brings twice counts twice in N, and once in the rank."""
-    pool = inline_pool([["a", "b", "c"], ["c", "a", "a", "d"]], ["b", "d"])
-    scores = pool.masked(torch.tensor([[1.0, 0.5, 2.0], [0.0, 3.0, 1.0]]))
+    pool = build_inline_pool([["a", "b", "c"], ["c", "a", "a", "d"]], ["b", "d"])
+    scores = pool.mask_scores(torch.tensor([[1.0, 0.5, 2.0], [0.0, 3.0, 1.0]]))
     expected = []
     for row, (label, n, rank) in enumerate([(1, 3, 3), (2, 4, 2)]):
         loss = (scores[row].logsumexp(0) - scores[row, label]).item()
@@ -91,7 +91,7 @@ def test_a_batch():
     assert of_pool(scores, pool, hits_at=(1, 3)) == expected
     without = [{name: value for name, value in one.items() if name[0] != "R"} for one in expected]
     assert of_pool(scores, pool, has_n=False, hits_at=(1, 3)) == without
-    shared = of_pool(torch.tensor([[1.0, 2.0], [1.0, 2.0]]), shared_pool(["a", "b"], ["a", "b"]), hits_at=(1,))
+    shared = of_pool(torch.tensor([[1.0, 2.0], [1.0, 2.0]]), build_shared_pool(["a", "b"], ["a", "b"]), hits_at=(1,))
     assert [(one["rank"], one["R2@1"]) for one in shared] == [(2.0, 0.0), (1.0, 1.0)]
 
 
@@ -114,13 +114,13 @@ def test_ndcg_is_scikit_learns(data):
     n = data.draw(st.integers(2, 14))
     scores = data.draw(st.lists(st.integers(-50, 50), min_size=n, max_size=n, unique=True))
     labels = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n).filter(any))
-    found = float(ndcg(torch.tensor([scores]).float(), torch.tensor([labels]).float()))
+    found = float(compute_ndcg(torch.tensor([scores]).float(), torch.tensor([labels]).float()))
     assert found == pytest.approx(ndcg_score([labels], [scores], k=10), abs=1e-6)
 
 
 def test_of_several_right_candidates_the_first_one_counts():
     candidates = [["a", "b", "c"], ["d", "e", "f"]]
-    pool = batch_pool("inline", labels=["a", "e"], candidates=candidates, relevance=[{"a": 2, "c": 1}, None])
+    pool = build_batch_pool("inline", labels=["a", "e"], candidates=candidates, relevance=[{"a": 2, "c": 1}, None])
     scores = torch.tensor([[0.0, 1.0, 3.0], [2.0, 1.0, 0.0]])
     first, second = of_pool(scores, pool)
     assert (first["rank"], first["hits@1"], second["rank"], second["hits@1"]) == (1, 1, 2, 0)
@@ -129,11 +129,11 @@ def test_of_several_right_candidates_the_first_one_counts():
     assert second["loss"] == pytest.approx(-float(p[1, 1].log()))
     assert first["nDCG@10"] == pytest.approx((1 + 2 / 2) / (2 + 1 / math.log2(3)))
     assert second["nDCG@10"] == pytest.approx(1 / math.log2(3))
-    assert main_measures(first).keys() >= {"nDCG@10", "MRR", "loss"}
+    assert select_main_measures(first).keys() >= {"nDCG@10", "MRR", "loss"}
 
 
 def test_right_candidates_that_all_have_minus_infinity_lose():
     """To the wrong one in the first column, which is not taken for right."""
-    pool = inline_pool([["w", "a", "b"]], ["a"], [{"a": 1.0, "b": 1.0}])
+    pool = build_inline_pool([["w", "a", "b"]], ["a"], [{"a": 1.0, "b": 1.0}])
     (found,) = of_pool(torch.tensor([[5.0, -math.inf, -math.inf]]), pool)
     assert found["rank"] == 2

@@ -19,7 +19,7 @@ def test_cosines_are_those_of_scikit_learn(sentences, memory):
     # lists that come again, that overlap, and with what no response says
     for candidates in (sentences, sentences[2:5], [*sentences[3:], "zebra", ""], sentences, ["zebra"], sentences[::-1]):
         expected = (theirs.transform(CONTEXTS) @ theirs.transform(candidates).T).toarray()
-        found = ours.cosines(CONTEXTS, candidates)
+        found = ours.compute_cosines(CONTEXTS, candidates)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.data.example import Example
-from polyencoder.evaluation.worst import worst_errors
+from polyencoder.evaluation.worst import find_worst_errors
 
 # few values, so that there are ties
 ROWS = st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=6), min_size=1, max_size=8)
@@ -28,7 +28,7 @@ def test_they_are_those_of_a_sort_of_everything(rows, count, most_above):
             own = row[int(example.label)]
             expected.append((-rank, own - row[order[0]], example, [(str(c), row[c]) for c in order[: rank - 1]]))
     expected.sort(key=lambda one: one[:2])
-    found = worst_errors(examples, scores, count=count, most_above=most_above)
+    found = find_worst_errors(examples, scores, count=count, most_above=most_above)
     assert [one.example for one in found] == [one[2] for one in expected[:count]]
     for one, (rank, _, example, above) in zip(found, expected[:count], strict=True):
         assert (one.rank, one.among) == (-rank, len(example.choices))
@@ -39,12 +39,12 @@ def test_they_are_those_of_a_sort_of_everything(rows, count, most_above):
 def test_equal_candidates_are_one_and_right_ones_are_no_error():
     examples = [Example(["a"], "x", ["y", "x", "y", "x"]), Example(["b"], "x", ["x", "y"])]
     scores = {0: torch.tensor([2.0, 1.0, 2.0, 1.0]), 1: torch.tensor([2.0, 1.0])}
-    (error,) = worst_errors(examples, scores, count=5)
+    (error,) = find_worst_errors(examples, scores, count=5)
     assert (error.rank, error.among, error.above) == (2, 2, [("y", 2.0)])
 
 
 def test_of_several_right_responses_the_best_ranked_one_counts():
     example = Example(["a"], "x", ["w", "x", "y", "z"], labels={"x": 2.0, "y": 1.0})
-    (error,) = worst_errors([example], {0: torch.tensor([4.0, 1.0, 3.0, 2.0])}, count=5)
+    (error,) = find_worst_errors([example], {0: torch.tensor([4.0, 1.0, 3.0, 2.0])}, count=5)
     assert (error.rank, error.right, error.above) == (2, ("y", 3.0), [("w", 4.0)])
-    assert not worst_errors([example], {0: torch.tensor([2.0, 1.0, 3.0, 4.0 - 2.5])}, count=5)
+    assert not find_worst_errors([example], {0: torch.tensor([2.0, 1.0, 3.0, 4.0 - 2.5])}, count=5)

@@ -10,14 +10,14 @@ from markdown_it import MarkdownIt
 
 from polyencoder.data.example import Example
 from polyencoder.evaluation.worst import WorstError
-from polyencoder.export.card import model_card, updated_card, with_calibration
+from polyencoder.export.card import set_calibration, update_card, write_model_card
 from polyencoder.export.training_run import TrainingRun
 
 
 def test_the_facts_of_a_sentence_encoder(make_ranker):
     ranker = make_ranker("bi", reduction="mean", normalize=True, output_scaling=4.47)
     run = TrainingRun({"backbone": "all-MiniLM-L6-v2"}, updates=1200, examples=38_400, seed=7)
-    lines = model_card(ranker, name="m", run=run).splitlines()
+    lines = write_model_card(ranker, name="m", run=run).splitlines()
     assert {
         "| encoder | all-MiniLM-L6-v2: bert, 2 layers, 16 dimensions, 320 tokens |",
         "| reduction | mean |",
@@ -31,7 +31,7 @@ def test_the_facts_of_a_sentence_encoder(make_ranker):
 def test_the_card(make_ranker, architecture):
     ranker = make_ranker(architecture)
     run = TrainingRun({"task": "my|task", "learningrate": 5e-05}, {"valid": {"R20@1": 0.8367, "examples": 7801}})
-    card = model_card(ranker, name="me/model", run=run, dtype="bfloat16", graphs="float32 and int8")
+    card = write_model_card(ranker, name="me/model", run=run, dtype="bfloat16", graphs="float32 and int8")
     kind = {"bi": "Bi-encoder", "poly": "Poly-encoder, 4 context vectors", "cross": "Cross-encoder"}.get(
         architecture, "Late-interaction encoder"
     )
@@ -61,7 +61,7 @@ def test_no_paths_and_no_numbers_that_are_none(make_ranker):
     """A prompt that looks like a path is shown whole."""
     flags = {"train": "/home/me/a.jsonl,/home/me/b.jsonl", "backbone": "/home/me/minilm", "context_prompt": "/ask, "}
     run = TrainingRun(flags, {"valid": {"MRR": 0.5, "loss": float("nan")}})
-    card = model_card(make_ranker("bi"), name="m", run=run)
+    card = write_model_card(make_ranker("bi"), name="m", run=run)
     assert "/home" not in card
     assert {"| `--context-prompt` | `/ask, ` |", "| `--backbone` | `minilm` |"} <= {*card.splitlines()}
     (result,) = ModelCard(card).data.eval_results
@@ -69,7 +69,7 @@ def test_no_paths_and_no_numbers_that_are_none(make_ranker):
 
 
 def test_what_is_not_known_is_left_out(make_ranker):
-    card = model_card(make_ranker("bi"), name="model")
+    card = write_model_card(make_ranker("bi"), name="model")
     assert not any(word in card for word in ("None", "Results", "Training", "ONNX", "ParlAI", "unknown"))
 
 
@@ -77,7 +77,7 @@ def test_what_is_not_known_is_left_out(make_ranker):
 def test_the_usage_runs(make_ranker, tmp_path, monkeypatch, architecture):
     """What the card tells people to type."""
     make_ranker(architecture).save_pretrained(tmp_path / "model")
-    card = model_card(make_ranker(architecture), name="model")
+    card = write_model_card(make_ranker(architecture), name="model")
     monkeypatch.chdir(tmp_path)
     exec(card.partition("```python\n")[2].partition("```")[0], {})
     assert (tmp_path / "replies").is_dir() == (architecture == "poly")
@@ -93,8 +93,8 @@ def test_no_text_brings_markup_or_ends_a_line(make_ranker):
     worst = [WorstError(example, 2, 2, (MARKUP, 0.5), [(MARKUP, 1.0)])]
     run = TrainingRun(flags, {MARKUP: {"MRR": 0.5}})
     ranker = make_ranker("bi")
-    card = model_card(ranker, name=MARKUP, run=run, worst=worst)
-    for made in (card, updated_card(card, ranker, name=f"{MARKUP}2"), with_calibration(card, MARKUP, pictured=True)):
+    card = write_model_card(ranker, name=MARKUP, run=run, worst=worst)
+    for made in (card, update_card(card, ranker, name=f"{MARKUP}2"), set_calibration(card, MARKUP, pictured=True)):
         body = ModelCard(made).text
         tokens = MarkdownIt("commonmark").enable("table").parse(body)
         kinds = {one.type for token in tokens for one in (token, *(token.children or ()))}
@@ -107,19 +107,19 @@ def test_no_text_brings_markup_or_ends_a_line(make_ranker):
 def test_the_worst_errors_and_the_curve_are_shown(make_ranker):
     example = Example(["hello", "do you ski ?"], "yes", ["yes", "no", "maybe"])
     worst = [WorstError(example, 3, 3, ("yes", 0.25), [("no", 2.0), ("maybe" * 99, 1.0)])]
-    card = model_card(make_ranker("bi"), name="m", curve=True, worst=worst)
+    card = write_model_card(make_ranker("bi"), name="m", curve=True, worst=worst)
     assert "- `do you ski ?`: rank 3 of 3\n  - right (0.25): `yes`\n  - above (2): `no`\n  - above (1): `maybe" in card
     assert max(map(len, card.splitlines())) < 300
     assert "](curve.svg)" in card
-    assert "curve.svg" not in model_card(make_ranker("bi"), name="m")
+    assert "curve.svg" not in write_model_card(make_ranker("bi"), name="m")
 
 
 def test_a_calibration_has_one_section(make_ranker):
-    card = model_card(make_ranker("bi"), name="m", run=TrainingRun({"task": "t"}, {"valid": {"MRR": 0.5}}))
-    first = with_calibration(card, "error 0.1", pictured=True)
-    again = with_calibration(first, "error 0.2", pictured=False)
+    card = write_model_card(make_ranker("bi"), name="m", run=TrainingRun({"task": "t"}, {"valid": {"MRR": 0.5}}))
+    first = set_calibration(card, "error 0.1", pictured=True)
+    again = set_calibration(first, "error 0.2", pictured=False)
     assert first.index("## Results") < first.index("## Calibration") < first.index("## Training")
     assert "](reliability.svg)" in first
     assert (again.count("## Calibration"), "error 0.1" in again, "](reliability.svg)" in again) == (1, False, False)
     assert again.replace("## Calibration\n\nerror 0.2\n\n", "") == card
-    assert with_calibration("# mine\n", "error", pictured=False) == "# mine\n\n## Calibration\n\nerror\n"
+    assert set_calibration("# mine\n", "error", pictured=False) == "# mine\n\n## Calibration\n\nerror\n"

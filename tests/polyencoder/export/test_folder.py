@@ -61,7 +61,7 @@ def test_graphs_are_of_the_rounded_weights(make_ranker, tmp_path, sentences):
 
 
 @pytest.mark.parametrize(
-    "fails_at", ["polyencoder.checkpoint.safetensors.torch.save_file", "polyencoder.export.folder.model_card"]
+    "fails_at", ["polyencoder.checkpoint.safetensors.torch.save_file", "polyencoder.export.folder.write_model_card"]
 )
 @pytest.mark.parametrize("was_there", [False, True])
 def test_an_export_that_fails_leaves_what_was_there(make_ranker, monkeypatch, tmp_path, fails_at, was_there):

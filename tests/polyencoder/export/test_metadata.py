@@ -5,12 +5,21 @@ from __future__ import annotations
 import pytest
 from huggingface_hub import ModelCard
 
-from polyencoder.export.metadata import front_matter, hub_dataset, hub_id, renamed, results, without_folder
+from polyencoder.export.metadata import (
+    build_results,
+    cut_folder,
+    format_front_matter,
+    parse_hub_dataset,
+    parse_hub_id,
+    rename_card,
+)
 
 
 def test_the_hub_reads_what_was_written():
-    found = results({"R20@1": 0.83671, "loss": float("inf")}, task="t", task_name="T", dataset="d", part="test")
-    front = front_matter(name="a/b", library="l", task="t", tags=["x"], base_model="m", datasets=["d"], results=found)
+    found = build_results({"R20@1": 0.83671, "loss": float("inf")}, task="t", task_name="T", dataset="d", part="test")
+    front = format_front_matter(
+        name="a/b", library="l", task="t", tags=["x"], base_model="m", datasets=["d"], results=found
+    )
     data = ModelCard(f"{front}\n# a").data
     assert (data.base_model, data.datasets, data.tags, data.model_name) == ("m", ["d"], ["x"], "a/b")
     (result,) = data.eval_results
@@ -18,25 +27,25 @@ def test_the_hub_reads_what_was_written():
 
 
 def test_no_index_without_results():
-    front = front_matter(name="a", library="l", task="t")
+    front = format_front_matter(name="a", library="l", task="t")
     assert "name: a" not in front
     assert "base_model" not in front
 
 
 @pytest.mark.parametrize("card", ["# a\n", "---\n: : :\n---\n", "---\ntags:  [ a ]\n---\n# a\n", "---\n- 1\n---\n"])
 def test_a_card_without_an_index_is_not_rewritten(card):
-    assert renamed(card, name="b") == card
+    assert rename_card(card, name="b") == card
 
 
 def test_names_of_the_hub(tmp_path):
-    assert hub_id("me/model") == "me/model"
-    assert [hub_id(one) for one in (str(tmp_path), "./here", "zoo:a/b", "", None)] == [None] * 5
-    assert hub_dataset("hf:me/talks:train") == "me/talks"
-    assert hub_dataset("hf:me/talks@english:train") == "me/talks"
-    assert hub_dataset("talks.jsonl") is None
-    assert without_folder("/a/b.csv,/c/d.csv,e/f.csv") == "b.csv,d.csv,e/f.csv"
-    assert without_folder(("/a/one", "me/two")) == "one,me/two"
-    assert without_folder((0.9, 0.999)) == (0.9, 0.999)
+    assert parse_hub_id("me/model") == "me/model"
+    assert [parse_hub_id(one) for one in (str(tmp_path), "./here", "zoo:a/b", "", None)] == [None] * 5
+    assert parse_hub_dataset("hf:me/talks:train") == "me/talks"
+    assert parse_hub_dataset("hf:me/talks@english:train") == "me/talks"
+    assert parse_hub_dataset("talks.jsonl") is None
+    assert cut_folder("/a/b.csv,/c/d.csv,e/f.csv") == "b.csv,d.csv,e/f.csv"
+    assert cut_folder(("/a/one", "me/two")) == "one,me/two"
+    assert cut_folder((0.9, 0.999)) == (0.9, 0.999)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +65,4 @@ def test_names_of_the_hub(tmp_path):
     ],
 )
 def test_private_paths_and_addresses_are_cut(path, shown):
-    assert without_folder(path) == shown
+    assert cut_folder(path) == shown

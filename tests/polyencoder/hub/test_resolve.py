@@ -13,7 +13,7 @@ import pytest
 
 from polyencoder.errors import CheckpointError
 from polyencoder.hub import resolve
-from polyencoder.hub.resolve import downloaded, hub_id_problem, is_path, unreachable_reason
+from polyencoder.hub.resolve import download_files, explain_invalid_hub_id, explain_unreachable, is_path
 
 pytestmark = pytest.mark.slow
 
@@ -47,45 +47,45 @@ def silent_server():
 def test_paths(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert is_path(name)
-    assert hub_id_problem(name).startswith("no such folder or file")
+    assert explain_invalid_hub_id(name).startswith("no such folder or file")
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased", "sentence-transformers/all-MiniLM-L6-v2", "a/b.c"])
 def test_ids(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert not is_path(name)
-    assert hub_id_problem(name) is None
+    assert explain_invalid_hub_id(name) is None
 
 
 @pytest.mark.parametrize("name", ["", "a b", "n" * 97, "n" * 300, "é", "a:b", "a\nb", "\0"])
 def test_what_no_hub_has(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "no model on the hub can have this name" in hub_id_problem(name)
+    assert "no model on the hub can have this name" in explain_invalid_hub_id(name)
 
 
 def test_a_home_that_no_shell_has_put_in(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "model").touch()
-    assert hub_id_problem("~/model") == f"no such folder or file; did you mean {tmp_path / 'model'}?"
+    assert explain_invalid_hub_id("~/model") == f"no such folder or file; did you mean {tmp_path / 'model'}?"
 
 
 def test_offline_by_choice(no_network):
     with pytest.raises(CheckpointError, match=r"not downloaded before \(HF_HUB_OFFLINE is set\)"):
-        downloaded("no/such-model", ["config.json"])
+        download_files("no/such-model", ["config.json"])
 
 
 def test_a_server_that_says_nothing(monkeypatch):
     monkeypatch.setattr(resolve, "SECONDS", 0.05)
     never = threading.Event()
-    assert unreachable_reason("http://silent", never.wait) == "no answer in 0 seconds"
+    assert explain_unreachable("http://silent", never.wait) == "no answer in 0 seconds"
     never.set()
 
     def fail():
         raise OSError("no route to host")
 
-    assert unreachable_reason("http://away", fail) == "no route to host"
-    assert unreachable_reason("http://there", lambda: None) is None
-    assert unreachable_reason("http://away", lambda: None) == "no route to host"  # not asked again at once
+    assert explain_unreachable("http://away", fail) == "no route to host"
+    assert explain_unreachable("http://there", lambda: None) is None
+    assert explain_unreachable("http://away", lambda: None) == "no route to host"  # not asked again at once
 
 
 LOADS = """if True:

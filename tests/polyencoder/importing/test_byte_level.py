@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import ByteLevelBPETokenizer
 
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.byte_level import BYTE_LEVEL, byte_level
+from polyencoder.importing.byte_level import BYTE_LEVEL, build_byte_level
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def made(trained, ordered, tmp_path_factory):
     trained.save_model(str(file.parent), "model.dict")
     tokens = {kind: [*SPECIAL, *map(notation, ordered)] for kind in ("gpt2", "slow_bytelevel_bpe")}
     tokens["bytelevelbpe"] = [*SPECIAL, *ordered]
-    return {kind: byte_level(file, kind, each, SPECIAL, prefix_space=False) for kind, each in tokens.items()}
+    return {kind: build_byte_level(file, kind, each, SPECIAL, prefix_space=False) for kind, each in tokens.items()}
 
 
 @pytest.mark.parametrize("kind", sorted(BYTE_LEVEL))
@@ -62,7 +62,7 @@ def test_the_ids_are_those_of_the_original_behind_the_special_tokens(kind, made,
 
 def test_the_merges_of_gpt2_follow_from_the_order_of_its_tokens(ordered, tmp_path, made):
     """ParlAI keeps them elsewhere: no file beside the dictionary is read."""
-    tokenizer, _ = byte_level(
+    tokenizer, _ = build_byte_level(
         tmp_path / "none.dict", "gpt2", [*SPECIAL, *map(notation, ordered)], SPECIAL, prefix_space=False
     )
     assert tokenizer.to_str() == made["gpt2"][0].to_str()
@@ -70,7 +70,7 @@ def test_the_merges_of_gpt2_follow_from_the_order_of_its_tokens(ordered, tmp_pat
 
 def test_a_prefix_space_is_the_token_of_an_empty_text(ordered, tmp_path, trained):
     tokens = [*SPECIAL, *map(notation, ordered)]
-    tokenizer, empty = byte_level(tmp_path / "x.dict", "gpt2", tokens, SPECIAL, prefix_space=True)
+    tokenizer, empty = build_byte_level(tmp_path / "x.dict", "gpt2", tokens, SPECIAL, prefix_space=True)
     found = tokenizer.encode("the cat", add_special_tokens=False).ids
     assert found == [i + len(SPECIAL) for i in trained.encode(" the cat").ids]
     assert empty == trained.id_to_token(trained.encode(" ").ids[0])
@@ -79,6 +79,8 @@ def test_a_prefix_space_is_the_token_of_an_empty_text(ordered, tmp_path, trained
 def test_a_dictionary_that_its_merges_do_not_fit(ordered, tmp_path, trained):
     trained.save_model(str(tmp_path), "x.dict")
     with pytest.raises(CheckpointError, match=r"x\.dict: has no token .*, which its merges need"):
-        byte_level(tmp_path / "x.dict", "bytelevelbpe", [*SPECIAL, *ordered[:-1]], SPECIAL, prefix_space=None)
+        build_byte_level(tmp_path / "x.dict", "bytelevelbpe", [*SPECIAL, *ordered[:-1]], SPECIAL, prefix_space=None)
     with pytest.raises(CheckpointError, match="two of its tokens have the same name"):
-        byte_level(tmp_path / "x.dict", "gpt2", [*SPECIAL, *map(notation, ordered), "a"], SPECIAL, prefix_space=None)
+        build_byte_level(
+            tmp_path / "x.dict", "gpt2", [*SPECIAL, *map(notation, ordered), "a"], SPECIAL, prefix_space=None
+        )

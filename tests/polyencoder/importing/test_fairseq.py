@@ -15,7 +15,7 @@ from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.fairseq import import_fairseq
 from polyencoder.importing.fairseq_encodings import Gpt2
-from polyencoder.modeling.encoder_config import max_length
+from polyencoder.modeling.encoder_config import get_max_length
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.text import TextEncoder
 from tests.parameters import mostly_long
@@ -170,7 +170,7 @@ def test_the_configuration_is_the_checkpoints(checkpoint, files):
     import_fairseq(checkpoint(legacy=True), **files)
     config = AutoModel.from_pretrained(files["out"]).config
     assert (config.model_type, config.hidden_dropout_prob, config.attention_probs_dropout_prob) == ("roberta", 0.2, 0.0)
-    assert max_length(config.to_dict()) == N_POSITIONS - 2
+    assert get_max_length(config.to_dict()) == N_POSITIONS - 2
     assert (config.pad_token_id, config.layer_norm_eps, config.architectures) == (1, 1e-5, ["RobertaModel"])
     assert sorted(path.name for path in files["out"].iterdir()) == [
         "config.json",
@@ -245,7 +245,7 @@ class TestTokenizer:
         import_fairseq(checkpoint(), **files)
         tokenizer, roles = load_tokenizer(files["out"])
         text = TextEncoder(tokenizer, TextConfig(**roles))
-        assert text.contexts([["hello", "</s>"]]).ids[0, 0] == 0
+        assert text.batch_contexts([["hello", "</s>"]]).ids[0, 0] == 0
         assert text.pad_id == 1
 
     def test_a_model_without_mask_has_no_mask_token(self, checkpoint, files, roberta):

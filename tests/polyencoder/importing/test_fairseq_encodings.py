@@ -64,7 +64,7 @@ class TestCodes:
         with pytest.raises(
             CheckpointError, match=r"dict\.txt: \d+ of its \d+ symbols, such as '\w+@@', are not of .*few"
         ):
-            Codes(tmp_path / "few").tokenizer(codes.dictionary)
+            Codes(tmp_path / "few").convert_dictionary(codes.dictionary)
 
     def test_the_papers_vocabulary_has_symbols_that_its_merges_do_not_make(self, data_path, tmp_path):
         from subword_nmt.apply_bpe import BPE
@@ -81,17 +81,17 @@ class TestCodes:
         few = merges.read_text(encoding="utf-8").splitlines()[:28_000]
         (tmp_path / "few").write_text("\n".join(few), encoding="utf-8")
         with pytest.raises(CheckpointError, match="are not of .*few; give the files of its own encoding"):
-            Codes(tmp_path / "few").tokenizer(dictionary)
+            Codes(tmp_path / "few").convert_dictionary(dictionary)
 
     def test_codes_of_subword_nmt_without_a_version_are_encoded_differently(self, codes, tmp_path):
         old = (codes.folder / "codes").read_text(encoding="utf-8").split("\n", 1)[1]
         (tmp_path / "old").write_text(old, encoding="utf-8")
         with pytest.raises(CheckpointError, match=r"old: begins with .*, not with subword-nmt's '#version: 0\.2'"):
-            Codes(tmp_path / "old").tokenizer(codes.dictionary)
+            Codes(tmp_path / "old").convert_dictionary(codes.dictionary)
 
     def test_no_file(self, codes, tmp_path):
         with pytest.raises(CheckpointError, match=r"none: cannot be read \(no such file\); it must hold the codes of"):
-            Codes(tmp_path / "none").tokenizer(codes.dictionary)
+            Codes(tmp_path / "none").convert_dictionary(codes.dictionary)
 
 
 class TestPlainWords:
@@ -124,4 +124,4 @@ def test_an_encoder_json_that_cannot_be_gpt2s(tmp_path, encoder, message):
     (tmp_path / "vocab.bpe").write_text("#version: 0.2\na b\n", encoding="utf-8")
     dictionary = dictionary_of(["0 1 2"], tmp_path / "dict.txt")
     with pytest.raises(CheckpointError, match=message):
-        Gpt2(tmp_path / "encoder.json", tmp_path / "vocab.bpe").tokenizer(dictionary)
+        Gpt2(tmp_path / "encoder.json", tmp_path / "vocab.bpe").convert_dictionary(dictionary)

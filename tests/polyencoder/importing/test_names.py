@@ -8,15 +8,15 @@ import torch
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.names import (
     WORDS,
+    add_unknown_rows,
     check_names,
-    names_of,
+    expand_names,
     rename,
-    with_unknown_rows,
 )
 
 
 def test_a_table_names_the_tensors_of_every_layer():
-    found = names_of({"emb.weight": WORDS, "l{}.fc.*": "encoder.layer.{}.dense.*"}, n_layers=2)
+    found = expand_names({"emb.weight": WORDS, "l{}.fc.*": "encoder.layer.{}.dense.*"}, n_layers=2)
     layers = {f"l{i}.fc.{kind}": f"encoder.layer.{i}.dense.{kind}" for i in range(2) for kind in ("weight", "bias")}
     assert found == {"emb.weight": WORDS, **layers}
 
@@ -50,5 +50,5 @@ def test_tensors_that_do_not_match_are_named(state, others, problem):
 
 def test_missing_rows_are_the_unknown_tokens():
     words = torch.arange(6.0).view(3, 2)
-    assert with_unknown_rows(words, unknown=1, size=5).tolist() == [*words.tolist(), [2.0, 3.0], [2.0, 3.0]]
-    assert with_unknown_rows(words, unknown=1, size=3).tolist() == words.tolist()
+    assert add_unknown_rows(words, unknown=1, size=5).tolist() == [*words.tolist(), [2.0, 3.0], [2.0, 3.0]]
+    assert add_unknown_rows(words, unknown=1, size=3).tolist() == words.tolist()

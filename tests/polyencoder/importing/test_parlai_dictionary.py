@@ -61,7 +61,7 @@ class Both:
         return [i if i < len(self.theirs) else UNKNOWN for i in ids]
 
     def ours(self, text):
-        return self.known(self.encoder.ids([text])[0])
+        return self.known(self.encoder.tokenize([text])[0])
 
     def agree(self, text):
         return self.ours(text) == self.theirs.txt2vec(text)
@@ -162,7 +162,7 @@ def test_byte_level_options(kind, options, made):
     turns = ["the cat\nsat", "", "on the mat ."]
     separator = both.theirs.txt2vec("\n")
     expected = [i for turn in turns for i in [*separator, *both.theirs.txt2vec(turn)]][len(separator) :]
-    assert both.encoder.context_ids(turns) == [1, *expected, 2]
+    assert both.encoder.tokenize_context(turns) == [1, *expected, 2]
 
 
 def test_the_merges_of_gpt2_come_from_its_vocabulary(made):
@@ -195,7 +195,7 @@ def test_an_empty_word_of_a_space_dictionary(tmp_path):
             assert both.agree(text), text
         turns = ["hi", "", "a  hi"]
         expected = [i for turn in turns for i in [*both.theirs.txt2vec("\n"), *both.theirs.txt2vec(turn)]][1:]
-        assert both.encoder.context_ids(turns) == [1, *expected, 2]
+        assert both.encoder.tokenize_context(turns) == [1, *expected, 2]
 
 
 @settings(max_examples=200, deadline=None)
@@ -217,7 +217,7 @@ def test_real_lines(real, data_path):
             lines += islice(text, count)
     assert len(lines) == 10_000
     assert len(real.theirs) == 54_944
-    assert [real.known(ids) for ids in real.encoder.ids(lines)] == [real.theirs.txt2vec(line) for line in lines]
+    assert [real.known(ids) for ids in real.encoder.tokenize(lines)] == [real.theirs.txt2vec(line) for line in lines]
 
 
 def test_a_piece_that_the_dictionary_lacks_has_an_id_behind_its_last(made):
@@ -226,7 +226,7 @@ def test_a_piece_that_the_dictionary_lacks_has_an_id_behind_its_last(made):
     more = {i for i in both.tokenizer.get_vocab().values() if i >= size}
     assert more == set(range(size, both.tokenizer.get_vocab_size()))
     assert count_parlai_tokens(both.path, both.opt) == size
-    used = [i for i in both.encoder.ids(["ha haha others"])[0] if i >= size]
+    used = [i for i in both.encoder.tokenize(["ha haha others"])[0] if i >= size]
     assert used, "the test's text has no such piece"
 
 
@@ -235,7 +235,7 @@ def test_contexts_are_joined_as_parlai_joins_them(made):
         both = made(kind)
         turns = ["the cat\nsat", "", "on the mat ."]
         expected = both.theirs.txt2vec("\n".join(turns))
-        assert both.known(both.encoder.context_ids(turns)) == [1, *expected, 2]
+        assert both.known(both.encoder.tokenize_context(turns)) == [1, *expected, 2]
         assert both.known(both.encoder.separator_ids) == both.theirs.txt2vec("\n") != []
 
 
@@ -258,7 +258,7 @@ def test_a_special_token_that_is_a_word_of_the_merges(tmp_path):
 
 
 def test_decoding(made):
-    assert made("bpe").encoder.tokenizer.decode(made("bpe").encoder.ids(["the other cats"])[0]) == "the other cats"
+    assert made("bpe").encoder.tokenizer.decode(made("bpe").encoder.tokenize(["the other cats"])[0]) == "the other cats"
 
 
 @pytest.mark.parametrize("special", ["__PAD__", "<pad>"])

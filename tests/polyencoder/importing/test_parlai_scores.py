@@ -11,7 +11,7 @@ import torch
 from polyencoder.checkpoint import CONFIG_KEY
 from polyencoder.errors import CheckpointError
 from polyencoder.importing import read_ranker_config
-from polyencoder.importing.parlai_weights import batch_dependence
+from polyencoder.importing.parlai_weights import explain_batch_dependence
 
 pytest.importorskip("parlai", reason="compares with ParlAI, which is not installed")
 
@@ -212,8 +212,8 @@ def test_inline_candidates_of_normalized_vectors():
     candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
     expected, found = scores_of_both("bi", contexts, candidates, index, normalize_sent_emb=True)
     assert (expected - found).abs().max() > 0.1
-    assert batch_dependence(OPT | {"normalize_sent_emb": True}, "bi")
-    assert not batch_dependence(OPT | {"normalize_sent_emb": True}, "poly")  # which does not look at it
+    assert explain_batch_dependence(OPT | {"normalize_sent_emb": True}, "bi")
+    assert not explain_batch_dependence(OPT | {"normalize_sent_emb": True}, "poly")  # which does not look at it
 
 
 def test_mean_of_the_variant_that_normalizes_last():
@@ -226,8 +226,8 @@ def test_mean_of_the_variant_that_normalizes_last():
     candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
     expected, found = scores_of_both("bi", contexts, candidates, index, **options)
     assert (expected - found).abs().max() > 1e-3
-    assert batch_dependence(OPT | options, "bi")
-    assert not batch_dependence(OPT | options | {"variant": "aiayn"}, "bi")
+    assert explain_batch_dependence(OPT | options, "bi")
+    assert not explain_batch_dependence(OPT | options | {"variant": "aiayn"}, "bi")
 
 
 @pytest.mark.parametrize("variant", ["aiayn", "xlm", "prelayernorm"])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from polyencoder.importing.patterns import lower_case, matches, white_space
+from polyencoder.importing.patterns import build_lower_case, build_white_space_pattern, keep_matches
 
 # Letters, marks, digits of other scripts, controls and separators: \w and \s of Rust and Oniguruma differ there.
 TEXTS = st.text(
@@ -19,7 +19,7 @@ TEXTS = st.text(
 
 @given(TEXTS)
 def test_a_pattern_matches_what_it_matches_in_python(text):
-    pieces = [piece for piece, _ in matches(r"[\w']+|[^\s]").pre_tokenize_str(text)]
+    pieces = [piece for piece, _ in keep_matches(r"[\w']+|[^\s]").pre_tokenize_str(text)]
     assert pieces == re.findall(r"[\w']+|[^\s]", text)
 
 
@@ -29,16 +29,16 @@ CASED = st.characters(exclude_categories=["Cs", "Cn"], exclude_characters="\U000
 
 @given(st.text(st.sampled_from("aZßΣςİǅŉΩʰ\u0345'. ") | CASED))
 def test_lower_case_is_pythons(text):
-    assert normalizers.Sequence(lower_case()).normalize_str(text) == text.lower()
+    assert normalizers.Sequence(build_lower_case()).normalize_str(text) == text.lower()
 
 
 def test_lower_case_of_a_sigma_depends_on_its_place():
-    lower = normalizers.Sequence(lower_case()).normalize_str
+    lower = normalizers.Sequence(build_lower_case()).normalize_str
     for text in ("ΟΔΟΣ", "ΟΔΟΣ.", "ΣΟΣ ΣΔ", "Σ", "ΓΣ'Γ", "ΓΣ' Γ", ".Σ.", "ΑΣʰ", "ʰΣ", "ΑΣʰΑ", "Αʰ\u0345Σ"):
         assert lower(text) == text.lower(), text
 
 
 @given(TEXTS)
 def test_white_space_is_pythons(text):
-    spaces = pre_tokenizers.Split(Regex(white_space()), behavior="removed")
+    spaces = pre_tokenizers.Split(Regex(build_white_space_pattern()), behavior="removed")
     assert [piece for piece, _ in spaces.pre_tokenize_str(text)] == text.split()

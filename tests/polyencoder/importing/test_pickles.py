@@ -12,7 +12,7 @@ import torch
 from torch.serialization import get_safe_globals
 
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.pickles import plain, read_checkpoint, tensors
+from polyencoder.importing.pickles import get_tensors, read_checkpoint, to_plain
 
 
 @pytest.fixture
@@ -73,12 +73,12 @@ def test_options_of_omegaconf(saved, foreign_class):
     heads.__dict__.update(_val=12, _parent=model)
     model.__dict__.update(_content={"heads": heads}, _parent=cfg, _metadata=metadata())
     cfg.__dict__.update(_content={"model": model}, _parent=None, _metadata=metadata())
-    assert plain(read_checkpoint(saved({"cfg": cfg}))["cfg"]) == {"model": {"heads": 12}}
+    assert to_plain(read_checkpoint(saved({"cfg": cfg}))["cfg"]) == {"model": {"heads": 12}}
 
 
 def test_options_in_a_namespace(saved):
     options = argparse.Namespace(layers=2, inner=argparse.Namespace(names=["a"]))
-    assert plain(read_checkpoint(saved({"args": options}))["args"]) == {"layers": 2, "inner": {"names": ["a"]}}
+    assert to_plain(read_checkpoint(saved({"args": options}))["args"]) == {"layers": 2, "inner": {"names": ["a"]}}
 
 
 def test_any_other_class_is_named(saved, foreign_class):
@@ -120,5 +120,5 @@ def test_nothing_stays_allowed(saved):
 
 def test_tensors_come_from_the_first_key_that_is_there():
     state = {"w": torch.zeros(1)}
-    assert tensors({"encoder": state}, "model", "encoder") is state
-    assert tensors({"encoder": {"w": 1}}, "encoder") == tensors({}, "encoder") == {}
+    assert get_tensors({"encoder": state}, "model", "encoder") is state
+    assert get_tensors({"encoder": {"w": 1}}, "encoder") == get_tensors({}, "encoder") == {}

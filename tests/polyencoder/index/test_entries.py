@@ -13,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
-from polyencoder.index.entries import Candidate, canonical, checked, checked_records, duplicate_id_error
+from polyencoder.index.entries import (
+    Candidate,
+    build_duplicate_id_error,
+    check_candidate,
+    check_records,
+    format_metadata,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 VALUES = st.recursive(
@@ -26,20 +32,20 @@ VALUES = st.recursive(
 @pytest.mark.slow
 @given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4))
 def test_metadata_is_json_whose_order_says_nothing(metadata):
-    found = canonical(metadata)
+    found = format_metadata(metadata)
     assert json.loads(found) == metadata
-    assert canonical(dict(reversed(metadata.items()))) == found
+    assert format_metadata(dict(reversed(metadata.items()))) == found
 
 
 def test_what_json_lacks_becomes_what_it_has():
     metadata = {"n": np.int64(3), "some": np.array([1.5, 2]), "day": date(2024, 2, 29), "price": Decimal("1.10")}
-    assert canonical(metadata) == '{"day":"2024-02-29","n":3,"price":"1.10","some":[1.5,2.0]}'
+    assert format_metadata(metadata) == '{"day":"2024-02-29","n":3,"price":"1.10","some":[1.5,2.0]}'
     moment = np.datetime64("2024-02-29T12:30", "ns")
-    assert canonical({"all": np.array([moment]), "moment": moment, "took": np.timedelta64(90 * 10**9, "ns")}) == (
+    assert format_metadata({"all": np.array([moment]), "moment": moment, "took": np.timedelta64(90 * 10**9, "ns")}) == (
         '{"all":["2024-02-29 12:30:00"],"moment":"2024-02-29 12:30:00","took":"0:01:30"}'
     )
-    assert canonical({"ü": "ß"}) == '{"ü":"ß"}'
-    assert canonical({}) is canonical(None) is None
+    assert format_metadata({"ü": "ß"}) == '{"ü":"ß"}'
+    assert format_metadata({}) is format_metadata(None) is None
 
 
 @pytest.mark.parametrize(
@@ -56,26 +62,30 @@ def test_what_json_lacks_becomes_what_it_has():
 )
 def test_metadata_that_cannot_be_kept_is_named(metadata, message):
     with pytest.raises(ValueError, match=message):
-        canonical(metadata)
+        format_metadata(metadata)
 
 
 def test_numbers_of_numpy_are_ids():
-    assert [one.id for one in checked_records({"text": "a", "id": id_} for id_ in np.arange(2))] == ["0", "1"]
+    assert [one.id for one in check_records({"text": "a", "id": id_} for id_ in np.arange(2))] == ["0", "1"]
 
 
 def test_a_table_is_no_list_of_records():
     for values in (pandas.DataFrame({"text": ["a", "b"], "id": ["1", "2"]}), np.array([["a", "b"]])):
         with pytest.raises(InputError, match="give a list of texts or of records"):
-            checked_records(values)
-    assert len([*checked_records(pandas.Series(["a", "b"]))]) == 2
+            check_records(values)
+    assert len([*check_records(pandas.Series(["a", "b"]))]) == 2
 
 
 def test_an_id_follows_from_text_and_metadata():
-    given_one = checked(Candidate("7", "a", {"x": 1}))
+    given_one = check_candidate(Candidate("7", "a", {"x": 1}))
     assert given_one == ("a", "7", '{"x":1}')
-    ids = [checked(Candidate(None, text, extra))[1] for text in ("a", "b") for extra in (None, {"x": 1}, {"x": 2})]
+    ids = [
+        check_candidate(Candidate(None, text, extra))[1] for text in ("a", "b") for extra in (None, {"x": 1}, {"x": 2})
+    ]
     assert len(set(ids)) == 6
-    assert ids == [checked(Candidate(None, text, x))[1] for text in ("a", "b") for x in ({}, {"x": 1}, {"x": 2})]
+    assert ids == [
+        check_candidate(Candidate(None, text, x))[1] for text in ("a", "b") for x in ({}, {"x": 1}, {"x": 2})
+    ]
     assert all(len(id_) == 20 for id_ in ids)
 
 
@@ -90,10 +100,10 @@ def test_an_id_follows_from_text_and_metadata():
 )
 def test_a_candidate_without_text_or_id_is_refused(candidate, message):
     with pytest.raises(ValueError, match=message):
-        checked(candidate)
+        check_candidate(candidate)
 
 
 def test_an_id_that_is_taken_shows_whose_it_is():
-    message = str(duplicate_id_error(Candidate("7", "new"), "7", "x" * 60, other="text"))
+    message = str(build_duplicate_id_error(Candidate("7", "new"), "7", "x" * 60, other="text"))
     assert message.startswith(f"the id '7' belongs to another candidate already, '{'x' * 60}', which has other text")
-    assert f"'{'x' * 57}...'" in str(duplicate_id_error(Candidate("7", "new"), "7", "x" * 61, other="text"))
+    assert f"'{'x' * 57}...'" in str(build_duplicate_id_error(Candidate("7", "new"), "7", "x" * 61, other="text"))

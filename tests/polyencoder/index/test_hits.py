@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.calibration import Calibration
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.hits import DEPTH, Hit, check_diversity, choose_diverse, diversify, fuse, pool_size
+from polyencoder.index.hits import DEPTH, Hit, check_diversity, choose_diverse, compute_pool_size, diversify, fuse
 from polyencoder.index.options import SearchOptions
 
 TEXTS = [f"{what} {number} of {thing}" for what in ("a", "the") for thing in ("dogs", "snow") for number in range(20)]
@@ -28,7 +28,7 @@ def without(hits):
 
 def test_hits_are_chosen_from_the_best_by_their_vectors(ranker, index):
     context, k = ["do you like dogs ?"], 5
-    best = ranker.search(context, index, top_k=pool_size(k))
+    best = ranker.search(context, index, top_k=compute_pool_size(k))
     assert len(best) == 50
     vectors = index.get_vectors([*(hit.id for hit in best), "gone"])
     torch.testing.assert_close(torch.from_numpy(vectors["3"]), torch.as_tensor(ranker.encode_candidates([TEXTS[3]]))[0])
@@ -130,7 +130,7 @@ def test_longer_lists_add_hits_at_the_end(by_vectors, by_words, few, more):
 def test_the_first_hits_do_not_depend_on_top_k_or_a_calibration(ranker, worded):
     first, (*more,) = (ranker.search(QUERY, worded, hybrid=True, top_k=k) for k in (30, 150))
     assert more[:30] == first
-    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    fingerprint = compute_model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = Calibration(temperature=2.0, none=-3.0, fingerprint=fingerprint)
     likely = ranker.search(QUERY, worded, hybrid=True, top_k=30)
     assert [one._replace(probability=None) for one in likely] == first
@@ -192,7 +192,7 @@ def test_words_alone_order_what_a_late_interaction_encoder_would_rerank(make_ran
 
 
 def test_probabilities_are_those_of_a_search_by_vectors(ranker, worded):
-    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    fingerprint = compute_model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = Calibration(temperature=2.0, none=-3.0, fingerprint=fingerprint)
     every = {one.id: one.probability for one in ranker.search(QUERY, worded, top_k=len(worded))}
     hits = ranker.search(QUERY, worded, hybrid=True, top_k=10)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.faiss.file import FaissFile
-from polyencoder.index.meta import Fingerprints, IndexMeta, Maker, separable
+from polyencoder.index.meta import Fingerprints, IndexMeta, Maker, get_separable_model
 from polyencoder.text import TextEncoder
 
 OURS = Fingerprints("m1", "t1")
@@ -22,32 +22,32 @@ FAISS = FaissFile(file="a.faiss", kind="hnsw", rows=5, max_norm=1.5, parameters=
 
 def described(**fields) -> IndexMeta:
     fields = {"dtype": "float16", "shard_size": 100, "build": "0" * 16, "dim": 8} | fields
-    return IndexMeta.of(fields.pop("fingerprints", OURS), model_name="models/näme", **fields)
+    return IndexMeta.from_ranker(fields.pop("fingerprints", OURS), model_name="models/näme", **fields)
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.none() | st.text(), st.none() | st.just(FAISS))
 def test_a_description_is_read_as_it_was_written(rows, version, candidates, faiss):
     meta = described(rows=rows, version=version, candidates=candidates, faiss=faiss)
-    assert IndexMeta.parsed(meta.to_json(), "index") == meta
+    assert IndexMeta.from_json(meta.to_json(), "index") == meta
 
 
 def test_the_maker_is_the_ranker(make_ranker):
     ranker = make_ranker("poly")
-    maker = Maker.of(ranker, model_name="")
+    maker = Maker.from_ranker(ranker, model_name="")
     assert (maker.architecture, maker.dim) == ("poly", ranker.model.dim)
     assert maker.fingerprints == Fingerprints.of(ranker)
     assert maker.fingerprints != Fingerprints.of(make_ranker("poly", seed=1))
     assert Fingerprints.of(OURS) is OURS
-    assert separable(ranker) is ranker.model
+    assert get_separable_model(ranker) is ranker.model
     with pytest.raises(InputError, match="has no vectors of candidates"):
-        Maker.of(make_ranker("cross"), model_name="")
+        Maker.from_ranker(make_ranker("cross"), model_name="")
 
 
 def test_vectors_that_exist_need_their_size():
-    assert Maker.of(OURS, model_name="", dim=3).architecture == ""
+    assert Maker.from_ranker(OURS, model_name="", dim=3).architecture == ""
     for dim in (None, 0):
         with pytest.raises(ConfigError, match="dim"):
-            Maker.of(OURS, model_name="", dim=dim)
+            Maker.from_ranker(OURS, model_name="", dim=dim)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_vectors_that_exist_need_their_size():
 def test_a_description_that_no_index_has(change, message):
     values = json.loads(described().to_json()) | change
     with pytest.raises(CheckpointError, match=f"^my index, its description: {message}"):
-        IndexMeta.parsed(json.dumps(values), "my index")
+        IndexMeta.from_json(json.dumps(values), "my index")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "3", "[" * 100_000, json.dumps({"dim": 8})])
@@ -74,7 +74,7 @@ def test_text_that_is_no_description(text):
         CheckpointError,
         match=r"^my index, its description: damaged \(.*\); build the index again, by `polyencoder index`$",
     ):
-        IndexMeta.parsed(text, "my index")
+        IndexMeta.from_json(text, "my index")
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_fitting_is_mutual(model, tokenizer, other_model, other_tokenizer):
 
 
 def test_a_summary_says_what_is_known():
-    assert described().summary("i", entries=1234, vectors="flat") == [
+    assert described().summarize("i", entries=1234, vectors="flat") == [
         "i: 1,234 candidates",
         "model: models/näme (foreign encoder, fingerprint m1)",
         "vectors: flat",
     ]
     nameless = Maker(architecture="poly", dim=3, fingerprints=OURS, model_name="")
-    assert nameless.summary("i", entries=1, vectors="")[1] == "model: not known (poly-encoder, fingerprint m1)"
+    assert nameless.summarize("i", entries=1, vectors="")[1] == "model: not known (poly-encoder, fingerprint m1)"
 
 
 def test_contexts_may_change(make_ranker, tmp_path):

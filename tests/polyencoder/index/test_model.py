@@ -108,7 +108,7 @@ def test_an_index_that_the_same_model_has_replaced_under_another_fingerprint(bui
 
 
 def test_weights_are_read_for_new_fingerprints_alone(ranker, monkeypatch):
-    maker, read = Maker.of(ranker, model_name=""), []
+    maker, read = Maker.from_ranker(ranker, model_name=""), []
     original = Fingerprints.of
     monkeypatch.setattr(Fingerprints, "of", lambda *given, **more: read.append(1) or original(*given, **more))
     model = IndexModel(ranker)

@@ -12,9 +12,9 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.folder.shards import Share
-from polyencoder.index.folder.verify import described_folder
+from polyencoder.index.folder.verify import describe_folder
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.open import described, make_index, open_index
+from polyencoder.index.open import describe_index, make_index, open_index
 
 RECORDS = [Candidate("a", "i have two dogs ."), Candidate("b", "i like to ski ."), "guten tag !"]
 SERVER = "postgres://me:secret@nowhere.invalid/db#replies"
@@ -28,7 +28,7 @@ def test_what_was_made_is_opened_again(ranker, tmp_path):
     assert len(again) == len(made) == 3
     query = ranker.encode_contexts(["do you ski ?"])
     assert [hit.id for hit in again.search(query)[0]] == [hit.id for hit in made.search(query)[0]]
-    assert described(tmp_path / "index") == described_folder(tmp_path / "index")
+    assert describe_index(tmp_path / "index") == describe_folder(tmp_path / "index")
 
 
 def test_fingerprints_are_enough_for_searches_by_vectors_and_none_for_any_model(ranker, make_ranker, tmp_path):
@@ -84,7 +84,7 @@ def test_a_faiss_index_is_built_and_measured_with_the_contexts(ranker, tmp_path)
     index = make_index(
         texts, tmp_path / "index", ranker, faiss="hnsw,m=4", recall=0.5, contexts=["hello", "do you ski ?"]
     )
-    lines = "\n".join(described(tmp_path / "index"))
+    lines = "\n".join(describe_index(tmp_path / "index"))
     assert index.state.faiss is not None
     assert "FAISS hnsw" in lines
     assert "recall@" in lines

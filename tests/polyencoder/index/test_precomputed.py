@@ -11,7 +11,7 @@ import torch
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, Fingerprints, vectors_from
-from polyencoder.index.precomputed import FINGERPRINTS, check_vector, read_fingerprints, same_vector, with_vectors
+from polyencoder.index.precomputed import FINGERPRINTS, check_vector, check_vectors, is_same_vector, read_fingerprints
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -34,12 +34,12 @@ def given(ranker, sentences) -> list[Candidate]:
 
 
 def test_those_of_the_model_pass(ranker, given):
-    records, dim = with_vectors(iter(given), ranker)
+    records, dim = check_vectors(iter(given), ranker)
     assert dim == 16
     assert [one.vector.tobytes() for one in records] == [one.vector.tobytes() for one in given]
     for kind in (torch.float64, torch.float16, torch.bfloat16):
         other = [one._replace(vector=torch.tensor(one.vector).to(kind)) for one in given]
-        assert len(list(with_vectors(iter(other), ranker)[0])) == len(given)
+        assert len(list(check_vectors(iter(other), ranker)[0])) == len(given)
 
 
 @pytest.mark.parametrize(
@@ -61,26 +61,26 @@ def test_those_of_the_model_pass(ranker, given):
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_which_one_is_wrong(ranker, given, place, change, problem):
     given[place] = given[place]._replace(vector=change(given[place].vector))
-    records, _ = with_vectors(iter(given), ranker)
+    records, _ = check_vectors(iter(given), ranker)
     with pytest.raises(InputError, match=f"^row {place}: {problem}"):
         list(records)
 
 
 def test_all_or_none(ranker, given, sentences):
     texts = [Candidate(None, text, None, "a text") for text in sentences]
-    assert list(with_vectors(iter(texts), ranker)[0]) == texts
+    assert list(check_vectors(iter(texts), ranker)[0]) == texts
     with pytest.raises(InputError, match="^row 0: has a vector"):
-        list(with_vectors(iter([*texts, *given]), ranker)[0])
+        list(check_vectors(iter([*texts, *given]), ranker)[0])
     with pytest.raises(InputError, match="^a text: has no vector, and there is no model to encode"):
-        with_vectors(iter(texts), Fingerprints("theirs"))
-    assert with_vectors(iter(given), Fingerprints("theirs"))[1] == 16
+        check_vectors(iter(texts), Fingerprints("theirs"))
+    assert check_vectors(iter(given), Fingerprints("theirs"))[1] == 16
 
 
 def test_rounding_is_no_difference():
     vector = torch.randn(64, generator=torch.Generator().manual_seed(0)).numpy()
-    assert same_vector(vector, vector.astype(np.float16).astype(np.float32))
-    assert same_vector(vector, torch.tensor(vector).bfloat16().float().numpy())
-    assert not same_vector(vector, vector[::-1])
+    assert is_same_vector(vector, vector.astype(np.float16).astype(np.float32))
+    assert is_same_vector(vector, torch.tensor(vector).bfloat16().float().numpy())
+    assert not is_same_vector(vector, vector[::-1])
     assert check_vector(Candidate("a", "b", vector=list(vector))).vector.dtype == np.float32
 
 

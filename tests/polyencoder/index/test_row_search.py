@@ -33,7 +33,7 @@ class Table:
     def count(self, filter=None, *, limit=None):
         return min(len(self._passing(filter)), 1 << 30 if limit is None else limit)
 
-    def rows(self, keys, fields):
+    def fetch_rows(self, keys, fields):
         there = sorted({*keys} - self.gone)
         self.fetched += [len(there)] if "vector" in fields else []
         every = {key: {"id": key, "text": f"text {key}", "metadata": {"n": int(key) % 3}} for key in there}
@@ -43,16 +43,16 @@ class Table:
     def has_exact_lists(self, available):
         return self.exact
 
-    def nearest(self, queries, length, *, filter, effort, exact):
+    def search_nearest(self, queries, length, *, filter, effort, exact):
         self.asked.append((len(queries), length))
         keys = self._passing(filter)
         products = queries @ np.stack([self.vectors[key] for key in keys]).T
         return [{keys[i]: float(own[i]) for i in np.argsort(-own, kind="stable")[:length]} for own in products]
 
-    def max_norm(self):
+    def bound_norm(self):
         return float(max(np.linalg.norm(vector) for vector in self.vectors.values()))
 
-    def pages(self, filter):
+    def iter_pages(self, filter):
         keys = self._passing(filter)
         for first in range(0, len(keys), 7):
             some = keys[first : first + 7]
@@ -67,7 +67,7 @@ def drawn(rows: int, codes: int, *, seed: int = 0, contexts: int = 3) -> tuple[t
 
 
 def found(table, contexts, attention="basic", **options):
-    return search_rows(table, Contexts.of(contexts), SearchOptions(**options), attention=attention)
+    return search_rows(table, Contexts.from_encoding(contexts), SearchOptions(**options), attention=attention)
 
 
 def ids(hits):
@@ -172,5 +172,5 @@ def test_a_vector_of_unknown_length_proves_nothing():
     vectors, contexts = drawn(90, 1)
     table = Table(vectors)
     assert {hit.found for some in found(table, contexts, top_k=3) for hit in some} == {"certified"}
-    table.max_norm = lambda: float("inf")
+    table.bound_norm = lambda: float("inf")
     assert {hit.found for some in found(table, contexts, top_k=3) for hit in some} == {"approximate"}

@@ -12,7 +12,7 @@ from polyencoder.index import shortlists
 
 
 def group_means(codes, **settings):
-    means = shortlists.group_means(codes.numpy(), **settings)
+    means = shortlists.compute_group_means(codes.numpy(), **settings)
     assert means.dtype == np.float32
     return torch.from_numpy(means)
 

@@ -13,8 +13,8 @@ from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import make_index
-from polyencoder.index.terms import LENGTH, field_terms, list_bounds, list_terms
-from polyencoder.index.values import Kind, value_text
+from polyencoder.index.terms import LENGTH, list_bounds, list_field_terms, list_terms
+from polyencoder.index.values import Kind, format_value_text
 from tests.polyencoder.index.filtering import passes, random_filter, random_metadata
 
 VALUES = [None, True, False, 0, 1, 1.0, -1.5, 10**20, 2**53 + 1, 1e23, "1", "true", "", [1, "ü'\"\\"], {"a": 1}]
@@ -80,7 +80,7 @@ def test_2000_random_filters_against_python(random_index):
 def test_bounds_are_the_smallest_and_largest_of_each_kind():
     bounds = list_bounds({"k": [3, -1, "b", "a", True, None, {"a": 1}], "none": None})
     assert len(bounds) == 4
-    assert {*bounds.values()} == {value_text(value).encode().hex() for value in (3, -1, "a", "b")}
+    assert {*bounds.values()} == {format_value_text(value).encode().hex() for value in (3, -1, "a", "b")}
 
 
 def test_every_value_beside_every_filter(passing):
@@ -107,8 +107,8 @@ def test_every_value_beside_every_filter(passing):
 )
 def test_fields_with_values_of_a_kind(value, kinds):
     terms = {*list_terms({"k": value})}
-    assert not terms.isdisjoint(field_terms("k"))  # a null field is one, too
-    assert {kind for kind in get_args(Kind) if not terms.isdisjoint(field_terms("k", [kind]))} == kinds
+    assert not terms.isdisjoint(list_field_terms("k"))  # a null field is one, too
+    assert {kind for kind in get_args(Kind) if not terms.isdisjoint(list_field_terms("k", [kind]))} == kinds
 
 
 def test_terms_are_short_and_distinct():

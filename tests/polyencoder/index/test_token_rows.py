@@ -38,7 +38,7 @@ def test_any_rows_in_any_order(data):
             ]
         ),
     ):
-        for row, tokens in zip(rows.tolist(), taken.vectors(), strict=True):
+        for row, tokens in zip(rows.tolist(), taken.list_vectors(), strict=True):
             expected = read[row] / np.linalg.norm(read[row], axis=1, keepdims=True)
             np.testing.assert_allclose(tokens, expected, rtol=2e-3, atol=2e-3)
 

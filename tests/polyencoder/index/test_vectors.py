@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index.vectors import Vectors, quantize, vectors_file, write_vectors
+from polyencoder.index.vectors import Vectors, get_vectors_file, quantize, write_vectors
 from polyencoder.search.rows import Block, Small
 
 DTYPES = ["float32", "float16", "bfloat16", "int8"]
@@ -64,24 +64,24 @@ def test_what_was_written_is_read(vectors, rows, dtype):
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_chunks_are_the_rows_in_order(vectors, dtype, size):
     first_row = 0
-    for block in vectors.chunks(size):
+    for block in vectors.iter_blocks(size):
         assert block.first == first_row
         assert 1 <= len(block.stored) <= size
         assert np.shares_memory(block.stored, block.small.rows) == (dtype == "int8")
         rows = np.arange(first_row, first_row + len(block.stored))
-        np.testing.assert_array_equal(block.vectors(), vectors.take(rows))
+        np.testing.assert_array_equal(block.read_vectors(), vectors.take(rows))
         first_row += len(rows)
     assert first_row == len(vectors)
 
 
 def test_chunks_are_views_of_the_files(vectors, open_vectors):
-    for one, other in zip(vectors.chunks(2), vectors.chunks(2), strict=True):
+    for one, other in zip(vectors.iter_blocks(2), vectors.iter_blocks(2), strict=True):
         assert np.shares_memory(one.stored, other.stored)
-    for block in vectors.chunks(100):
+    for block in vectors.iter_blocks(100):
         before = block.stored.copy()
         block.stored[:] = 0  # reaches this process's memory alone
         on_disk = open_vectors(vectors.folder, dim=DIM, dtype=vectors.dtype)
-        assert any(np.array_equal(before, other.stored) for other in on_disk.chunks(100))
+        assert any(np.array_equal(before, other.stored) for other in on_disk.iter_blocks(100))
 
 
 @pytest.mark.slow
@@ -93,9 +93,9 @@ def test_rows_in_any_order(tmp_path_factory, asked, dtype, open_vectors):
     vectors = open_vectors(folder, dim=DIM, dtype=dtype)
     everything, asked = vectors.take(np.arange(len(vectors))), np.array(asked, dtype=np.int64)
     np.testing.assert_array_equal(vectors.take(asked), everything[asked])
-    stored, small = vectors.stored(asked)
-    np.testing.assert_array_equal(Block(0, stored, small).vectors(), everything[asked])
-    expected = Small.of(everything[asked])
+    stored, small = vectors.read_stored(asked)
+    np.testing.assert_array_equal(Block(0, stored, small).read_vectors(), everything[asked])
+    expected = Small.from_vectors(everything[asked])
     np.testing.assert_array_equal(small.rows, expected.rows)
     if dtype != "int8":
         np.testing.assert_array_equal(small.bounds, expected.bounds)
@@ -104,7 +104,7 @@ def test_rows_in_any_order(tmp_path_factory, asked, dtype, open_vectors):
 def test_no_rows(tmp_path, open_vectors):
     vectors = open_vectors(tmp_path, dim=DIM, dtype="int8")
     assert len(vectors) == 0
-    assert list(vectors.chunks(3)) == []
+    assert list(vectors.iter_blocks(3)) == []
     assert vectors.take(np.empty(0, dtype=np.int64)).shape == (0, DIM)
 
 
@@ -122,16 +122,16 @@ def test_files_that_are_named(vectors, tmp_path, dtype):
     named = Vectors.open(tmp_path, [vectors.names[0], names[1]], dim=DIM, dtype=dtype, before=vectors)
     assert named.names == (vectors.names[0], names[1])
     np.testing.assert_array_equal(named.take(np.arange(4)), vectors.take(np.arange(4)))
-    assert np.shares_memory(next(named.chunks(4)).stored, next(vectors.chunks(4)).stored)  # not mapped again
-    assert (named.file_of(4, 2), named.file_of(4, 1), named.file_of(0, 4)) == (names[1], None, vectors.names[0])
-    assert (named.file_of(2, 2), named.file_of(6, 0)) == (None, None)
+    assert np.shares_memory(next(named.iter_blocks(4)).stored, next(vectors.iter_blocks(4)).stored)  # not mapped again
+    assert (named.find_file(4, 2), named.find_file(4, 1), named.find_file(0, 4)) == (names[1], None, vectors.names[0])
+    assert (named.find_file(2, 2), named.find_file(6, 0)) == (None, None)
     with pytest.raises(CheckpointError, match="not the name of a file of vectors"):
         Vectors.open(tmp_path, ["../vectors.npy"], dim=DIM, dtype=dtype)
 
 
 @pytest.mark.parametrize("keep", [0, 60, -1])
 def test_a_file_cut_short(vectors, tmp_path, dtype, keep, open_vectors):
-    path = vectors_file(tmp_path, 4)
+    path = get_vectors_file(tmp_path, 4)
     data = path.read_bytes()
     path.write_bytes(data[:keep])
     with pytest.raises(CheckpointError, match="vectors-000000000004.npy: truncated"):
@@ -139,7 +139,7 @@ def test_a_file_cut_short(vectors, tmp_path, dtype, keep, open_vectors):
 
 
 def test_a_file_that_is_missing(vectors, tmp_path, dtype, open_vectors):
-    vectors_file(tmp_path, 4).unlink()
+    get_vectors_file(tmp_path, 4).unlink()
     with pytest.raises(CheckpointError, match="vectors-000000000004.npy is missing"):
         open_vectors(tmp_path, dim=DIM, dtype=dtype)
 
@@ -161,7 +161,7 @@ def test_files_of_another_shape_or_dtype(tmp_path, rows, open_vectors):
 
 
 def test_a_header_that_is_damaged_so_that_it_never_ends(vectors, tmp_path, dtype, open_vectors):
-    path = vectors_file(tmp_path, 4)
+    path = get_vectors_file(tmp_path, 4)
     path.write_bytes(path.read_bytes().replace(b"}", b"{", 1))
     with pytest.raises(CheckpointError, match="vectors-000000000004.npy: truncated, damaged") as error:
         open_vectors(tmp_path, dim=DIM, dtype=dtype)
@@ -170,14 +170,14 @@ def test_a_header_that_is_damaged_so_that_it_never_ends(vectors, tmp_path, dtype
 
 def test_an_archive_of_arrays(tmp_path, open_vectors):
     np.savez(tmp_path / "x.npz", a=np.zeros((4, DIM), dtype=np.float32))
-    (tmp_path / "x.npz").rename(vectors_file(tmp_path, 0))
+    (tmp_path / "x.npz").rename(get_vectors_file(tmp_path, 0))
     with pytest.raises(CheckpointError, match="damaged or missing .an archive of arrays"):
         open_vectors(tmp_path, dim=DIM, dtype="float32")
 
 
 def test_a_pickle_is_not_run(tmp_path, malicious_pickle, open_vectors):
     data, witness = malicious_pickle(4)
-    vectors_file(tmp_path, 0).write_bytes(data)
+    get_vectors_file(tmp_path, 0).write_bytes(data)
     with pytest.raises(CheckpointError, match="damaged"):
         open_vectors(tmp_path, dim=DIM, dtype="float32")
     assert not witness.exists()
@@ -201,5 +201,5 @@ def test_numbers_that_cannot_be_stored(dtype):
 def test_the_file_is_numpys(tmp_path, rows):
     """Anyone can read it; bfloat16 as the upper half of float32."""
     write(tmp_path, rows, "bfloat16")
-    bits = np.load(vectors_file(tmp_path, 0)).astype(np.uint32) << 16
+    bits = np.load(get_vectors_file(tmp_path, 0)).astype(np.uint32) << 16
     assert (bits.view(np.float32) == torch.from_numpy(rows[:4]).bfloat16().float().numpy()).all()

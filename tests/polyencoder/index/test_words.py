@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.index.words import query_words, split_into_words
+from polyencoder.index.words import split_into_words, split_query_words
 from polyencoder.text.dialogue import to_turns
 
 
@@ -28,24 +28,26 @@ def test_words(text, words):
 
 
 def test_the_words_of_a_context_occur_once_and_characters_in_pairs():
-    assert query_words(["do you ski ?", "do I ?"]) == ["do", "you", "ski", "i"]
-    assert query_words(["去北京大 ok 京", "北京"]) == ["去 北", "北 京", "京 大", "ok", "京"]
-    assert query_words(["?", ""]) == []
+    assert split_query_words(["do you ski ?", "do I ?"]) == ["do", "you", "ski", "i"]
+    assert split_query_words(["去北京大 ok 京", "北京"]) == ["去 北", "北 京", "京 大", "ok", "京"]
+    assert split_query_words(["?", ""]) == []
 
 
 def test_the_mark_of_a_persona_is_no_word():
     """Or each chat with a system message would search for `your` and `persona`."""
-    assert query_words([*to_turns("it", [{"role": "system", "content": "Be kind."}], system="persona"), "Is it?"]) == [
+    assert split_query_words(
+        [*to_turns("it", [{"role": "system", "content": "Be kind."}], system="persona"), "Is it?"]
+    ) == [
         "be",
         "kind",
         "is",
         "it",
     ]
     turn = "__p1__ your persona: i ski .\nPartner's persona: i run\nwhat is your persona: x"
-    assert query_words([turn]) == ["i", "ski", "run", "what", "is", "your", "persona", "x"]
+    assert split_query_words([turn]) == ["i", "ski", "run", "what", "is", "your", "persona", "x"]
 
 
 @given(st.lists(st.text()))
 def test_a_query_has_only_words_and_single_spaces(turns):
-    for word in query_words(turns):
+    for word in split_query_words(turns):
         assert word.split(" ") == split_into_words(word)

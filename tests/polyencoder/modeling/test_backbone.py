@@ -8,10 +8,10 @@ from transformers import AutoModel
 
 from polyencoder.modeling import attention
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.modeling.encoder_config import backbone_config
+from polyencoder.modeling.encoder_config import get_backbone_config
 from polyencoder.modeling.loading import load_pretrained
 from polyencoder.text import TokenBatch, pad
-from polyencoder.text.batches import length_groups
+from polyencoder.text.batches import group_lengths
 from tests.encoders import ENCODERS
 from tests.parameters import mostly_long
 
@@ -43,15 +43,15 @@ class TestEncoders:
         assert after.shape == (70, 16)
         assert torch.equal(after[:64], before)
         assert torch.equal(backbone(batch_of(backbone)), outputs)
-        assert backbone_config(backbone.model)["vocab_size"] == 70
+        assert get_backbone_config(backbone.model)["vocab_size"] == 70
         backbone.resize(10)  # never smaller
         assert backbone.model.get_input_embeddings().weight.shape == (70, 16)
 
     def test_layers_and_embeddings(self, backbone_folder, kind):
         backbone = load_pretrained(backbone_folder(kind))
-        assert len(backbone.layers()) == 2
-        embeddings = {id(p) for p in backbone.embeddings().parameters()}
-        layers = {id(p) for p in backbone.layers().parameters()}
+        assert len(backbone.get_layers()) == 2
+        embeddings = {id(p) for p in backbone.get_embeddings().parameters()}
+        layers = {id(p) for p in backbone.get_layers().parameters()}
         assert id(backbone.model.get_input_embeddings().weight) in embeddings
         assert not embeddings & layers
 
@@ -68,7 +68,7 @@ def test_what_goes_through_together_changes_nothing(
     monkeypatch.setattr("polyencoder.modeling.packing.BLOCK", cost)
     monkeypatch.setattr("polyencoder.modeling.packing.FORWARD_BLOCK", cost)
     monkeypatch.setattr("polyencoder.modeling.backbone.ROW", 12)
-    monkeypatch.setattr("polyencoder.modeling.backbone.length_groups", partial(length_groups, pass_cost=cost))
+    monkeypatch.setattr("polyencoder.modeling.backbone.group_lengths", partial(group_lengths, pass_cost=cost))
     backbone = load_pretrained(backbone_folder(kind)).eval()
     sequences = [[token % 60 + 4 for token in row] for row in make_tokens(lengths)]
     segments = [[place % 2 for place in range(length)] for length in lengths]

@@ -33,22 +33,22 @@ def model(make_ranker):
 
 
 def test_what_it_lacks_is_refused_by_its_name(model):
-    for call in (lambda: model.pooled(None), lambda: model.shortened(torch.ones(1, 1), 1), model.refuse):
+    for call in (lambda: model.pooled(None), lambda: model.truncate_vectors(torch.ones(1, 1), 1), model.refuse):
         with pytest.raises(InputError, match="a length-encoder has no"):
             call()
     with pytest.raises(ConfigError, match="a length-encoder cannot be quantized"):
         model.quantize()
     with pytest.raises(ConfigError, match="compares more than single vectors"):
-        model.with_vector_dim(1)
+        model.truncate(1)
 
 
 def test_its_tensors_are_stored_in_the_dtype_asked_for(model):
-    weights = model.state_dict_to_save(torch.bfloat16)
+    weights = model.get_state_dict_to_save(torch.bfloat16)
     assert {name: tensor.dtype for name, tensor in weights.items()} == {"weight": torch.bfloat16}
     assert not weights["weight"].requires_grad
     assert model.describe_weights("bfloat16") == "1, stored in bfloat16"
-    assert model.merged() is model
-    assert model.for_saving() is model
+    assert model.merge_adapters() is model
+    assert model.copy_for_saving() is model
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_autocast_rounds_vectors_but_no_score(make_ranker, sentences, architectu
     model, text = ranker.model.eval(), ranker.text
     with torch.no_grad():
         with torch.autocast("cpu", torch.bfloat16):
-            contexts = model.encode_context(text.contexts([[sentence] for sentence in sentences]))
-            candidates = model.encode_candidates(text.candidates(sentences))
+            contexts = model.encode_context(text.batch_contexts([[sentence] for sentence in sentences]))
+            candidates = model.encode_candidates(text.batch_candidates(sentences))
             found = model.score(contexts, candidates)
         expected = model.score(contexts.to(dtype=torch.float32), candidates.float())
     assert found.dtype == torch.float32

@@ -8,7 +8,7 @@ import pytest
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.capabilities import Capabilities
-from polyencoder.modeling.families import FAMILIES, family
+from polyencoder.modeling.families import FAMILIES, get_family
 
 
 class OneVector(Capabilities):
@@ -62,7 +62,7 @@ def test_texts_fit_the_backbone_both_together_if_they_are_read_together(config):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_known_of_an_architecture_without_torch_holds_for_its_models(name):
-    can, model = family(name).can, family(name).model
+    can, model = get_family(name).can, get_family(name).model
     assert issubclass(model, can)
     assert can is not model
     facts = Capabilities.__annotations__

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from polyencoder.config import RankerConfig
-from polyencoder.modeling.codes import TrainedCodes, build_codes, turn_end, turn_numbers
+from polyencoder.modeling.codes import TrainedCodes, build_codes, number_turns, parse_turn_end
 from polyencoder.text.tokens import TokenBatch
 
 KINDS = ["codes", "n_first", "n_last", "first_n_last", "turns"]
@@ -108,10 +108,10 @@ IDS = torch.tensor([[3, 8, 7, 8, 7, 5, 8, 0], [7, 8, 7, 8, 4, 7, 0, 0], [8, 0, 0
     ],
 )
 def test_turns_end_at_whole_separators(end, numbers, make_config):
-    assert turn_numbers(IDS, IDS != 0, end=end).tolist() == numbers
+    assert number_turns(IDS, IDS != 0, end=end).tolist() == numbers
     config = replace(make_config("late"), turn_end=end)
     assert RankerConfig.from_json(config.to_json(), origin="here") == config
 
 
 def test_what_ends_a_turn_is_the_separator():
-    assert [turn_end(ids) for ids in ([], [5], [5, 6])] == [None, 5, (5, 6)]
+    assert [parse_turn_end(ids) for ids in ([], [5], [5, 6])] == [None, 5, (5, 6)]

@@ -144,7 +144,7 @@ def test_a_pair_is_the_context_then_the_candidate_in_segments_0_and_1(make_model
     model(padded([[2, 10, 3, 11, 3], [2, 12, 3]]), padded([[2, 20, 21, 3]]))
     ((batch),) = batches
     start = {True: [2], "end": [3]}.get(pair_start, [])
-    pairs = {(*ids,): segments for ids, segments in zip(batch.sequences(), batch.segments.tolist(), strict=True)}
+    pairs = {(*ids,): segments for ids, segments in zip(batch.list_sequences(), batch.segments.tolist(), strict=True)}
     for context in ([2, 10, 3, 11, 3], [2, 12, 3]):
         candidate = [*start, 20, 21, 3]
         segments = pairs[(*context, *candidate)]
@@ -165,7 +165,7 @@ def test_a_candidate_is_cut_to_what_a_long_context_leaves(make_model, padded, se
         [*context, *start, *words[: 8 - len(context) - len(start)], 3] for context in ([2, 10, 3, 11, 3], [2, 12, 3])
     ]
     expected += [[2, 10, 3, 11, 3, *start, 20, 3], [2, 12, 3, *start, 20, 3]]
-    assert sorted(ids for batch in batches for ids in batch.sequences()) == sorted(expected)
+    assert sorted(ids for batch in batches for ids in batch.list_sequences()) == sorted(expected)
 
 
 @pytest.mark.parametrize("pair_start", [False, True])
@@ -174,7 +174,7 @@ def test_candidates_without_a_start_token_keep_their_first_word(make_model, padd
     model = make_model("cross", pair_start=pair_start, text=layout)
     batches = seen(model)
     model(padded([[10, 11]]), padded([[20, 21]]))
-    assert batches[0].sequences() == [[10, 11, 20, 21]]
+    assert batches[0].list_sequences() == [[10, 11, 20, 21]]
 
 
 @torch.no_grad()

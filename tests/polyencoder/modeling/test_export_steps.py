@@ -27,7 +27,7 @@ def test_contexts_and_candidates(make_ranker, sentences, architecture, fields, o
     model, text = ranker.model.eval(), ranker.text
     steps = model.export_steps()
     assert set(steps) == {CONTEXT, CANDIDATES}
-    contexts, candidates = text.contexts(TURNS), text.candidates(sentences)
+    contexts, candidates = text.batch_contexts(TURNS), text.batch_candidates(sentences)
     torch.testing.assert_close(
         steps[CANDIDATES](candidates.ids, candidates.mask)[0], model.encode_candidates(candidates)
     )
@@ -52,7 +52,7 @@ def test_tokens_and_turns(make_ranker, sentences):
     ranker = make_ranker("late", turn_end=3)
     model, text = ranker.model.eval(), ranker.text
     steps = model.export_steps()
-    contexts, candidates = text.contexts(TURNS), text.candidates(sentences)
+    contexts, candidates = text.batch_contexts(TURNS), text.batch_candidates(sentences)
     given = contexts.ids, contexts.mask
     found = dict(zip(steps[CONTEXT].outputs, steps[CONTEXT](*given), strict=True))
     read, expected = model.read_contexts(contexts), model.encode_context(contexts)
@@ -72,7 +72,10 @@ def test_pairs(make_ranker, sentences):
     ranker = make_ranker("cross")
     (step,) = ranker.model.export_steps().values()
     assert list(ranker.model.export_steps()) == [SCORER]
-    contexts, candidates = ranker.text.contexts(TURNS), ranker.text.candidates(sentences[:3])
+    contexts, candidates = (
+        ranker.text.batch_contexts(TURNS),
+        ranker.text.batch_candidates(sentences[:3]),
+    )
     seen = []
     hook = ranker.model.tower.register_forward_hook(lambda module, given, output: seen.append(given[0]))
     expected = ranker.model.eval()(contexts, candidates, torch.arange(3).unsqueeze(1))
@@ -86,9 +89,9 @@ def test_both_texts_of_a_context(make_convert_ranker):
     ranker = make_convert_ranker(extra_contexts=3)
     step = ranker.model.export_steps()[CONTEXT]
     last, earlier = ["no , i have two dogs .", "hello"], ["do you ski ?"]
-    contexts = ranker.text.contexts([[earlier[0], last[0]], [last[1]]])
+    contexts = ranker.text.batch_contexts([[earlier[0], last[0]], [last[1]]])
     expected = ranker.model.encode_objectives(contexts)
-    texts, extra = ranker.text.candidates(last), ranker.text.candidates(earlier)
+    texts, extra = ranker.text.batch_candidates(last), ranker.text.batch_candidates(earlier)
     room = (0, texts.ids.size(1) - extra.ids.size(1), 0, 1)  # both are [batch, length]
     extra_ids, extra_mask = (torch.nn.functional.pad(one, room) for one in (extra.ids, extra.mask))
     vectors, mask = step(texts.ids, texts.mask, extra_ids, extra_mask)
@@ -101,5 +104,5 @@ def test_both_texts_of_a_context(make_convert_ranker):
 def test_the_names_of_the_axes_that_vary(make_ranker):
     for fields, of_vectors in (({}, ("batch",)), ({"context_vectors": "n_last"}, ("batch", "codes"))):
         step = make_ranker("poly", **fields).model.export_steps()[CONTEXT]
-        assert step.axes("ids") == step.axes("mask") == ("batch", "length")
-        assert step.axes("vectors") == of_vectors
+        assert step.list_axes("ids") == step.list_axes("mask") == ("batch", "length")
+        assert step.list_axes("vectors") == of_vectors

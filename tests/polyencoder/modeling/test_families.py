@@ -14,7 +14,7 @@ from transformers import AutoModel
 
 from polyencoder.modeling import attention
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.modeling.packing import Ragged, _ragged
+from polyencoder.modeling.packing import Ragged, _build_ragged
 from polyencoder.text import pad
 from tests.parameters import mostly_long
 
@@ -164,7 +164,7 @@ def test_a_row_without_padding_as_on_a_gpu(monkeypatch, reference, family):
     """The way of a GPU without a kernel of variable length, for which a CPU will do."""
     backbone = Backbone(model_of(family, None))
     assert backbone.packs
-    monkeypatch.setattr("polyencoder.modeling.backbone.pack", lambda mask, training=True: _ragged(mask))
+    monkeypatch.setattr("polyencoder.modeling.backbone.pack", lambda mask, training=True: _build_ragged(mask))
     seen = []
     attend = Ragged.attend
     monkeypatch.setattr(Ragged, "attend", lambda self, *a, **o: seen.append(self) or attend(self, *a, **o))
@@ -185,7 +185,7 @@ def test_the_last_layer_computes_no_more_than_is_asked_for(monkeypatch, family, 
     assert list(backbone.state_dict()) == names
     tokens, fed = batch_of(family), []
     for one in (backbone, copy.deepcopy(backbone), pickle.loads(pickle.dumps(backbone))):  # noqa: S301
-        one.layers()[-1].intermediate.register_forward_hook(lambda module, inputs, out: fed.append(out.shape[1]))
+        one.get_layers()[-1].intermediate.register_forward_hook(lambda module, inputs, out: fed.append(out.shape[1]))
         with torch.no_grad():
             first = one(tokens, first_only=True)
             assert sum(fed) == len(LENGTHS)
@@ -204,7 +204,7 @@ def test_the_last_layer_computes_no_more_than_is_asked_for(monkeypatch, family, 
 @pytest.mark.skipif(TRANSFORMERS < (5, 10), reason="not all families run packed before transformers 5.10")
 def test_a_last_layer_that_computes_something_else_stays(reference):
     backbone = Backbone(model_of("bert", None))
-    last = backbone.layers()[-1]
+    last = backbone.get_layers()[-1]
 
     class Doubled(type(last)):
         def forward(self, *args, **kwargs):
@@ -212,7 +212,7 @@ def test_a_last_layer_that_computes_something_else_stays(reference):
 
     last.__class__ = Doubled
     assert backbone.packs
-    assert backbone.layers()[-1] is last
+    assert backbone.get_layers()[-1] is last
     tokens = batch_of("bert")
     with torch.no_grad():
         torch.testing.assert_close(backbone(tokens, first_only=True), backbone(tokens)[:, :1])
@@ -240,7 +240,7 @@ def test_a_model_whose_layers_see_across_tokens_runs_padded(caplog):
             return self.layer(hidden + 0.1 * hidden.roll(1, dims=1), *args, **kwargs)
 
     backbone = Backbone(model_of("bert", None))
-    layers = backbone.layers()
+    layers = backbone.get_layers()
     layers[0] = Neighbours(layers[0])
     with caplog.at_level(logging.WARNING, logger="polyencoder"):
         assert not backbone.packs
@@ -250,7 +250,7 @@ def test_a_model_whose_layers_see_across_tokens_runs_padded(caplog):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_trial_leaves_no_trace(dtype):
     backbone = Backbone(model_of("bert", None)).to(dtype).train()
-    backbone.layers()[0].eval()
+    backbone.get_layers()[0].eval()
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     modes = [module.training for module in backbone.modules()]
     state = torch.get_rng_state()

@@ -27,7 +27,7 @@ def test_the_layers_that_it_can_replace(kind, fits):
     sizes = {"n_layers": 2, "dim": 16, "n_heads": 2, "hidden_dim": 32} if kind == "distilbert" else {}
     special = {"pad_token_id": 0, "bos_token_id": 1, "cls_token_id": 1, "eos_token_id": 2, "sep_token_id": 2}
     model = encoder(kind, **sizes, **(special if kind == "modernbert" else {}))
-    assert LastLayer.fits(model.layers()[-1]) is fits
+    assert LastLayer.fits(model.get_layers()[-1]) is fits
 
 
 @torch.no_grad()
@@ -35,7 +35,7 @@ def test_the_layers_that_it_can_replace(kind, fits):
 def test_outputs_are_those_of_the_layer_that_it_replaces(lengths):
     """Padded, packed, and of first tokens alone, whatever the lengths."""
     backbone = encoder("bert")
-    layer, ours = backbone.layers()[-1], LastLayer(backbone.layers()[-1])
+    layer, ours = backbone.get_layers()[-1], LastLayer(backbone.get_layers()[-1])
     width = max(lengths)
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]
     hidden = torch.randn(len(lengths), width, 16)
@@ -57,7 +57,7 @@ def test_an_encoder_with_it_saves_and_computes_the_same():
     tokens = TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool))
     expected = model(input_ids=ids).last_hidden_state
     torch.testing.assert_close(backbone(tokens, first_only=True), expected[:, :1])
-    assert isinstance(backbone.layers()[-1], LastLayer)
+    assert isinstance(backbone.get_layers()[-1], LastLayer)
     torch.testing.assert_close(backbone(tokens), expected)
     own = {name.removeprefix("model."): tensor for name, tensor in backbone.state_dict().items()}
     assert own.keys() == {name for name in model.state_dict() if not name.startswith("pooler.")}
@@ -65,7 +65,7 @@ def test_an_encoder_with_it_saves_and_computes_the_same():
 
 def test_its_mode_is_that_of_its_parts():
     """It is built while the model is in evaluation mode for a moment, and must not stay so."""
-    layer = encoder("bert", hidden_dropout_prob=0.5).layers()[-1]
+    layer = encoder("bert", hidden_dropout_prob=0.5).get_layers()[-1]
     ours = LastLayer(layer)
     assert not ours.training
     layer.train()

@@ -13,7 +13,7 @@ from polyencoder.modeling.late import LateEncoder
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import tokens as token_scoring
-from polyencoder.scoring.context import stacked
+from polyencoder.scoring.context import stack_contexts
 from polyencoder.text import TextEncoder
 from tests.parameters import mostly_long
 
@@ -47,7 +47,7 @@ def cosine(a, b):
 
 def reference(model: LateEncoder, text: TextEncoder, turns: list[str], response: str) -> torch.Tensor:
     """One pair's score by the docstring's formula, token after token."""
-    (context,), (candidate,) = [text.context_ids(turns)], text.candidate_ids([response])
+    (context,), (candidate,) = [text.tokenize_context(turns)], text.tokenize_candidates([response])
     xs = model.context_tower(text.pad([context]))[0]
     cs = model.candidate_tower(text.pad([candidate]))[0]
     x, c = xs.mean(0), cs.mean(0)
@@ -78,7 +78,7 @@ def reference(model: LateEncoder, text: TextEncoder, turns: list[str], response:
 def test_scores_and_gradients_are_those_of_the_formula(make_late, text, sentences, fields, monkeypatch):
     monkeypatch.setattr(token_scoring, "SIMILARITIES", 200)  # many blocks
     model, replies = make_late(**fields).double(), sentences[:4]
-    scores = model(text.contexts(CONTEXTS), text.candidates(replies))
+    scores = model(text.batch_contexts(CONTEXTS), text.batch_candidates(replies))
     expected = torch.stack([torch.stack([reference(model, text, c, r) for r in replies]) for c in CONTEXTS])
     torch.testing.assert_close(scores, expected)
     pull = torch.randn_like(scores)
@@ -95,14 +95,14 @@ def test_a_new_model_scores_as_the_bi_encoder_that_it_starts_from(make_model, te
         bi = make_model("bi", **fields)
         new = make_model("late", seed=1, token_dim=8, **fields)
         transfer_weights(new, bi.state_dict(), origin="bi")
-        contexts, candidates = text.contexts(CONTEXTS), text.candidates(sentences)
+        contexts, candidates = text.batch_contexts(CONTEXTS), text.batch_candidates(sentences)
         with torch.no_grad():
             torch.testing.assert_close(new(contexts, candidates), bi(contexts, candidates))
 
 
 @pytest.mark.parametrize("index", [[[0, 3, -1], [7, 7, 1], [-1, -1, 2]], [[5, 4], [1, 0], [2, -1]]])
 def test_each_contexts_own_candidates(make_late, text, sentences, index, monkeypatch):
-    model, contexts, candidates = make_late(), text.contexts(CONTEXTS), text.candidates(sentences)
+    model, contexts, candidates = make_late(), text.batch_contexts(CONTEXTS), text.batch_candidates(sentences)
     index = torch.tensor(index)
     every = model(contexts, candidates)
     expected = every.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
@@ -120,9 +120,9 @@ def test_texts_that_were_read_one_by_one_score_as_together(make_late, text, sent
     contexts = data.draw(st.lists(st.sampled_from(CONTEXTS), min_size=1, max_size=4))
     texts = data.draw(st.lists(st.sampled_from([*sentences, "no"]), min_size=1, max_size=9))
     with torch.no_grad():
-        encoded = stacked([model.encode_context(text.contexts([one])) for one in contexts])
-        read = [model.read_candidates(text.candidates([one]))[0] for one in texts]
-        expected = model(text.contexts(contexts), text.candidates(texts))
+        encoded = stack_contexts([model.encode_context(text.batch_contexts([one])) for one in contexts])
+        read = [model.read_candidates(text.batch_candidates([one]))[0] for one in texts]
+        expected = model(text.batch_contexts(contexts), text.batch_candidates(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(late, "TOKENS_KEPT", data.draw(st.integers(1, 200)))
         torch.testing.assert_close(model.rescore(encoded, read), expected, rtol=1e-4, atol=1e-4)
@@ -131,7 +131,7 @@ def test_texts_that_were_read_one_by_one_score_as_together(make_late, text, sent
 
 
 def test_pieces_have_the_gradients_of_the_whole(make_late, text, sentences):
-    model, contexts, candidates = make_late(), text.contexts(CONTEXTS), text.candidates(sentences)
+    model, contexts, candidates = make_late(), text.batch_contexts(CONTEXTS), text.batch_candidates(sentences)
 
     def gradients(max_tokens):
         model.zero_grad()
@@ -143,7 +143,7 @@ def test_pieces_have_the_gradients_of_the_whole(make_late, text, sentences):
 
 
 def test_bfloat16_keeps_scores_in_float32(make_late, text, sentences):
-    model, contexts, candidates = make_late(), text.contexts(CONTEXTS), text.candidates(sentences)
+    model, contexts, candidates = make_late(), text.batch_contexts(CONTEXTS), text.batch_candidates(sentences)
     exact = model(contexts, candidates)
     with torch.autocast("cpu", torch.bfloat16):
         rounded = model(contexts, candidates)
@@ -162,7 +162,7 @@ def test_weights_never_become_negative(make_late):
 def test_candidates_that_contexts_share_are_read_once(make_late, text, sentences, monkeypatch):
     monkeypatch.setattr(late, "TOKENS_KEPT", 150)  # all contexts, or the candidates of one
     model, read = make_late().eval(), []
-    contexts, candidates = text.contexts(CONTEXTS), text.candidates(sentences)
+    contexts, candidates = text.batch_contexts(CONTEXTS), text.batch_candidates(sentences)
     inner = model._read_candidate
     monkeypatch.setattr(model, "_read_candidate", lambda tokens: read.append(len(tokens)) or inner(tokens))
     with torch.no_grad():
@@ -192,10 +192,10 @@ def test_an_index_compares_with_all_of_the_score_but_tokens(make_late, text, sen
     with torch.no_grad():
         model.term_weights.copy_(torch.tensor(weights))
         encoded, vectors = (
-            model.encode_context(text.contexts(CONTEXTS)),
-            model.encode_candidates(text.candidates(sentences)),
+            model.encode_context(text.batch_contexts(CONTEXTS)),
+            model.encode_candidates(text.batch_candidates(sentences)),
         )
-        expected = model(text.contexts(CONTEXTS), text.candidates(sentences))
+        expected = model(text.batch_contexts(CONTEXTS), text.batch_candidates(sentences))
     assert encoded.mask.sum(1).tolist() == [len(turns) for turns in CONTEXTS]
     products = encoded.vectors @ vectors.t()  # [batch, turns, n]
     highest = products.masked_fill(~encoded.mask.unsqueeze(-1), -torch.inf).amax(1)
@@ -206,9 +206,9 @@ def test_embeddings_are_those_of_its_bi_encoder(make_model, make_late, text):
     model = make_late()
     bi = make_model("bi", reduction="mean")
     transfer_weights(bi, model.state_dict(), origin="late")
-    contexts = text.contexts(CONTEXTS)
+    contexts = text.batch_contexts(CONTEXTS)
     with torch.no_grad():
-        found, expected = model.context_vectors(model.encode_context(contexts)), bi.encode_context(contexts).vectors
+        found, expected = model.get_context_vectors(model.encode_context(contexts)), bi.encode_context(contexts).vectors
     torch.testing.assert_close(found, expected.squeeze(1))
 
 
@@ -224,7 +224,7 @@ def test_from_a_backbone_its_turns_end_where_the_tokenizer_says(backbone_folder,
     assert ranker.model.config.turn_end == end
     ranker.save_pretrained(tmp_path / "late")
     again = Ranker.from_pretrained(tmp_path / "late", device="cpu")
-    read = again.model.read_contexts(again.text.contexts(CONTEXTS))
+    read = again.model.read_contexts(again.text.batch_contexts(CONTEXTS))
     assert read.turns.size(1) == (1 if turn_separator == "none" else 3)
     assert torch.equal(
         torch.as_tensor(again.score(CONTEXTS, ["hello"])), torch.as_tensor(ranker.score(CONTEXTS, ["hello"]))

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from polyencoder.config import DenseConfig
 from polyencoder.errors import CheckpointError
-from polyencoder.modeling.layout import layout_files
+from polyencoder.modeling.layout import list_layout_files
 from polyencoder.ranker import Ranker
 from tests.model_folders import OURS, files_in, files_of
 
@@ -90,9 +90,9 @@ def test_each_tower_is_read_by_transformers(saved, tmp_path):
     for side, tower in zip(("query", "document"), ranker.model.towers, strict=True):
         path = tmp_path / "saved" / f"{side}_0_Transformer"
         tokens = AutoTokenizer.from_pretrained(path)(TEXTS[0], return_tensors="pt")
-        assert tokens["input_ids"][0].tolist() == ranker.text.candidate_ids([TEXTS[0]])[0]
+        assert tokens["input_ids"][0].tolist() == ranker.text.tokenize_candidates([TEXTS[0]])[0]
         outputs = AutoModel.from_pretrained(path)(**tokens).last_hidden_state
-        batch = ranker.text.candidates([TEXTS[0]])
+        batch = ranker.text.batch_candidates([TEXTS[0]])
         torch.testing.assert_close(outputs, tower(batch), atol=1e-5, rtol=0)
 
 
@@ -149,7 +149,7 @@ def test_a_model_of_another_layout_leaves_nothing(make_ranker, tmp_path):
         ranker = make_ranker("bi", **fields)
         ranker.save_pretrained(tmp_path)
         assert files_in(tmp_path) == files_of(ranker.model, "1_Pooling/mine.txt")
-        assert {*layout_files(tmp_path)} == {*files_of(ranker.model)}
+        assert {*list_layout_files(tmp_path)} == {*files_of(ranker.model)}
         assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
             name.partition("/")[0] for name in files_in(tmp_path) if "/" in name
         }

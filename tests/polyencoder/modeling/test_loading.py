@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.trainable import freeze
-from polyencoder.pretraining.start import starting_model
+from polyencoder.pretraining.start import build_starting_model
 from polyencoder.ranker import Ranker
 from polyencoder.settings.pretrain import PretrainingSettings
 from tests.encoders import ENCODERS
@@ -231,16 +231,16 @@ def test_turns_and_prompts_are_joined_without_special_tokens(saved):
     tokenizer, _ = load_tokenizer(folder)
     turns = ["hello", "i love snow"]
     ids = [i for one in ("query: hello", "i love snow") for i in tokenizer.encode(one, add_special_tokens=False).ids]
-    assert text.context_ids(turns) == ids
+    assert text.tokenize_context(turns) == ids
     plain = tokenizer.encode("the passage is: i ski", add_special_tokens=False).ids
-    assert text.candidate_ids(["i ski"]) == [plain]
+    assert text.tokenize_candidates(["i ski"]) == [plain]
 
 
 def test_texts_without_tokens_and_padding(saved):
     _, folder = saved(prompts=False)
     ranker = Ranker.from_backbone(folder, "poly", n_codes=2, device="cpu")
     with torch.no_grad():
-        vectors = ranker.model.encode_context(ranker.text.contexts([[" "], ["hello"]])).vectors
+        vectors = ranker.model.encode_context(ranker.text.batch_contexts([[" "], ["hello"]])).vectors
     assert torch.isfinite(vectors).all()
     alone = ranker.encode_contexts(["hello"]).vectors
     together = ranker.encode_contexts(["hello", CONTEXTS[1]]).vectors[:1]
@@ -256,7 +256,7 @@ def test_one_step_trains_the_table(saved, architecture):
     before = {name: weight.detach().clone() for name, weight in ranker.model.named_parameters()}
     ranker.model.train()
     optimizer = torch.optim.SGD(ranker.model.parameters(), lr=0.1)
-    scores = ranker.model(ranker.text.contexts(CONTEXTS[:2]), ranker.text.candidates(CANDIDATES))
+    scores = ranker.model(ranker.text.batch_contexts(CONTEXTS[:2]), ranker.text.batch_candidates(CANDIDATES))
     nn.functional.cross_entropy(scores, torch.arange(2)).backward()
     optimizer.step()
     changed = [name for name, weight in ranker.model.named_parameters() if not torch.equal(weight, before[name])]
@@ -288,7 +288,9 @@ def test_what_needs_layers_is_refused(saved, tmp_path):
     with pytest.raises(ConfigError, match="lora adapts linear layers, and this model's encoder has none"):
         Ranker.from_backbone(folder, "bi", device="cpu").model.add_adapters(rank=2)
     with pytest.raises(ConfigError, match="has no layers to pre-train"):
-        starting_model(PretrainingSettings.of(corpus=["a.txt"], out=str(tmp_path), backbone=str(folder), max_steps=1))
+        build_starting_model(
+            PretrainingSettings.of(corpus=["a.txt"], out=str(tmp_path), backbone=str(folder), max_steps=1)
+        )
 
 
 def test_a_folder_of_model2vec(tmp_path):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from polyencoder import Ranker
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.trainable import freeze
 from tests.parameters import mostly_long
@@ -33,7 +33,7 @@ def trained(ranker: Ranker, **options) -> Ranker:
     ranker.model.train()
     for _ in range(3):
         optimizer.zero_grad()
-        scores = ranker.model(ranker.text.contexts(CONTEXTS), ranker.text.candidates(CANDIDATES))
+        scores = ranker.model(ranker.text.batch_contexts(CONTEXTS), ranker.text.batch_candidates(CANDIDATES))
         nn.functional.cross_entropy(scores, torch.tensor([0, 2])).backward()
         optimizer.step()
     ranker.model.eval()
@@ -64,14 +64,14 @@ def test_adapters_and_heads_are_trained_and_the_merged_model_scores_the_same(mak
     assert again.model.state_dict().keys() == before.keys()
     torch.testing.assert_close(torch.as_tensor(again.score(CONTEXTS, CANDIDATES)), scores, atol=1e-5, rtol=1e-5)
     assert torch.equal(torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES)), scores)  # which saving has not merged
-    assert model_fingerprint(again.model, again.text) == model_fingerprint(ranker.model, ranker.text)
+    assert compute_model_fingerprint(again.model, again.text) == compute_model_fingerprint(ranker.model, ranker.text)
 
 
 @mostly_long("family", ["bert", "roberta", "distilbert", "modernbert"], quick=2)
 def test_packed_rows_give_what_padded_ones_give(backbone_folder, family):
     ranker = Ranker.from_backbone(backbone_folder(family), reduction="mean", share_encoders=True, device="cpu")
     backbone = trained(ranker).model.backbones[0]
-    tokens = ranker.text.contexts(CONTEXTS)
+    tokens = ranker.text.batch_contexts(CONTEXTS)
     assert backbone.packs
     with torch.no_grad():
         packed, padded = backbone(tokens), backbone._run(tokens)
@@ -105,7 +105,7 @@ def test_a_checkpoint_holds_what_is_trained_and_fits_its_frozen_weights_alone(ma
     model, again, other = (make_ranker("poly", seed=seed).model for seed in (0, 0, 1))
     for one in (model, again, other):
         one.add_adapters(rank=2)
-    state = model.trained_state()
+    state = model.get_trained_state()
     assert {name for name in state if "lora_" not in name} == {"codes.codes", "frozen"}
     again.load_trained_state(state)
     assert all(torch.equal(one, two) for one, two in zip(model.parameters(), again.parameters(), strict=True))

@@ -41,7 +41,7 @@ def test_codes_attend_as_torchs_module_does(heads):
         codes.expand(2, -1, -1), outputs, outputs, key_padding_mask=~mask, average_attn_weights=False
     )
     torch.testing.assert_close(ours(codes, outputs, mask), expected)
-    torch.testing.assert_close(ours.weights(codes, outputs, mask), weights)
+    torch.testing.assert_close(ours.compute_weights(codes, outputs, mask), weights)
     outputs[1, 3:] = 1e4  # padding
     torch.testing.assert_close(ours(codes, outputs, mask), expected)
 

@@ -15,7 +15,7 @@ from polyencoder.config import RankerConfig
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import evaluate
-from polyencoder.export.card import model_card
+from polyencoder.export.card import write_model_card
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.families import FAMILIES, Family
 from polyencoder.ranker import Ranker
@@ -117,7 +117,7 @@ def test_it_is_trained_saved_loaded_indexed_evaluated_and_served(gated, backbone
     assert [hit.text for hit in hits] == [responses[i] for i in expected[0].argsort(descending=True)]
     assert again.encode(responses).shape == (4, 16)
     config = ServerConfig(model="gated", index=str(tmp_path / "index"), port=0)
-    app = create_app(Service.of(config, Forward(again), index=index))
+    app = create_app(Service.from_config(config, Forward(again), index=index))
     with TestClient(app, base_url="http://127.0.0.1") as client:
         answer = client.post("/v1/rerank", json={"query": PAIRS[0][0], "documents": responses})
         assert [one["index"] for one in answer.json()["results"]] == expected[0].argsort(descending=True).tolist()
@@ -125,7 +125,7 @@ def test_it_is_trained_saved_loaded_indexed_evaluated_and_served(gated, backbone
 
 def test_it_is_described_and_an_unknown_name_is_an_error(gated, backbone_folder, tmp_path):
     Ranker.from_backbone(backbone_folder("bert"), gated, device="cpu").save_pretrained(tmp_path / "gated")
-    assert "gated encoder" in model_card(Ranker.from_pretrained(tmp_path / "gated", device="cpu"), name="x")
+    assert "gated encoder" in write_model_card(Ranker.from_pretrained(tmp_path / "gated", device="cpu"), name="x")
     with pytest.raises(
         ConfigError, match="architecture is 'none'; it must be one of bi, poly, cross, late, convert, gated"
     ):

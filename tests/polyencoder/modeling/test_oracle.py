@@ -136,7 +136,7 @@ def test_a_family(saved, family):
     before = {name: weight.detach().clone() for name, weight in ranker.model.named_parameters()}
     ranker.model.train()
     optimizer = torch.optim.SGD(ranker.model.parameters(), lr=0.1)
-    scores = ranker.model(ranker.text.contexts(CONTEXTS[:2]), ranker.text.candidates(CANDIDATES))
+    scores = ranker.model(ranker.text.batch_contexts(CONTEXTS[:2]), ranker.text.batch_candidates(CANDIDATES))
     nn.functional.cross_entropy(scores, torch.arange(2)).backward()
     optimizer.step()
     same = [name for name, weight in ranker.model.named_parameters() if torch.equal(weight, before[name])]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.modeling.packing import _ragged, pack
+from polyencoder.modeling.packing import _build_ragged, pack
 from polyencoder.modeling.varlen import AttentionOptions
 from tests.parameters import mostly_long
 
@@ -127,7 +127,7 @@ def test_a_row_for_a_gpu_without_a_kernel_is_its_sequences(kind, lengths, seed):
     torch.manual_seed(seed)
     longest = max(1, *lengths)
     mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
-    packing = _ragged(mask)
+    packing = _build_ragged(mask)
     sizes = [max(1, length) for length in lengths]  # an empty one has a token of padding
     assert packing.lengths == sizes
     rows = [torch.randn(sum(sizes), HEADS, DIM, requires_grad=True) for _ in range(3)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from polyencoder.modeling.packing_check import gives_first, why_not_packed
+from polyencoder.modeling.packing_check import explain_unpacked, gives_first
 from polyencoder.modeling.varlen import AttentionOptions
 from polyencoder.text import TokenBatch
 
@@ -45,7 +45,7 @@ def reason(encoder: Encoder, *, layers: int = 1, **ways) -> str | None:
     def run(tokens, packing):
         return encoder.run(tokens, packing, **ways)
 
-    return why_not_packed(encoder, run, layers=layers, longest=40, window=0)
+    return explain_unpacked(encoder, run, layers=layers, longest=40, window=0)
 
 
 def test_an_encoder_that_computes_the_same_has_no_reason(encoder):
@@ -68,7 +68,7 @@ def test_an_encoder_that_cannot_run_gives_the_first_line_of_its_error(encoder):
             raise TypeError("no position_ids\nhere is more")
         return encoder.run(tokens)
 
-    assert why_not_packed(encoder, run, layers=1, longest=40, window=0) == "no position_ids"
+    assert explain_unpacked(encoder, run, layers=1, longest=40, window=0) == "no position_ids"
 
 
 def test_the_model_is_left_as_it_was(encoder):
@@ -83,7 +83,7 @@ def test_the_model_is_left_as_it_was(encoder):
 
     torch.set_float32_matmul_precision("medium")
     try:
-        why_not_packed(encoder, run, layers=0, longest=40, window=0)
+        explain_unpacked(encoder, run, layers=0, longest=40, window=0)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision("highest")

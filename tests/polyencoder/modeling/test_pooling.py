@@ -7,7 +7,7 @@ import torch
 
 from polyencoder import Ranker
 from polyencoder.config import DenseConfig, Reduction
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.pooling import build_dense, reduce
 
@@ -72,7 +72,7 @@ def test_rankers_with_dense_layers(make_ranker, tmp_path, architecture, share):
     ranker.save_pretrained(tmp_path / "saved")
     again = Ranker.from_pretrained(tmp_path / "saved", device="cpu")
     assert torch.equal(torch.as_tensor(again.score(["hello"], ["no", "yes"])), scores)
-    assert model_fingerprint(again.model, again.text) == model_fingerprint(ranker.model, ranker.text)
+    assert compute_model_fingerprint(again.model, again.text) == compute_model_fingerprint(ranker.model, ranker.text)
     other = Ranker.from_backbone(tmp_path / "saved", "bi", device="cpu")
     assert torch.equal(
         torch.as_tensor(other.encode_candidates(["hello"])), torch.as_tensor(ranker.encode_candidates(["hello"]))

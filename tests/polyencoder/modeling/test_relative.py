@@ -11,7 +11,7 @@ import transformers
 
 from polyencoder.modeling import attention
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.modeling.relative import with_our_layers
+from polyencoder.modeling.relative import make_packable
 from polyencoder.text import pad
 
 SIZES = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -35,7 +35,7 @@ def test_weights_keep_their_names_and_the_given_model_its_modules(model):
     names = [name for name, _ in model.named_parameters() if "pooler" not in name]
     backbone = Backbone(model)
     assert [name for name, _ in backbone.model.named_parameters()] == names
-    assert backbone.layers() is backbone.model.encoder.layer
+    assert backbone.get_layers() is backbone.model.encoder.layer
     assert type(model) is transformers.MPNetModel
     assert model.config._attn_implementation != attention.NAME
     assert model.pooler is not None
@@ -43,7 +43,7 @@ def test_weights_keep_their_names_and_the_given_model_its_modules(model):
 
 def test_other_families_are_unchanged():
     bert = transformers.BertModel(transformers.BertConfig(**SIZES))
-    assert with_our_layers(bert) is bert
+    assert make_packable(bert) is bert
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

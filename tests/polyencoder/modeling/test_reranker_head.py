@@ -17,10 +17,10 @@ from sentence_transformers import CrossEncoder
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from polyencoder import CheckpointError, ConfigError, Ranker
-from polyencoder.modeling.encoder_files import longest_input
-from polyencoder.modeling.reranker_head import read_classifier, reranker_head
+from polyencoder.modeling.encoder_files import find_longest_input
+from polyencoder.modeling.reranker_head import read_classifier, read_reranker_head
 from polyencoder.settings.train import TrainSettings
-from polyencoder.training.start import starting_ranker, untrained_ranker
+from polyencoder.training.start import build_starting_ranker, build_untrained_ranker
 from tests.encoders import SENTENCES
 from tests.parameters import mostly_long
 
@@ -187,7 +187,7 @@ def test_a_question_as_long_as_the_pair(make_reranker):
 @pytest.mark.parametrize("longest", [..., None, "512"])
 def test_lengths_where_nothing_limits_them(copy, edit_json, longest):
     edit_json(copy / "tokenizer_config.json", model_max_length=longest)
-    assert longest_input(copy, {"model_type": "deberta-v2"}) == 512
+    assert find_longest_input(copy, {"model_type": "deberta-v2"}) == 512
 
 
 @pytest.mark.slow
@@ -195,12 +195,12 @@ def test_training_begins_with_its_scores(make_reranker):
     """And is compared with them; a new cross-encoder is random, so that a bi-encoder takes its place there."""
     folder = make_reranker("electra")
     given = TrainSettings(backbone=str(folder), architecture="cross", train="any.jsonl", out="any", device="cpu")
-    for ranker in (starting_ranker(given), untrained_ranker(given)):
+    for ranker in (build_starting_ranker(given), build_untrained_ranker(given)):
         torch.testing.assert_close(
             torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES)), by_transformers(folder, CONTEXTS, CANDIDATES), **CLOSE
         )
     ranker.model.train()
-    tokens = ranker.text.contexts(CONTEXTS), ranker.text.candidates(CANDIDATES)
+    tokens = ranker.text.batch_contexts(CONTEXTS), ranker.text.batch_candidates(CANDIDATES)
     ranker.model(*tokens).sum().backward()
     assert all(parameter.grad.abs().max() > 0 for parameter in ranker.model.dense.parameters())
 
@@ -244,10 +244,10 @@ def test_classifiers_of_several_labels(make_reranker, tmp_path, load):
 def test_families_and_activations_that_are_not_known(copy, edit_json):
     edit_json(copy / "config.json", model_type="modernbert", classifier_activation="gelu_new")
     with pytest.raises(ConfigError, match="its activation is gelu_new, not one of identity, tanh, "):
-        reranker_head(copy)
+        read_reranker_head(copy)
     edit_json(copy / "config.json", model_type="squeezebert")
     with pytest.raises(ConfigError, match="its family is squeezebert, not one of albert, bert, "):
-        reranker_head(copy)
+        read_reranker_head(copy)
 
 
 def test_files_that_do_not_hold_it(copy):
@@ -255,19 +255,19 @@ def test_files_that_do_not_hold_it(copy):
     weights = load_file(path)
     save_file({name: tensor for name, tensor in weights.items() if "out_proj" not in name}, path)
     with pytest.raises(ConfigError, match="its model.safetensors has no classifier.out_proj.weight"):
-        reranker_head(copy)
+        read_reranker_head(copy)
     save_file({**weights, "classifier.out_proj.bias": torch.tensor([torch.inf])}, path)
     with pytest.raises(CheckpointError, match="linear.bias are nan or infinite"):
-        reranker_head(copy)
+        read_reranker_head(copy)
     save_file({**weights, "classifier.dense.weight": torch.zeros(16, 8)}, path)
     with pytest.raises(ConfigError, match=r"its classifier does not fit its encoder \(.*dense.0.weight"):
         Ranker.load(copy)
     path.write_bytes(b"no")
     with pytest.raises(ConfigError, match="damaged or not a safetensors file"):
-        reranker_head(copy)
+        read_reranker_head(copy)
     path.unlink()
     with pytest.raises(ConfigError, match=r"read from one model.safetensors, .* AutoModelForSequenceClassification"):
-        reranker_head(copy)
+        read_reranker_head(copy)
 
 
 def test_pairs_that_rankers_do_not_have(copy, edit_json):
@@ -279,4 +279,4 @@ def test_pairs_that_rankers_do_not_have(copy, edit_json):
 
 def test_what_is_no_classifier(backbone_folder):
     for name in (backbone_folder("bert"), "nobody/has-this"):
-        assert read_classifier(name) is reranker_head(name) is None
+        assert read_classifier(name) is read_reranker_head(name) is None

@@ -23,7 +23,7 @@ from polyencoder.settings.training import ScheduleConfig
 from polyencoder.training import train_ranker
 from polyencoder.training.precision import Precision
 from polyencoder.training.schedule import Schedule
-from polyencoder.training.start import starting_ranker, untrained_ranker
+from polyencoder.training.start import build_starting_ranker, build_untrained_ranker
 from polyencoder.training.trainer import Trainer
 from polyencoder.training.updates import OptimizerUpdates
 from tests.parameters import mostly_long
@@ -66,7 +66,7 @@ def test_before_training_it_ranks_exactly_as_its_start(start, sentences):
     for context in CONTEXTS:
         found, own = (one.rank(context, sentences) for one in (cross, ranker))
         assert [hit.text for hit in found] == [hit.text for hit in own]
-    contexts, texts = cross.text.contexts(CONTEXTS), cross.text.candidates(sentences)
+    contexts, texts = cross.text.batch_contexts(CONTEXTS), cross.text.batch_candidates(sentences)
     index = torch.tensor([[0, 3, -1], [2, 2, 1], [5, -1, -1]])
     with torch.no_grad():
         read = ranker.model.rescore(ranker.model.encode_context(contexts), ranker.model.read_candidates(texts))
@@ -106,7 +106,10 @@ def test_many_contexts_with_own_candidates_are_not_all_compared(start, sentences
         type(base), "rescore", lambda self, contexts, read: seen.append(len(read)) or rescore(self, contexts, read)
     )
     texts = [f"{text} {number}" for number in range(8) for text in sentences]
-    contexts, candidates = ranker.text.contexts([[text] for text in texts[:40]]), ranker.text.candidates(texts)
+    contexts, candidates = (
+        ranker.text.batch_contexts([[text] for text in texts[:40]]),
+        ranker.text.batch_candidates(texts),
+    )
     index = torch.arange(40).unsqueeze(1) + torch.tensor([0, 7])
     scores = model(contexts, candidates, index)
     assert len(seen) == 3
@@ -153,7 +156,7 @@ def test_gradients_reach_the_head_and_never_the_base(start, sentences):
     cross.model.train()
     assert not any(module.training for module in cross.model.base.modules())
     assert cross.model.tower.training
-    scores = cross.model(cross.text.contexts(CONTEXTS), cross.text.candidates(sentences))
+    scores = cross.model(cross.text.batch_contexts(CONTEXTS), cross.text.batch_candidates(sentences))
     scores.log_softmax(1)[:, 0].sum().backward()
     assert cross.model.linear.weight.grad.abs().max() > 0
     assert all(one.grad is None and not one.requires_grad for one in cross.model.base.parameters())
@@ -185,7 +188,7 @@ def test_training_never_changes_the_base(start, tmp_path, lora, sentences):
         | {"valid": str(tmp_path / "train.jsonl"), "out": str(tmp_path / "out"), "num_negatives": 3, "device": "cpu"}
         | {"learning_rate": 0.01, **lora}
     )
-    before = untrained_ranker(settings)
+    before = build_untrained_ranker(settings)
     torch.testing.assert_close(
         torch.as_tensor(before.score(CONTEXTS, sentences)),
         torch.as_tensor(ranker.score(CONTEXTS, sentences)),
@@ -230,8 +233,8 @@ def test_continued_training_keeps_the_layout_of_the_base(start, tmp_path):
     cross.save_pretrained(tmp_path / "cross")
     settings = {"init": str(tmp_path / "cross"), "train": "train.jsonl", "out": str(tmp_path / "out"), "epochs": 1}
     with pytest.raises(ConfigError, match="context_prompt is 'query: ', but the ranker that .* has ''"):
-        starting_ranker(TrainSettings.of(settings | {"context_prompt": "query: "}))
-    shorter = starting_ranker(TrainSettings.of(settings | {"text_truncate": 20, "device": "cpu"}))
+        build_starting_ranker(TrainSettings.of(settings | {"context_prompt": "query: "}))
+    shorter = build_starting_ranker(TrainSettings.of(settings | {"text_truncate": 20, "device": "cpu"}))
     assert shorter.text.config.text_truncate == 20
 
 

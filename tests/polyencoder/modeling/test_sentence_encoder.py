@@ -18,7 +18,7 @@ from torch import nn
 
 from polyencoder import ConfigError, Ranker
 from polyencoder.errors import PolyencoderError
-from polyencoder.modeling.sentence_encoder import read_prompts, sentence_encoder
+from polyencoder.modeling.sentence_encoder import read_prompts, read_sentence_encoder
 from tests.parameters import mostly_long
 from tests.polyencoder.modeling.test_oracle import FAMILIES, PROMPTS, tokenizer_of
 
@@ -280,8 +280,8 @@ def test_prompts_are_those_of_encode_query_and_encode_document(tmp_path, config,
 
 
 def test_what_is_no_sentence_encoder(backbone_folder):
-    assert sentence_encoder(backbone_folder("bert")) is None
-    assert sentence_encoder("nobody/has-this") is None  # without a network
+    assert read_sentence_encoder(backbone_folder("bert")) is None
+    assert read_sentence_encoder("nobody/has-this") is None  # without a network
 
 
 @pytest.mark.parametrize(

@@ -194,8 +194,8 @@ def test_the_whole_context_alone_ranks_as_the_bi_encoder(backbone_folder, turns_
 def test_each_turn_gives_a_vector(turns_ranker, fields):
     """z_j = w_1 x + w_2 y_j + w_3 y_m, from the outputs of the context's tokens."""
     ranker = turns_ranker(0.5, 0.3, 0.2, **fields)
-    model, ids = ranker.model, ranker.text.context_ids(TURNS)
-    tokens = ranker.text.contexts([TURNS])
+    model, ids = ranker.model, ranker.text.tokenize_context(TURNS)
+    tokens = ranker.text.batch_contexts([TURNS])
     outputs = model.context_tower(tokens)[0].detach()
     x = outputs.mean(0) * model.config.output_scaling
     if model.config.normalize:
@@ -206,8 +206,8 @@ def test_each_turn_gives_a_vector(turns_ranker, fields):
     y = [x.norm() * mean / mean.norm() for mean in means]
     expected = torch.stack([0.5 * x + 0.3 * own + 0.2 * y[-1] for own in y])
     found = model.encode_context(tokens)
-    assert found.codes()[0].shape == (3, model.dim)
-    torch.testing.assert_close(found.codes()[0].detach(), expected, rtol=1e-4, atol=1e-4)
+    assert found.list_codes()[0].shape == (3, model.dim)
+    torch.testing.assert_close(found.list_codes()[0].detach(), expected, rtol=1e-4, atol=1e-4)
     assert [ranker.encode_contexts([TURNS[:n]]).n_codes for n in (1, 2, 4)] == [1, 2, 3]
 
 
@@ -231,7 +231,7 @@ def test_turns_are_searched_exactly(turns_ranker, sentences, tmp_path):
 def test_vectors_that_are_sums_are_not_shortened(make_model):
     model = make_model("poly", context_vectors="turns", turn_end=3, normalize=True)
     with pytest.raises(ConfigError, match="cannot be shortened") as error:
-        model.with_vector_dim(8)
+        model.truncate(8)
     assert error.value.argument == "vector_dim"
 
 

@@ -14,7 +14,7 @@ from polyencoder.config import Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.index.token_rows import StoredTokens
 from polyencoder.modeling.build import build_model
-from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained
 from polyencoder.modeling.separable import BiEncoder
 from polyencoder.modeling.trainable import FINE_TUNED, TrainableModel, compile_encoders, freeze
@@ -90,12 +90,12 @@ def test_every_parameter_of_an_unfrozen_model_gets_a_gradient(make_model, grown,
 )
 def test_other_backbones(make_config, backbone_folder, text_config, kind, fine_tuned):
     backbone = load_pretrained(backbone_folder(kind))
-    embeddings, top = backbone.embeddings(), backbone.layers()[-1]
-    assert len(backbone.layers()) == 2
+    embeddings, top = backbone.get_embeddings(), backbone.get_layers()[-1]
+    assert len(backbone.get_layers()) == 2
     freeze(BiEncoder(make_config("bi", share_encoders=True), backbone), fine_tuned=fine_tuned)
     assert all(p.requires_grad for p in top.parameters())
     assert all(p.requires_grad == (fine_tuned == "all") for p in embeddings.parameters())
-    assert all(p.requires_grad == (fine_tuned != "top_layer") for p in backbone.layers()[0].parameters())
+    assert all(p.requires_grad == (fine_tuned != "top_layer") for p in backbone.get_layers()[0].parameters())
 
 
 def test_the_last_choice_counts(make_model):
@@ -127,7 +127,7 @@ class TestFrozenCandidates:
 
         def kept():
             with torch.no_grad():
-                return StoredTokens.of(model, "int8"), model.eval().read_candidates(candidates)
+                return StoredTokens.from_model(model, "int8"), model.eval().read_candidates(candidates)
 
         stored, read = kept()
         freeze(model, fine_tuned="all", freeze_candidates=True)
@@ -186,7 +186,7 @@ def test_a_compiled_encoder_is_the_same_encoder():
     torch._dynamo.reset()
     torch.manual_seed(0)
     plain = build_backbone(
-        scratch_config(vocabulary_size=20, dim=8, n_layers=1, n_heads=2, ffn_dim=16, n_positions=12)
+        build_scratch_config(vocabulary_size=20, dim=8, n_layers=1, n_heads=2, ffn_dim=16, n_positions=12)
     ).eval()
     compiled = copy.deepcopy(plain)
     compile_encoders(holding(compiled))

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.modeling.transfer import inherited_fields, transfer_weights
+from polyencoder.modeling.transfer import select_inherited_fields, transfer_weights
 from polyencoder.ranker import Ranker
 from polyencoder.settings.train import TrainSettings
-from polyencoder.training.start import untrained_ranker
+from polyencoder.training.start import build_untrained_ranker
 from tests.parameters import mostly_long
 
 
@@ -94,13 +94,13 @@ def test_weights_of_something_else(make_model, weights):
 def test_a_cross_encoder_hands_no_normalization_on(make_config):
     """It has no vectors, and its scaling is none of a cosine."""
     config = replace(make_config("cross"), normalize=True, output_scaling=1.0)
-    assert inherited_fields(config, "bi")["normalize"] is False
+    assert select_inherited_fields(config, "bi")["normalize"] is False
 
 
 def test_a_map_of_tokens_goes_to_another_late_interaction_encoder_alone(make_model):
     config = make_model("late", token_dim=5).config
-    assert inherited_fields(config, "late")["token_dim"] == 5
-    assert all("token_dim" not in inherited_fields(config, other) for other in ("bi", "poly", "cross"))
+    assert select_inherited_fields(config, "late")["token_dim"] == 5
+    assert all("token_dim" not in select_inherited_fields(config, other) for other in ("bi", "poly", "cross"))
 
 
 @pytest.mark.slow
@@ -114,11 +114,11 @@ def test_a_poly_encoder_keeps_the_codes_of_another(make_ranker, sentences, tmp_p
     )
     assert Ranker.from_backbone(str(tmp_path), "poly", n_codes=5).model.config.n_codes == 5
     settings = {"architecture": "poly", "backbone": str(tmp_path), "train": "train.jsonl", "out": "out"}
-    before = untrained_ranker(TrainSettings.of(settings))
+    before = build_untrained_ranker(TrainSettings.of(settings))
     assert torch.equal(
         torch.as_tensor(before.score(["hi"], sentences)), torch.as_tensor(trained.score(["hi"], sentences))
     )
-    assert untrained_ranker(TrainSettings.of(settings | {"n_codes": 5})).model.config.architecture == "bi"
+    assert build_untrained_ranker(TrainSettings.of(settings | {"n_codes": 5})).model.config.architecture == "bi"
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def use(monkeypatch):
             module.varlen_attn = function
         monkeypatch.setitem(sys.modules, NAME, module)
 
-    caches = (varlen._torchs, varlen._options_of_torchs)
+    caches = (varlen._load_torch_kernel, varlen._list_torch_options)
     for one in caches:
         one.cache_clear()
     yield put
@@ -74,11 +74,11 @@ def test_each_version_is_called_as_it_wants(use, kernel, window, scale):
     use(kernel)
     query, key, value = torch.randn(3, 9, 2, 8, generator=torch.Generator().manual_seed(0))
     options = varlen.AttentionOptions(scale=scale, window=window)
-    found = varlen._torchs()(query, key, value, ENDS, 5, options)
+    found = varlen._load_torch_kernel()(query, key, value, ENDS, 5, options)
     torch.testing.assert_close(found, expected(query, key, value, scale=scale, window=window))
 
 
 @pytest.mark.parametrize("kernel", [other_order, None])
 def test_another_function_of_that_name_is_left_alone(use, kernel):
     use(kernel)
-    assert varlen._torchs() is None
+    assert varlen._load_torch_kernel() is None

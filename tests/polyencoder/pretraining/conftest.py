@@ -9,7 +9,7 @@ import torch
 
 from polyencoder.config import TextConfig
 from polyencoder.importing.folder import save_tokenizer
-from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.modeling.loading import build_backbone
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
@@ -53,7 +53,7 @@ def make_pretraining(piece_text):
         tiny = {"dim": 16, "n_heads": 2, "ffn_dim": 32, "n_layers": 2, "n_positions": LONGEST, "dropout": 0.0}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            config = scratch_config(vocabulary_size=len(piece_text), **(tiny | others))
+            config = build_scratch_config(vocabulary_size=len(piece_text), **(tiny | others))
             return PretrainingModel(build_backbone(config)).eval()
 
     return make

@@ -28,5 +28,5 @@ def test_the_speed_is_that_of_all_processes_together():
     batch = PairBatch(TokenBatch(ids, ids.bool()), CandidatePool([]))
     for _ in range(3):
         log.before_step(run, batch)
-    assert log.shown_speed(2.0) == "600 tokens/s"  # 300 tokens of this process
+    assert log.format_speed(2.0) == "600 tokens/s"  # 300 tokens of this process
     assert log.tokens == 300

@@ -10,7 +10,7 @@ from itertools import islice
 
 import pytest
 
-from polyencoder.data.epochs import Reader, endless
+from polyencoder.data.epochs import Reader, iter_endless
 from polyencoder.data.readers import BadExamples
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
@@ -29,7 +29,7 @@ def files(tmp_path):
 
 def examples(corpus, key="k", reader=None):
     rng = None if key is None else SeededRandom(key)
-    return list(corpus.items(rng, reader=reader or Reader()))
+    return list(corpus.iter_items(rng, reader=reader or Reader()))
 
 
 def test_each_example_once_an_epoch_in_another_order(files):
@@ -43,7 +43,7 @@ def test_each_example_once_an_epoch_in_another_order(files):
         orders.add(tuple(one.label for one in found))
     assert len(orders) == 3
     assert [one.label for one in examples(corpus, None)] == list(expected)
-    assert corpus.counts() == (15, 45)
+    assert corpus.count_items() == (15, 45)
 
 
 @pytest.mark.parametrize("window", [8, 20, 1000])
@@ -88,7 +88,7 @@ def test_readers_share_what_one_would_have(files, count):
 
 def test_reading_goes_on_where_it_stopped(files):
     def some(seen):
-        return list(islice(endless(Corpus(files, buffer=8), reader=Reader(1, 2), seed=3, seen=seen), 100 - seen))
+        return list(islice(iter_endless(Corpus(files, buffer=8), reader=Reader(1, 2), seed=3, seen=seen), 100 - seen))
 
     expected = some(0)
     for seen in (1, 22, 23, 50):

@@ -77,9 +77,9 @@ def test_what_a_record_is(read, record, units, kind, responses):
 
 def test_a_context_is_the_turns_before_or_the_sentence_before():
     conversation = CorpusDocument("abcde", "", "conversation")
-    assert conversation.context(4, history=2) == "cd"
-    assert conversation.context(1, history=20) == "a"
-    assert CorpusDocument("abcde", "", "text").context(4, history=20) == "d"
+    assert conversation.get_context(4, history=2) == "cd"
+    assert conversation.get_context(1, history=20) == "a"
+    assert CorpusDocument("abcde", "", "text").get_context(4, history=20) == "d"
 
 
 def test_text_files(read):

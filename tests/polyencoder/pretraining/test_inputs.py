@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.pretraining.inputs import pair_batch, pair_input
+from polyencoder.pretraining.inputs import build_pair_batch, build_pair_input
 from polyencoder.text import TextEncoder
 from tests.polyencoder.pretraining.conftest import TALKS
 
 
 def test_a_context_its_response_and_what_stands_around_them(piece_text):
-    found = pair_input(piece_text, TALKS[0][:2], TALKS[0][2], longest=100)
+    found = build_pair_input(piece_text, TALKS[0][:2], TALKS[0][2], longest=100)
     tokens = [piece_text.tokenizer.id_to_token(one) for one in found.ids]
     said = piece_text.tokenizer.encode_batch(TALKS[0][:3], add_special_tokens=False)
     first, second, third = (one.tokens for one in said)
@@ -23,8 +23,8 @@ def test_a_context_its_response_and_what_stands_around_them(piece_text):
 def test_it_is_what_a_cross_encoder_reads(piece_text, make_config):
     """Its context, and its candidate without its start."""
     turns, response = TALKS[3][:3], TALKS[3][3]
-    found = pair_input(piece_text, turns, response, longest=100)
-    context, candidate = piece_text.context_ids(turns), piece_text.candidate_ids([response])[0]
+    found = build_pair_input(piece_text, turns, response, longest=100)
+    context, candidate = piece_text.tokenize_context(turns), piece_text.tokenize_candidates([response])[0]
     if len(context) + len(candidate) - 1 == len(found.ids):
         assert list(found.ids) == [*context, *candidate[1:]]
     else:  # cut there, by its own lengths
@@ -35,10 +35,10 @@ def test_it_is_what_a_cross_encoder_reads(piece_text, make_config):
 def test_a_response_is_whole_where_it_fits_and_the_context_has_a_quarter(tokenizer, text_config, turns, response):
     longest, text = 40, TextEncoder(tokenizer, text_config)
     spoken = [" ".join(["you"] * count) for count in turns]
-    found = pair_input(text, spoken, " ".join(["you"] * response), longest=longest)
+    found = build_pair_input(text, spoken, " ".join(["you"] * response), longest=longest)
     assert len(found.ids) <= longest
-    lengths = [len(ids) for ids in text.ids(spoken)]
-    whole = len(text.ids([" ".join(["you"] * response)])[0])
+    lengths = [len(ids) for ids in text.tokenize(spoken)]
+    whole = len(text.tokenize([" ".join(["you"] * response)])[0])
     kept = len(found.ids) - found.context - 1
     context = sum(lengths) + len(lengths) - 1
     if whole <= longest - 3 - min(context, (longest - 3) // 4):
@@ -49,29 +49,29 @@ def test_a_response_is_whole_where_it_fits_and_the_context_has_a_quarter(tokeniz
 
 
 def test_apart_both_are_what_a_bi_encoder_reads(piece_text):
-    found = pair_input(piece_text, TALKS[0][:1], TALKS[0][1], longest=100, apart=True)
-    assert list(found.ids[: found.context]) == piece_text.context_ids(TALKS[0][:1])
-    assert list(found.ids[found.context :]) == piece_text.candidate_ids([TALKS[0][1]])[0]
+    found = build_pair_input(piece_text, TALKS[0][:1], TALKS[0][1], longest=100, apart=True)
+    assert list(found.ids[: found.context]) == piece_text.tokenize_context(TALKS[0][:1])
+    assert list(found.ids[found.context :]) == piece_text.tokenize_candidates([TALKS[0][1]])[0]
     for longest in range(10, 24):
-        found = pair_input(piece_text, TALKS[0][:2], TALKS[0][2] * 2, longest=longest, apart=True)
+        found = build_pair_input(piece_text, TALKS[0][:2], TALKS[0][2] * 2, longest=longest, apart=True)
         assert len(found.ids) == longest
 
 
 def test_of_responses_that_are_apart_equal_ones_are_one(piece_text):
     pairs = [(TALKS[0][:1], "great !"), (TALKS[1][:1], TALKS[1][1]), (TALKS[2][:1], "great  !")]
-    inputs = [pair_input(piece_text, *pair, longest=24, apart=True) for pair in pairs]
-    batch = pair_batch(inputs, pad_id=piece_text.pad_id)
+    inputs = [build_pair_input(piece_text, *pair, longest=24, apart=True) for pair in pairs]
+    batch = build_pair_batch(inputs, pad_id=piece_text.pad_id)
     contexts, responses = [one.ids[: one.context] for one in inputs], [one.ids[one.context :] for one in inputs]
-    assert batch.contexts.sequences() == [list(ids) for ids in (*contexts, *responses[:2])]
+    assert batch.contexts.list_sequences() == [list(ids) for ids in (*contexts, *responses[:2])]
     assert batch.answers.tolist() == [0, 1, 0]
     assert batch.targets is batch.follows is None
 
 
 def test_a_batch(piece_text, masking):
-    inputs = [pair_input(piece_text, talk[:1], talk[1], longest=24) for talk in TALKS]
+    inputs = [build_pair_input(piece_text, talk[:1], talk[1], longest=24) for talk in TALKS]
     asked = [type(one)(one.ids, one.context, follows=place % 2 == 0) for place, one in enumerate(inputs)]
-    batch = pair_batch(asked, pad_id=piece_text.pad_id)
-    assert batch.contexts.sequences() == [list(one.ids) for one in inputs]
+    batch = build_pair_batch(asked, pad_id=piece_text.pad_id)
+    assert batch.contexts.list_sequences() == [list(one.ids) for one in inputs]
     assert batch.contexts.segments.sum(1).tolist() == [len(one.ids) - one.context for one in inputs]
     assert batch.follows.tolist() == [1, 0, 1, 0]
     assert batch.targets is None

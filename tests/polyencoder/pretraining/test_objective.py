@@ -15,15 +15,15 @@ from transformers import BertConfig, BertForMaskedLM
 
 from polyencoder.data.epochs import Reader
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling.encoder_config import scratch_config
+from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.modeling.loading import build_backbone
-from polyencoder.pretraining.batches import PairBatches, PairInputs, _even_batches
+from polyencoder.pretraining.batches import PairBatches, PairInputs, _cut_evenly
 from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.heads import PretrainingModel
-from polyencoder.pretraining.inputs import pair_batch, pair_input
+from polyencoder.pretraining.inputs import build_pair_batch, build_pair_input
 from polyencoder.pretraining.masking import IGNORED
 from polyencoder.pretraining.objective import Chance, PretrainingObjective
-from polyencoder.text.batches import token_batches
+from polyencoder.text.batches import cut_into_batches
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS
 
 EXAMPLES = [
@@ -41,8 +41,8 @@ def inputs(piece_text, masking):
 @pytest.fixture
 def batches(inputs):
     """A batch of masked words, and one of next utterances."""
-    made = ([make(one, np.random.default_rng(one.key)) for one in EXAMPLES] for make in (inputs.masked, inputs.next))
-    return [pair_batch(one, pad_id=inputs.text.pad_id) for one in made]
+    made = ([make(one, np.random.default_rng(one.key)) for one in EXAMPLES] for make in (inputs.mask, inputs.draw_next))
+    return [build_pair_batch(one, pad_id=inputs.text.pad_id) for one in made]
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def apart(piece_text, masking):
     """A batch of contexts and their responses, one of which two contexts have."""
     inputs = PairInputs(piece_text, longest=LONGEST, masking=masking, next="contrastive")
     examples = [*EXAMPLES, replace(EXAMPLES[-1], turns=["how many teach math ?"])]
-    made = [inputs.next(one, np.random.default_rng(one.key)) for one in examples]
-    return pair_batch(made, pad_id=piece_text.pad_id)
+    made = [inputs.draw_next(one, np.random.default_rng(one.key)) for one in examples]
+    return build_pair_batch(made, pad_id=piece_text.pad_id)
 
 
 def gradients(model):
@@ -132,7 +132,7 @@ def test_contrastive_scores_are_not_rounded_to_16_bits(make_pretraining, apart, 
     model = PretrainingModel(make_pretraining().encoder, next="contrastive", normalize=normalize).eval()
     contexts = len(EXAMPLES) + 1
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        scores = model.response_scores(apart.contexts, contexts=contexts)
+        scores = model.score_responses(apart.contexts, contexts=contexts)
         vectors = model.encoder(apart.contexts)[:, 0].double()
     if normalize:
         vectors = vectors / vectors.norm(dim=1, keepdim=True) * math.sqrt(model.encoder.dim)
@@ -160,24 +160,24 @@ def test_packed_is_padded(make_pretraining, batches, apart):
 def test_nothing_masked_leaks(make_pretraining, inputs, masking):
     """Of two sequences that differ in masked words alone, all that is computed is the same."""
     model, example = make_pretraining(), EXAMPLES[2]
-    found = inputs.masked(example, np.random.default_rng(5))
+    found = inputs.mask(example, np.random.default_rng(5))
     places = [place for place, one in enumerate(found.ids) if one == masking.mask_id]
     assert places
-    original = pair_input(inputs.text, example.turns, example.label, longest=LONGEST)
+    original = build_pair_input(inputs.text, example.turns, example.label, longest=LONGEST)
     ids = [99 if place in places else one for place, one in enumerate(original.ids)]
     made = [masking(one, rng) for one in (original.ids, ids) for rng in [np.random.default_rng(5)]]
     batches = [
-        pair_batch([type(found)(seen.tolist(), found.context, targets.tolist())], pad_id=inputs.text.pad_id)
+        build_pair_batch([type(found)(seen.tolist(), found.context, targets.tolist())], pad_id=inputs.text.pad_id)
         for seen, targets in made
     ]
     chosen = [batch.targets != IGNORED for batch in batches]
     assert not batches[0].targets.equal(batches[1].targets)
-    logits = [model.masked_logits(batch.contexts, one) for batch, one in zip(batches, chosen, strict=True)]
+    logits = [model.compute_masked_logits(batch.contexts, one) for batch, one in zip(batches, chosen, strict=True)]
     assert logits[0].equal(logits[1])
 
 
 def test_a_backbone_whose_words_are_of_another_size_is_an_error(piece_text):
-    config = scratch_config(
+    config = build_scratch_config(
         vocabulary_size=len(piece_text), dim=16, n_layers=1, n_heads=2, ffn_dim=16, n_positions=LONGEST
     )
     with pytest.raises(ConfigError, match="word embeddings of 8 numbers"):
@@ -207,7 +207,7 @@ class TestBatches:
 
     @given(lengths=st.lists(st.integers(5, 60), min_size=1, max_size=80), tokens=st.integers(60, 400))
     def test_none_has_what_is_left_over(self, lengths, tokens):
-        greedy, even = (cut(lengths, max_tokens=tokens) for cut in (token_batches, _even_batches))
+        greedy, even = (cut(lengths, max_tokens=tokens) for cut in (cut_into_batches, _cut_evenly))
         assert len(even) == len(greedy)
         assert sorted(place for batch in even for place in batch) == list(range(len(lengths)))
         padded = [len(batch) * max(lengths[place] for place in batch) for batch in even]
@@ -233,7 +233,7 @@ class TestBatches:
 
         def rows(found):
             first = [batch for batch in found if batch.position[0] == 0]
-            return sorted(tuple(ids) for batch in first for ids in batch.contexts.sequences())
+            return sorted(tuple(ids) for batch in first for ids in batch.contexts.list_sequences())
 
         assert rows(alone) == sorted(rows(shared[0]) + rows(shared[1]))
 
@@ -251,13 +251,13 @@ def report(perplexity: float, accuracy: float) -> dict[str, float]:
 
 def test_both_are_beaten_or_named():
     chance = Chance(perplexity=100.0, next_accuracy=0.5, examples=100)  # two deviations are a tenth
-    assert chance.not_beaten_by(report(99.0, 0.61)) == []
-    (words,) = chance.not_beaten_by(report(100.0, 0.61))
+    assert chance.describe_not_beaten(report(99.0, 0.61)) == []
+    (words,) = chance.describe_not_beaten(report(100.0, 0.61))
     assert words == "masked words have a perplexity of 100, and 100 by the frequencies of words alone"
-    (following,) = chance.not_beaten_by(report(99.0, 0.59))
+    (following,) = chance.describe_not_beaten(report(99.0, 0.59))
     assert following == "next utterances are right in 0.590 of the cases, and in 0.500 by chance"
 
 
 @pytest.mark.parametrize("accuracy", [0.0, 0.5, 1.0])
 def test_without_next_utterances_words_alone_count(accuracy):
-    assert Chance(perplexity=100.0, next_accuracy=0.0, examples=0).not_beaten_by(report(50.0, accuracy)) == []
+    assert Chance(perplexity=100.0, next_accuracy=0.0, examples=0).describe_not_beaten(report(50.0, accuracy)) == []

@@ -11,7 +11,7 @@ from polyencoder.pretraining.batches import PairBatches, PairInputs
 from polyencoder.pretraining.callbacks import HeldOut
 from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.heads import NextName
-from polyencoder.pretraining.inputs import pair_batch
+from polyencoder.pretraining.inputs import build_pair_batch
 from polyencoder.pretraining.objective import PretrainingObjective
 from polyencoder.pretraining.start import Pretrained
 from polyencoder.settings.training import OptimizerConfig, ScheduleConfig, TrainingConfig
@@ -38,7 +38,7 @@ def learn(make_pretraining, piece_text, masking, talks):
         model = make_pretraining()
         inputs = PairInputs(piece_text, longest=LONGEST, masking=masking, next=next)
         corpus, objective = Corpus([talks], buffer=8), PretrainingObjective(model)
-        examples = list(corpus.items())
+        examples = list(corpus.iter_items())
         evaluation = HeldOut(objective, examples, inputs, tokens=4 * LONGEST, every=100)
         batches = PairBatches(
             corpus,
@@ -67,7 +67,7 @@ def test_a_process_without_a_batch_helps_the_others(make_pretraining, piece_text
     """One process has all examples of a step, the other none: the gradients are those of one process alone."""
     example = PairExample(["hello , how are you today ?"], "i am fine , thank you .", other="that is great !", key=3)
     inputs = PairInputs(piece_text, longest=LONGEST, masking=masking)
-    batch = pair_batch([inputs.masked(example, np.random.default_rng(3))], pad_id=piece_text.pad_id)
+    batch = build_pair_batch([inputs.mask(example, np.random.default_rng(3))], pad_id=piece_text.pad_id)
 
     def step(rank: int):
         model = make_pretraining()

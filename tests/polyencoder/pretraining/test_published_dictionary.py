@@ -8,9 +8,9 @@ import pytest
 
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.pretraining.start import starting_model, starting_tokenizer
+from polyencoder.pretraining.start import build_starting_model, load_starting_tokenizer
 from polyencoder.ranker import Ranker
-from polyencoder.text import TextEncoder, turn_separator
+from polyencoder.text import TextEncoder, get_turn_separator
 
 pytestmark = pytest.mark.slow
 
@@ -42,18 +42,18 @@ def published(tmp_path):
 
 
 def test_the_papers_dictionary_is_a_vocabulary(make_settings, published, tmp_path):
-    pretrained = starting_model(make_settings(vocabulary=str(published)))
+    pretrained = build_starting_model(make_settings(vocabulary=str(published)))
     text = pretrained.text
     turns = ["Hello .", "hey __newln__"]
-    words = [text.tokenizer.id_to_token(one) for one in text.context_ids(turns)]
+    words = [text.tokenizer.id_to_token(one) for one in text.tokenize_context(turns)]
     assert words[:5] == ["__start__", "hello</w>", ".</w>", "[NEWLINE]", "he"]
-    assert text.context_ids(turns)[:4] == [1, 6, 5, 4]
-    assert text.context_ids(turns)[-1] == 2
-    assert text.context_ids(turns).count(4) == 1  # who types its name writes text
+    assert text.tokenize_context(turns)[:4] == [1, 6, 5, 4]
+    assert text.tokenize_context(turns)[-1] == 2
+    assert text.tokenize_context(turns).count(4) == 1  # who types its name writes text
     pretrained.save(tmp_path / "encoder")
     ranker = Ranker.from_backbone(tmp_path / "encoder", device="cpu")
-    assert ranker.text.context_ids(turns) == text.context_ids(turns)
-    assert turn_separator(ranker.text.config) == "newline"
+    assert ranker.text.tokenize_context(turns) == text.tokenize_context(turns)
+    assert get_turn_separator(ranker.text.config) == "newline"
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_the_papers_dictionary_is_a_vocabulary(make_settings, published, tmp_pat
 def test_a_damaged_dictionary_of_the_papers(make_settings, published, vocabulary, message):
     (published / "vocab.json").write_text(vocabulary)
     with pytest.raises((ConfigError, CheckpointError), match=message):
-        starting_model(make_settings(vocabulary=str(published)))
+        build_starting_model(make_settings(vocabulary=str(published)))
 
 
 def test_the_published_dictionary_itself(data_path):
-    tokenizer, special = starting_tokenizer(vocabulary=str(data_path / "bpe_54940"))
+    tokenizer, special = load_starting_tokenizer(vocabulary=str(data_path / "bpe_54940"))
     numbers = json.loads((data_path / "bpe_54940" / "vocab.json").read_bytes())
-    ids = TextEncoder(tokenizer, TextConfig(**special)).context_ids(["Hello !", "how are you"])
+    ids = TextEncoder(tokenizer, TextConfig(**special)).tokenize_context(["Hello !", "how are you"])
     words = ["__start__", "hello", "!", "__newln__", "how", "are", "you", "__end__"]
     assert ids == [numbers[word] for word in words]

@@ -76,7 +76,7 @@ def test_comments_are_joined_to_those_that_they_reply_to(dumps, tmp_path, histor
     files, submissions, comments = dumps
     with ThreadIndex(tmp_path / "index", Filters()) as index:
         assert list(index.read(files))[-1] == len(submissions) + len(comments)
-        found = [(reply.context, reply.response) for reply in index.replies(history=history)]
+        found = [(reply.context, reply.response) for reply in index.iter_replies(history=history)]
         deleted = sum(one["body"] == "[deleted]" for one in comments)
         assert index.left_out == Counter({"deleted or removed": deleted})
         assert index.num_kept == len(submissions) + len(comments) - deleted
@@ -160,7 +160,7 @@ def test_no_text_stands_twice_in_a_path_where_parents_go_in_a_circle(tmp_path):
     (tmp_path / "RC").write_text("".join(json.dumps(record) + "\n" for record in records))
     with ThreadIndex(tmp_path / "index", Filters()) as index:
         list(index.read([str(tmp_path / "RC")]))
-        found = {reply.response: reply.context for reply in index.replies(history=10)}
+        found = {reply.response: reply.context for reply in index.iter_replies(history=10)}
     assert found["the comment a"] == ["the comment b", "the comment c"]
 
 
@@ -197,10 +197,10 @@ def test_an_error_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
 def test_why_a_comment_is_left_out(body, author, reason):
     assert reason in REASONS
     with pytest.raises(LeftOut, match=f"^{reason}$"):
-        Filters().text(body, author)
+        Filters().clean_text(body, author)
     keep = {"keep_bots": True, "keep_links": True, "keep_quotes": True, "keep_code": True}
     if reason in ("bot", "link", "quote", "code"):
-        assert Filters(**keep).text(body, author)
+        assert Filters(**keep).clean_text(body, author)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_why_a_comment_is_left_out(body, author, reason):
     ],
 )
 def test_what_is_kept_is_one_line_of_text(body, expected):
-    assert Filters().text(body, "robothead") == expected
+    assert Filters().clean_text(body, "robothead") == expected
 
 
 def test_lengths_that_cannot_be():

@@ -18,14 +18,14 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.modeling.loading import load_pretrained
 from polyencoder.pretraining import run as module
 from polyencoder.pretraining.callbacks import HeldOut
-from polyencoder.pretraining.inputs import pair_batch, pair_input
+from polyencoder.pretraining.inputs import build_pair_batch, build_pair_input
 from polyencoder.pretraining.run import pretrain
-from polyencoder.pretraining.start import starting_model
+from polyencoder.pretraining.start import build_starting_model
 from polyencoder.ranker import Ranker
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
-from polyencoder.text import TokenBatch, turn_separator
-from polyencoder.training.start import untrained_ranker
+from polyencoder.text import TokenBatch, get_turn_separator
+from polyencoder.training.start import build_untrained_ranker
 from tests.parameters import mostly_long
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS, TINY
 
@@ -92,7 +92,7 @@ def test_contrastive_leaves_no_head_for_next_utterances(make_settings, tmp_path)
     for name in ("yes-no", "contrastive"):  # either goes on with the head that is there
         more = make_settings(vocabulary=None, backbone=str(first.out), out=str(tmp_path / name), next=name, **sizes)
         head = load_file(first.out / "heads.safetensors")["masked_words.bias"]
-        assert starting_model(more).model.state_dict()["masked_words.bias"].equal(head)
+        assert build_starting_model(more).model.state_dict()["masked_words.bias"].equal(head)
         first = pretrain(more)
 
 
@@ -100,7 +100,7 @@ def test_contrastive_leaves_no_head_for_next_utterances(make_settings, tmp_path)
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_flags_of_its_card_score_as_the_pretraining_did(make_settings, monkeypatch, normalize):
     monkeypatch.setattr(
-        "polyencoder.pretraining.start.text_vectors", lambda *_: {"reduction": "mean", "normalize": normalize}
+        "polyencoder.pretraining.start.choose_text_vectors", lambda *_: {"reduction": "mean", "normalize": normalize}
     )
     settings = make_settings(next="contrastive", n_positions=60, tokens_per_batch=240)
     folder = pretrain(settings).out
@@ -109,13 +109,15 @@ def test_the_flags_of_its_card_score_as_the_pretraining_did(make_settings, monke
     assert "--reduction mean" in use
     assert "--fine-tuned all" in use  # the embeddings too
     bi = Ranker.from_backbone(folder, "bi", device="cpu", text={"text_truncate": 30, "label_truncate": 30}, **options)
-    started = starting_model(settings)
+    started = build_starting_model(settings)
     started.model.encoder.model.load_state_dict(bi.model.context_tower.model.state_dict())
     contexts, responses = [talk[:1] for talk in TALKS], [talk[1] for talk in TALKS]
-    inputs = [pair_input(started.text, *pair, longest=60, apart=True) for pair in zip(contexts, responses, strict=True)]
-    batch = pair_batch(inputs, pad_id=started.text.pad_id)
+    inputs = [
+        build_pair_input(started.text, *pair, longest=60, apart=True) for pair in zip(contexts, responses, strict=True)
+    ]
+    batch = build_pair_batch(inputs, pad_id=started.text.pad_id)
     with torch.no_grad():
-        expected = started.model.eval().response_scores(batch.contexts, contexts=len(TALKS))
+        expected = started.model.eval().score_responses(batch.contexts, contexts=len(TALKS))
     scores = torch.stack([torch.as_tensor(bi.score([context], responses))[0] for context in contexts])
     torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-4)
 
@@ -125,10 +127,10 @@ def test_the_flags_of_its_card_score_as_the_pretraining_did(make_settings, monke
 def test_a_sentence_encoder_is_compared_by_its_own_vectors(make_settings, minilm_folder):
     """Of which a bi-encoder that is made of it has the same."""
     options = {**dict.fromkeys(TINY), "vocabulary": None, "backbone": str(minilm_folder), "next": "contrastive"}
-    model = starting_model(make_settings(**options)).model
+    model = build_starting_model(make_settings(**options)).model
     bi = Ranker.from_backbone(minilm_folder, "bi", device="cpu").model.config
     assert (model.reduction, model.normalize) == (bi.reduction, bi.normalize) == ("mean", True)
-    assert starting_model(make_settings(**options, reduction="first")).model.reduction == "first"
+    assert build_starting_model(make_settings(**options, reduction="first")).model.reduction == "first"
 
 
 @pytest.mark.slow
@@ -141,8 +143,8 @@ def test_the_folder_is_an_encoder_with_its_tokenizer_and_card(make_settings, tmp
     assert tokenizer.mask_token == "[MASK]"
     backbone = load_pretrained(report.out).eval()
     pair = tokenizer(TALKS[0][0], TALKS[0][1], return_tensors="pt")
-    text = starting_model(settings).text
-    ours = text.context_ids([TALKS[0][0]]) + text.candidate_ids([TALKS[0][1]])[0][1:]
+    text = build_starting_model(settings).text
+    ours = text.tokenize_context([TALKS[0][0]]) + text.tokenize_candidates([TALKS[0][1]])[0][1:]
     assert pair["input_ids"][0].tolist() == ours
     tokens = TokenBatch(pair["input_ids"], pair["attention_mask"].bool(), pair["token_type_ids"])
     torch.testing.assert_close(backbone(tokens), model(**pair).last_hidden_state, rtol=1e-4, atol=1e-5)
@@ -164,11 +166,11 @@ def test_rankers_begin_with_it(make_settings):
     heads = load_file(report.out / "heads.safetensors")
     assert cross.model.linear.weight.equal(heads["next_utterance.weight"])
     assert cross.model.linear.bias.equal(heads["next_utterance.bias"])
-    assert turn_separator(cross.model.config.text) == "newline"
+    assert get_turn_separator(cross.model.config.text) == "newline"
     scores = torch.as_tensor(cross.score([TALKS[0][:1]], [TALKS[0][1], TALKS[1][1]]))
     assert scores.isfinite().all()
     bi = start("bi", turn_separator="sep")
-    assert turn_separator(bi.model.config.text) == "sep"
+    assert get_turn_separator(bi.model.config.text) == "sep"
     mean = start("cross", reduction="mean")
     assert not mean.model.linear.weight.equal(heads["next_utterance.weight"])
 
@@ -176,12 +178,12 @@ def test_rankers_begin_with_it(make_settings):
 @pytest.mark.slow
 def test_a_cross_encoder_that_begins_with_the_head_scores_as_the_head(make_settings, piece_text):
     report = pretrain(make_settings())
-    started = starting_model(make_settings(vocabulary=None, backbone=str(report.out), **dict.fromkeys(TINY)))
+    started = build_starting_model(make_settings(vocabulary=None, backbone=str(report.out), **dict.fromkeys(TINY)))
     cross = Ranker.from_backbone(report.out, "cross", device="cpu", text={"text_truncate": 12, "label_truncate": 12})
-    inputs = [pair_input(started.text, [TALKS[1][0]], response, longest=LONGEST) for response in TALKS[1][1:]]
-    batch = pair_batch([replace(one, follows=True) for one in inputs], pad_id=started.text.pad_id)
+    inputs = [build_pair_input(started.text, [TALKS[1][0]], response, longest=LONGEST) for response in TALKS[1][1:]]
+    batch = build_pair_batch([replace(one, follows=True) for one in inputs], pad_id=started.text.pad_id)
     with torch.no_grad():
-        expected = started.model.eval().next_scores(batch.contexts)
+        expected = started.model.eval().score_next(batch.contexts)
     torch.testing.assert_close(
         torch.as_tensor(cross.score([[TALKS[1][0]]], TALKS[1][1:]))[0], expected, rtol=1e-4, atol=1e-5
     )
@@ -196,7 +198,7 @@ def test_training_is_compared_with_the_cross_encoder_that_the_head_makes(make_se
     settings = TrainSettings(
         backbone=folder, architecture="cross", train="any.jsonl", out="any", device="cpu", **lengths
     )
-    untrained = untrained_ranker(settings).model
+    untrained = build_untrained_ranker(settings).model
     assert untrained.config.architecture == architecture
     if architecture == "cross":
         assert untrained.linear.weight.equal(load_file(f"{folder}/heads.safetensors")["next_utterance.weight"])
@@ -207,7 +209,7 @@ def test_a_backbone_goes_on_with_its_heads(make_settings, tmp_path):
     first = pretrain(make_settings())
     sizes = dict.fromkeys(TINY)
     settings = make_settings(vocabulary=None, backbone=str(first.out), out=str(tmp_path / "more"), **sizes)
-    started = starting_model(settings)
+    started = build_starting_model(settings)
     had = weights(first.out)
     state = started.model.state_dict()
     for name in ("next_utterance.weight", "masked_words.bias", "masked_words.transform.dense.weight"):
@@ -292,7 +294,7 @@ def test_bad_lines_are_an_error_or_skipped_and_counted(make_settings, talks, cap
     assert not (tmp_path / "out").exists()
     pretrain(make_settings(valid=str(good), skip_bad_examples=True))
     assert "1 bad record was left out" in caplog.text
-    assert BadExamples(skip=True).summary() is None
+    assert BadExamples(skip=True).summarize() is None
 
 
 def test_a_share_of_the_documents_is_held_out(make_settings, caplog):
@@ -351,7 +353,7 @@ def test_settings_that_cannot_be_are_errors(make_settings, fields, message):
 
 def test_a_length_of_nothing_is_an_error(make_settings):
     with pytest.raises(ConfigError, match="text_truncate is 0; it must be at least 3"):
-        starting_model(make_settings(text_truncate=0))
+        build_starting_model(make_settings(text_truncate=0))
 
 
 def test_the_papers_numbers_are_the_defaults():

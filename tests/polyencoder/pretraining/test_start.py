@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from polyencoder.errors import ConfigError
-from polyencoder.pretraining.start import starting_model
+from polyencoder.pretraining.start import build_starting_model
 from polyencoder.settings.pretrain import PretrainingSettings
 
 
@@ -31,4 +31,4 @@ def test_what_pre_training_would_drop_is_refused(backbone_folder, tmp_path, file
         (folder / "Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
     (folder / file).write_text(json.dumps(content))
     with pytest.raises(ConfigError, match=message):
-        starting_model(PretrainingSettings(corpus=("c",), out="o", backbone=str(folder), max_steps=1))
+        build_starting_model(PretrainingSettings(corpus=("c",), out="o", backbone=str(folder), max_steps=1))

@@ -11,8 +11,8 @@ from torch.nn.functional import multi_head_attention_forward
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding, Keys, exact, score
-from polyencoder.scoring.context import stacked
-from polyencoder.scoring.exact import chunk_sizes
+from polyencoder.scoring.context import stack_contexts
+from polyencoder.scoring.exact import compute_chunk_sizes
 
 
 @pytest.mark.parametrize("vectors", [torch.zeros(3, 4), torch.zeros(2, 0, 4), torch.zeros(2, 3, 4, dtype=torch.int64)])
@@ -54,10 +54,10 @@ def test_to_changes_the_vectors_but_not_the_mask():
 def test_stacked_contexts_with_and_without_masks():
     one, two = ContextEncoding(torch.ones(1, 2, 3)), ContextEncoding(torch.ones(2, 4, 3))
     masked = ContextEncoding(torch.ones(1, 4, 3), torch.tensor([[True, True, False, False]]))
-    together = stacked([one, two, masked])
+    together = stack_contexts([one, two, masked])
     assert together.vectors.shape == (4, 4, 3)
     assert together.mask.sum(1).tolist() == [2, 4, 4, 2]
-    assert stacked([two, two]).mask is None
+    assert stack_contexts([two, two]).mask is None
 
 
 DIM = 12
@@ -158,7 +158,7 @@ def test_contexts_of_different_batches_together():
     with torch.no_grad():
         encoded = [attention(part) for part in parts]
         expected = torch.cat([score(part, candidates, attention="multihead") for part in encoded])
-        together = stacked(encoded)
+        together = stack_contexts(encoded)
         torch.testing.assert_close(score(together, candidates, attention="multihead"), expected)
         one = together.select(1).to(dtype=torch.float32)
         assert one.keys.vectors.dtype == torch.float32
@@ -170,7 +170,7 @@ def test_contexts_of_different_batches_together():
 def test_a_budget_counts_keys_too():
     candidates, context = torch.zeros(1000, DIM), ContextEncoding(torch.zeros(3, 8, DIM))
     with_keys = drawn(1, dtype=torch.float32)(context)
-    plain, keyed = (chunk_sizes(one, candidates, budget=10_000) for one in (context, with_keys))
+    plain, keyed = (compute_chunk_sizes(one, candidates, budget=10_000) for one in (context, with_keys))
     assert keyed[0] * keyed[1] <= plain[0] * plain[1] / 2 + keyed[0]
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.special import lambertw
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.scoring import ContextEncoding, attention_weights, best, exact, score
-from polyencoder.scoring.exact import chunk_sizes
+from polyencoder.scoring import ContextEncoding, compute_attention_weights, exact, score, select_best
+from polyencoder.scoring.exact import compute_chunk_sizes
 
 
 def paper_score(vectors, mask, candidates, attention="basic"):
@@ -68,7 +68,7 @@ def test_equals_the_paper_whatever_the_shape_and_the_chunks(case, attention, bud
 def test_weights_are_the_softmax_over_real_codes(case, attention):
     context, candidates = case
     candidates = candidates if candidates.dim() == 2 else candidates[0]
-    weights = attention_weights(context, candidates, attention=attention)
+    weights = compute_attention_weights(context, candidates, attention=attention)
     assert weights.shape == (context.batch_size, len(candidates), context.n_codes)
     scale = 1 / math.sqrt(context.dim) if attention == "sqrt" else 1
     for b, codes in enumerate(context.vectors):
@@ -246,7 +246,7 @@ def test_chunks_stay_within_their_budget(batch, n, codes, shared, low_precision,
     context = ContextEncoding(torch.empty(1, 1, 16).expand(batch, codes, 16))
     candidates = torch.empty(1, dtype=torch.bfloat16 if low_precision else torch.float32)
     candidates = candidates.expand(*(() if shared else (batch,)), n, 16)
-    contexts_at_once, at_once = chunk_sizes(context, candidates, budget=budget)
+    contexts_at_once, at_once = compute_chunk_sizes(context, candidates, budget=budget)
     assert 1 <= contexts_at_once <= batch
     assert 1 <= at_once <= n
     copied = 0 if not low_precision else at_once * 16 * (1 if shared else contexts_at_once)
@@ -273,18 +273,18 @@ def test_the_order_is_that_of_a_stable_sort(shape, different):
     scores = torch.randint(different, shape).float()
     values, columns = scores.sort(dim=-1, descending=True, stable=True)
     for k in (1, 2, 5, shape[-1] + 1):
-        found, places = best(scores, k)
+        found, places = select_best(scores, k)
         assert torch.equal(found, values[..., :k])
         assert torch.equal(places, columns[..., :k])
 
 
 def test_a_score_that_is_nan_comes_last():
-    values, columns = best(torch.tensor([[torch.nan, 1.0, torch.nan, 2.0]]), 3)
+    values, columns = select_best(torch.tensor([[torch.nan, 1.0, torch.nan, 2.0]]), 3)
     assert columns.tolist() == [[3, 1, 0]]
     assert values.tolist() == [[2.0, 1.0, -torch.inf]]
 
 
 def test_infinite_scores_keep_their_places():
-    values, columns = best(torch.tensor([-torch.inf, 0.0, torch.inf, -1.0]), 4)
+    values, columns = select_best(torch.tensor([-torch.inf, 0.0, torch.inf, -1.0]), 4)
     assert columns.tolist() == [2, 1, 3, 0]
     assert values.tolist() == [torch.inf, 0.0, -1.0, -torch.inf]

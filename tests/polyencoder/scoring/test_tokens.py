@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyencoder.scoring import tokens
-from polyencoder.scoring.tokens import Texts, TokenVectors, max_similarities, packed, stacked
+from polyencoder.scoring.tokens import Texts, TokenVectors, compute_max_similarities, pack_candidates, stack_texts
 
 DIM = 6
 
@@ -38,11 +38,11 @@ def test_like_one_pair_at_a_time_whatever_is_in_memory_at_once(monkeypatch, at_o
     """Shared candidates or each context's own, padded to the longest."""
     monkeypatch.setattr(tokens, "SIMILARITIES", at_once)
     contexts, candidates = [text(n) for n in (4, 1, 7)], [text(n) for n in (2, 5, 3, 1)]
-    left, right = stacked(contexts), stacked(candidates)
+    left, right = stack_texts(contexts), stack_texts(candidates)
     given, weights = right.tokens, right.weights
     if own:
         given, weights = given.expand(3, *given.shape), weights.expand(3, *weights.shape)
-    forth, back = max_similarities(left.tokens, left.weights, given, weights)
+    forth, back = compute_max_similarities(left.tokens, left.weights, given, weights)
     expected = torch.tensor([[plain(one, other) for other in candidates] for one in contexts])
     torch.testing.assert_close(torch.stack([forth, back], -1), expected, rtol=1e-5, atol=1e-5)
 
@@ -50,7 +50,7 @@ def test_like_one_pair_at_a_time_whatever_is_in_memory_at_once(monkeypatch, at_o
 def test_the_gradient_goes_to_the_most_similar_token_alone():
     context = F.normalize(torch.randn(1, 3, DIM), dim=-1)
     candidate = F.normalize(torch.randn(1, 4, DIM), dim=-1).requires_grad_()
-    forth, _ = max_similarities(context, torch.ones(1, 3) / 3, candidate, torch.tensor([[1.0, 0, 0, 0]]))
+    forth, _ = compute_max_similarities(context, torch.ones(1, 3) / 3, candidate, torch.tensor([[1.0, 0, 0, 0]]))
     forth.sum().backward()
     nearest = (context[0] @ candidate[0, 0]).argmax()
     torch.testing.assert_close(candidate.grad[0, 0], context[0, nearest])
@@ -59,7 +59,7 @@ def test_the_gradient_goes_to_the_most_similar_token_alone():
 
 def test_texts_in_one_batch_are_what_they_were():
     parts = [text(3, turns=2), text(1), text(5, turns=4)]
-    whole = stacked(parts)
+    whole = stack_texts(parts)
     assert whole.tokens.shape == (3, 5, DIM)
     assert whole.turns.shape == (3, 4, DIM)
     torch.testing.assert_close(whole.weights.sum(1), torch.ones(3))
@@ -71,14 +71,14 @@ def test_texts_in_one_batch_are_what_they_were():
         assert not whole.weights[row, length:].any()
         assert whole.turns[row, :turns].equal(part.turns[0])
         assert whole.turns[row, -1].equal(part.turns[0, -1])  # everybody's latest turn is in the last column
-    for row, one in enumerate(whole.each()):
+    for row, one in enumerate(whole.split()):
         assert one.tokens.equal(whole.select(torch.tensor([row])).tokens)
 
 
 @pytest.mark.parametrize("lengths", [[1], [3, 1, 4], [2, 2]])
 def test_single_candidates_as_a_batch(lengths):
     made = [TokenVectors(torch.randn(DIM), torch.randn(length, 2)) for length in lengths]
-    vectors, given, mask = packed(made)
+    vectors, given, mask = pack_candidates(made)
     assert mask.sum(1).tolist() == lengths
     for row, one in enumerate(made):
         assert vectors[row].equal(one.vector)

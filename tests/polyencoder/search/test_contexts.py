@@ -6,45 +6,45 @@ import torch
 
 from polyencoder.errors import InputError
 from polyencoder.scoring import ContextEncoding, Keys
-from polyencoder.search.contexts import Contexts, check_finite, stacked
+from polyencoder.search.contexts import Contexts, check_finite, stack_arrays
 
 
 def test_what_torch_encoded():
     mask = torch.tensor([[True, False], [True, True]])
     keys = Keys(torch.randn(2, 2, 3), torch.randn(2, 2), heads=2)
     encoded = ContextEncoding(torch.randn(2, 2, 3, requires_grad=True), mask, keys)
-    contexts = Contexts.of(encoded)
+    contexts = Contexts.from_encoding(encoded)
     np.testing.assert_array_equal(contexts.vectors, encoded.vectors.detach())
     np.testing.assert_array_equal(contexts.mask, mask)
     np.testing.assert_array_equal(contexts.keys.biases, keys.biases)
     assert (contexts.keys.heads, contexts.vectors.dtype) == (2, np.float32)
-    assert Contexts.of(contexts) is contexts
-    assert Contexts.of(ContextEncoding(torch.randn(2, 2, 3).bfloat16())).vectors.dtype == np.float32
+    assert Contexts.from_encoding(contexts) is contexts
+    assert Contexts.from_encoding(ContextEncoding(torch.randn(2, 2, 3).bfloat16())).vectors.dtype == np.float32
 
 
 def test_vectors_of_any_kind():
     values = [[1.0, 2.0], [3.0, 4.0]]
     for given in (values, np.array(values), torch.tensor(values), torch.tensor(values).half(), np.array(values, int)):
-        np.testing.assert_array_equal(Contexts.of(given).vectors, np.array(values)[:, None])
-    assert Contexts.of(np.array(values)).vectors.dtype == np.float64
-    assert Contexts.of(np.ones((2, 3, 4), np.float16)).vectors.shape == (2, 3, 4)
+        np.testing.assert_array_equal(Contexts.from_encoding(given).vectors, np.array(values)[:, None])
+    assert Contexts.from_encoding(np.array(values)).vectors.dtype == np.float64
+    assert Contexts.from_encoding(np.ones((2, 3, 4), np.float16)).vectors.shape == (2, 3, 4)
 
 
 @pytest.mark.parametrize("given", ["hello", [["a"]], [[1.0], [1.0, 2.0]], None])
 def test_what_is_no_vector(given):
     with pytest.raises(InputError, match=r"contexts is .*; it must be vectors, \[contexts, dim\]"):
-        Contexts.of(given)
+        Contexts.from_encoding(given)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 0, 3), (1, 2, 3, 4)])
 def test_another_shape(shape):
     with pytest.raises(InputError, match=r"context vectors must be floating point \[batch, codes, dim\]"):
-        Contexts.of(np.ones(shape, np.float32))
+        Contexts.from_encoding(np.ones(shape, np.float32))
 
 
 def test_some_of_them():
     contexts = Contexts(np.arange(12, dtype=np.float32).reshape(3, 2, 2), np.array([[1, 0], [1, 1], [0, 0]], bool))
-    assert [len(codes) for codes in contexts.codes()] == [1, 2, 0]
+    assert [len(codes) for codes in contexts.list_codes()] == [1, 2, 0]
     for places in ([2, 0], slice(0, 2), range(1, 3)):
         some = contexts.select(places)
         rows = places if isinstance(places, slice) else [*places]
@@ -54,16 +54,16 @@ def test_some_of_them():
 
 def test_parts_are_padded():
     parts = [Contexts(np.ones((2, 3, 4), np.float32)), Contexts(np.ones((1, 1, 4), np.float32))]
-    both = Contexts.concatenated(parts)
+    both = Contexts.concatenate(parts)
     assert both.mask.tolist() == [[True] * 3, [True] * 3, [True, False, False]]
-    assert Contexts.concatenated(parts[:1]).mask is None
-    assert stacked([np.ones(2), np.ones(1)]).tolist() == [1, 1, 1]
+    assert Contexts.concatenate(parts[:1]).mask is None
+    assert stack_arrays([np.ones(2), np.ones(1)]).tolist() == [1, 1, 1]
 
 
 def test_parts_with_keys_are_joined():
     keys = Keys(torch.randn(3, 4, 5), torch.randn(3, 4), heads=2)
-    whole = Contexts.of(ContextEncoding(torch.randn(3, 4, 5), torch.ones(3, 4, dtype=torch.bool), keys))
-    joined = Contexts.concatenated([whole.select([0]), whole.select(slice(1, 3))])
+    whole = Contexts.from_encoding(ContextEncoding(torch.randn(3, 4, 5), torch.ones(3, 4, dtype=torch.bool), keys))
+    joined = Contexts.concatenate([whole.select([0]), whole.select(slice(1, 3))])
     np.testing.assert_array_equal(joined.keys.vectors, whole.keys.vectors)
     np.testing.assert_array_equal(joined.keys.biases, whole.keys.biases)
     assert joined.keys.heads == 2

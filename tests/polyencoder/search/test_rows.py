@@ -11,9 +11,9 @@ from polyencoder.search.rows import ArrayRows, Block, Small
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_an_array_is_read_in_blocks_of_views(size):
     vectors = np.arange(14.0).reshape(7, 2)
-    blocks = [*ArrayRows(vectors).chunks(size)]
+    blocks = [*ArrayRows(vectors).iter_blocks(size)]
     assert [block.first for block in blocks] == [*range(0, 7, size)]
-    np.testing.assert_array_equal(np.concatenate([block.vectors() for block in blocks]), vectors)
+    np.testing.assert_array_equal(np.concatenate([block.read_vectors() for block in blocks]), vectors)
     assert all(np.shares_memory(block.stored, vectors) for block in blocks)
 
 
@@ -27,13 +27,13 @@ def test_stored_numbers_become_floats():
         (Block(3, values.astype(np.float16)), values),
         (Block(3, small.rows, small), [[0.5, 1], [6, -8]]),
     ):
-        np.testing.assert_array_equal(block.vectors(), expected)
-        assert block.vectors().dtype == np.float32
-        np.testing.assert_array_equal(block.vectors(np.array([1])), expected[1:])
-        part, some = block.part(slice(1, 2)), block.select(np.array([1]))
-        np.testing.assert_array_equal(part.vectors(), expected[1:])
-        np.testing.assert_array_equal(some.vectors(), expected[1:])
-        np.testing.assert_array_equal(some.vectors(np.array([0])), expected[1:])
+        np.testing.assert_array_equal(block.read_vectors(), expected)
+        assert block.read_vectors().dtype == np.float32
+        np.testing.assert_array_equal(block.read_vectors(np.array([1])), expected[1:])
+        part, some = block.slice_rows(slice(1, 2)), block.select(np.array([1]))
+        np.testing.assert_array_equal(part.read_vectors(), expected[1:])
+        np.testing.assert_array_equal(some.read_vectors(), expected[1:])
+        np.testing.assert_array_equal(some.read_vectors(np.array([0])), expected[1:])
         assert (part.first, some.first, block.size, part.size, some.size) == (4, 3, 2, 1, 1)
 
 
@@ -43,7 +43,7 @@ def test_rows_in_8_bits_and_how_far_they_are(seed, dim, size):
     random = np.random.default_rng(seed)
     vectors = (size * random.uniform(-1, 1, (30, dim))).astype(np.float32)
     vectors[random.random(30) < 0.2] = 0
-    small = Small.of(vectors)
+    small = Small.from_vectors(vectors)
     near = small.rows * small.bounds[:, :1].astype(np.float64)
     length, error = small.bounds[:, 1], small.bounds[:, 2]
     assert (np.linalg.norm(near, axis=1) <= length).all()

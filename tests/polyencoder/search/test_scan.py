@@ -15,7 +15,7 @@ from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding
 from polyencoder.search import scan as module
 from polyencoder.search.contexts import Contexts
-from polyencoder.search.scan import rounded, search
+from polyencoder.search.scan import round_scores, search
 from polyencoder.search.scores import score
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def naive(contexts, vectors, *, attention="basic", allowed=None):
             scaled = some[real] / (vectors.shape[1] ** 0.5 if attention == "sqrt" else 1)
             shares = np.exp(scaled - scaled.max(axis=0))
             weights[place, real] = shares / shares.sum(axis=0)
-    scores = rounded((weights * np.where(weights == 0, 0, logits)).sum(axis=1))
+    scores = round_scores((weights * np.where(weights == 0, 0, logits)).sum(axis=1))
     if allowed is not None:
         scores[:, ~allowed] = -np.inf
     order = np.argsort(-scores, axis=1, kind="stable")
@@ -164,8 +164,8 @@ def test_few_are_scored_once_there_are_enough(monkeypatch, attention, masked, sh
     monkeypatch.setattr(module, "_MOST_ROWS", 1 << 16)
     contexts, rows, random = drawn(0, batch=3, n=4000, codes=6, dim=16, masked=masked)
     allowed = None if share is None else random.random(4000) < share
-    scored, exact = [], module._Best._exact
-    monkeypatch.setattr(module._Best, "_exact", lambda best, *a: scored.append(len(a[2])) or exact(best, *a))
+    scored, exact = [], module._Best._compute_exact
+    monkeypatch.setattr(module._Best, "_compute_exact", lambda best, *a: scored.append(len(a[2])) or exact(best, *a))
     found = search(contexts, rows, k=5, attention=attention, allowed=allowed)
     assert 15 <= sum(scored) < 200
     check(found, contexts, rows, k=5, attention=attention, allowed=allowed)
@@ -192,7 +192,7 @@ def test_scores_have_the_precision_of_the_contexts():
 def test_under_multi_head_attention(heads, share):
     torch.manual_seed(0)
     with torch.no_grad():
-        contexts = Contexts.of(CandidateAttention(8, heads)(ContextEncoding(torch.randn(3, 4, 8))))
+        contexts = Contexts.from_encoding(CandidateAttention(8, heads)(ContextEncoding(torch.randn(3, 4, 8))))
     rows = np.random.default_rng(0).normal(size=(90, 8)).astype(np.float32)
     allowed = None if share is None else np.random.default_rng(1).random(90) < share
     found = search(contexts, rows, k=5, attention="multihead", allowed=allowed)

@@ -46,7 +46,7 @@ def test_the_scores_of_torch_under_multi_head_attention(codes, heads, masked, se
         encoded = CandidateAttention(8, heads)(ContextEncoding(torch.randn(3, codes, 8), mask))
     candidates = torch.randn(5, 8)
     expected = torch_score(encoded, candidates, attention="multihead")
-    found = score(Contexts.of(encoded), candidates.numpy(), attention="multihead")
+    found = score(Contexts.from_encoding(encoded), candidates.numpy(), attention="multihead")
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 

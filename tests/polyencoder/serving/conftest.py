@@ -23,7 +23,7 @@ from polyencoder.ranker import Ranker
 from polyencoder.serving.app import create_app
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.forward import Forward
-from polyencoder.serving.run import bind, uvicorn_config
+from polyencoder.serving.run import bind, build_uvicorn_config
 from polyencoder.serving.service import Service
 from polyencoder.text import TextEncoder
 
@@ -41,7 +41,7 @@ SECONDS = 60  # that a test waits for an answer, however busy the machine is
 def running(service: Service) -> Iterator[str]:
     """The URL of a server that runs in a thread as long as the block does."""
     listener = bind(service.config)
-    server = uvicorn.Server(uvicorn_config(service.config, partial(create_app, service)))
+    server = uvicorn.Server(build_uvicorn_config(service.config, partial(create_app, service)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -68,7 +68,7 @@ def make_service(make_ranker, tmp_path):
         where = str(tmp_path / "index") if records else None
         config = ServerConfig(model="tiny", index=where, **({"port": 0} | fields))
         forward = Forward(ranker, max_tokens=config.batch_tokens)
-        services.append(Service.of(config, forward, index=index, reranker=reranker))
+        services.append(Service.from_config(config, forward, index=index, reranker=reranker))
         return services[-1]
 
     yield make
@@ -85,7 +85,7 @@ def shared(make_model, tokenizer, tmp_path_factory) -> Iterator[httpx.Client]:
     index = ranker.index(REPLIES, folder / "index")
     config = ServerConfig(model="tiny", index="index", port=0, allow_hosts=("Ranker.example",))
     with (
-        running(Service.of(config, Forward(ranker), index=index)) as url,
+        running(Service.from_config(config, Forward(ranker), index=index)) as url,
         httpx.Client(base_url=url, timeout=SECONDS) as client,
     ):
         yield client

@@ -182,7 +182,7 @@ def test_searches_see_the_state_before_or_after_and_every_worker_the_same(make_r
     ranker.index(["nothing"], tmp_path / "index")
     config = ServerConfig(model="tiny", index="index", port=0)
     indexes = [FolderIndex.open(tmp_path / "index", ranker) for _ in range(2)]
-    services = [Service.of(config, Forward(ranker), index=index) for index in indexes]
+    services = [Service.from_config(config, Forward(ranker), index=index) for index in indexes]
     ids = [f"c{n}" for n in range(6)]
 
     def numbered(number: int) -> list[dict]:

@@ -14,12 +14,21 @@ import torch
 import polyencoder.serving.forward as forward_module
 from polyencoder import ConfigError, Ranker
 from polyencoder.calibration import Calibration
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.export.onnx import export_onnx
 from polyencoder.index.faiss import search as faiss_search
 from polyencoder.modeling.base import RankerModel
 from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.forward import CANDIDATE, CONTEXT, PAIR, Forward, candidate, context, load, pair
+from polyencoder.serving.forward import (
+    CANDIDATE,
+    CONTEXT,
+    PAIR,
+    Forward,
+    build_candidate_item,
+    build_context_item,
+    build_pair_item,
+    load,
+)
 from polyencoder.serving.service import Service
 from tests.parameters import mostly_long
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running
@@ -28,7 +37,7 @@ CONTEXTS = [["hello"], ["do you ski ?", "no , i have two dogs ."], ["i am a teac
 
 
 def ids_of(ranker, contexts) -> list[list[int]]:
-    return [ranker.text.context_ids(one) for one in contexts]
+    return [ranker.text.tokenize_context(one) for one in contexts]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 24, 10_000])
@@ -39,8 +48,8 @@ def test_contexts_and_candidates_are_those_of_the_ranker(make_ranker, architectu
     expected = ranker.encode_contexts(CONTEXTS)
     for row, found in enumerate(forward(CONTEXT, ids_of(ranker, CONTEXTS))):
         assert found.batch_size == 1
-        np.testing.assert_allclose(found.codes()[0], expected.codes()[row], rtol=1e-4, atol=1e-5)
-    vectors = np.stack([one.vector for one in forward(CANDIDATE, ranker.text.candidate_ids(sentences))])
+        np.testing.assert_allclose(found.list_codes()[0], expected.list_codes()[row], rtol=1e-4, atol=1e-5)
+    vectors = np.stack([one.vector for one in forward(CANDIDATE, ranker.text.tokenize_candidates(sentences))])
     np.testing.assert_allclose(vectors, ranker.encode_candidates(sentences), rtol=1e-4, atol=1e-5)
 
 
@@ -51,7 +60,7 @@ def test_scores_of_pairs_in_any_order(make_ranker, architecture, max_tokens, sen
     ranker = make_ranker(architecture)
     scores = ranker.score(CONTEXTS, sentences)
     pairs = [(3, 0), (0, 5), (1, 2), (0, 0), (1, 7), (2, 3), (0, 2), (1, 2)]
-    contexts, candidates = ids_of(ranker, CONTEXTS), ranker.text.candidate_ids(sentences)
+    contexts, candidates = ids_of(ranker, CONTEXTS), ranker.text.tokenize_candidates(sentences)
     found = Forward(ranker, max_tokens=max_tokens)(PAIR, [(contexts[c], candidates[k]) for c, k in pairs])
     expected = [float(scores[c, k]) for c, k in pairs]
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-4)
@@ -70,7 +79,7 @@ def test_no_pass_has_more_tokens_than_the_budget(make_ranker, monkeypatch, max_t
 
     monkeypatch.setattr(type(ranker.model), "encode_candidates", counted)
     texts = [*sentences, " ".join(sentences[:2]), "hi"]
-    Forward(ranker, max_tokens=max_tokens)(CANDIDATE, ranker.text.candidate_ids(texts))
+    Forward(ranker, max_tokens=max_tokens)(CANDIDATE, ranker.text.tokenize_candidates(texts))
     assert sum(rows for rows, _ in sizes) == len(texts)
     assert all(rows == 1 or rows * length <= max_tokens for rows, length in sizes)
     assert len(sizes) < len(texts)  # short texts share a pass
@@ -81,7 +90,7 @@ def test_nor_have_the_pairs_of_a_late_encoder(make_ranker, sentences):
     ranker = make_ranker("late")
     for tower in ranker.model.backbones:
         tower.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].ids.shape)))
-    candidates = ranker.text.candidate_ids(sentences)
+    candidates = ranker.text.tokenize_candidates(sentences)
     Forward(ranker, max_tokens=24)(PAIR, [(ids, one) for ids in ids_of(ranker, CONTEXTS) for one in candidates])
     assert sum(rows for rows, _ in sizes) == len(CONTEXTS) + len(sentences)
     assert all(rows == 1 or rows * length <= 24 for rows, length in sizes)
@@ -97,7 +106,9 @@ def test_a_model_in_training_mode_is_so_afterwards_and_computes_without_dropout(
 
 
 def test_an_item_counts_its_tokens():
-    assert [item.cost for item in (context([1, 2]), candidate([1] * 7), pair([1, 2], [3]))] == [2, 7, 3]
+    assert [
+        item.cost for item in (build_context_item([1, 2]), build_candidate_item([1] * 7), build_pair_item([1, 2], [3]))
+    ] == [2, 7, 3]
 
 
 TEXTS = [one.text for one in REPLIES]
@@ -147,7 +158,9 @@ def folder(make_ranker, tmp_path_factory):
             torch.nn.init.constant_(ranker.model.term_weights, 1e-3)
         ranker.save_pretrained(place / "model")
         export_onnx(ranker, place / "model")
-        calibration = Calibration(temperature=0.5, none=-3.0, fingerprint=model_fingerprint(ranker.model, ranker.text))
+        calibration = Calibration(
+            temperature=0.5, none=-3.0, fingerprint=compute_model_fingerprint(ranker.model, ranker.text)
+        )
         calibration.save(place / "model")
         if ranker.model.has_vectors:
             ranker.index(REPLIES, place / "replies").close()
@@ -248,7 +261,7 @@ def test_a_server_of_graphs_searches_in_every_way_and_changes_its_index(folder, 
 def test_candidates_are_encoded_once(folder, backend, monkeypatch):
     forward, *_ = load(ServerConfig(model=str(folder("bi")), backend=backend, threads=1))
     encoder, asked = forward.ranker.encoder, []
-    ids, read = encoder.text.candidate_ids([*TEXTS, TEXTS[0]]), encoder.read_candidates
+    ids, read = encoder.text.tokenize_candidates([*TEXTS, TEXTS[0]]), encoder.read_candidates
     expected = encoder.encode_candidates(ids)
     monkeypatch.setattr(encoder, "read_candidates", lambda given, **how: asked.append(len(given)) or read(given, **how))
     for some in (ids[:2], ids, ids[::-1]):

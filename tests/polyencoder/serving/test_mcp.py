@@ -14,7 +14,7 @@ from polyencoder.cli.main import run
 from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.run import _OF_HTTP
 from polyencoder.serving.run import serve as run_server
-from polyencoder.settings.fields import leaves
+from polyencoder.settings.fields import get_leaves
 from tests.polyencoder.calibration.test_probability import calibrated
 from tests.polyencoder.test_selector import CHAT, TOOLS
 
@@ -74,9 +74,9 @@ def test_tools_answer_as_the_routes_do(serve, make_ranker):
     ],
 )
 def test_what_is_wrong_is_the_result_of_the_tool(make_service, name, arguments, says):
-    from polyencoder.serving.mcp import mcp_server
+    from polyencoder.serving.mcp import create_mcp_server
 
-    server = mcp_server(make_service("bi", records=None, limits=Limits(documents=3)))
+    server = create_mcp_server(make_service("bi", records=None, limits=Limits(documents=3)))
     (tools, (answer,)) = asked(server, (name, arguments))
     assert [tool.name for tool in tools] == ["rerank", "select"]
     assert answer.is_error
@@ -106,7 +106,7 @@ def test_over_stdio(place):
 
 
 def test_settings_that_stdio_would_not_read_are_errors():
-    assert set(leaves(ServerConfig)) >= _OF_HTTP
+    assert set(get_leaves(ServerConfig)) >= _OF_HTTP
     with pytest.raises(ConfigError, match="max_concurrent is of the HTTP server"):
         run(["serve", "-m", "model", "--mcp", "stdio", "--max-concurrent", "3"])
     with pytest.raises(ConfigError, match="port is of the HTTP server, which mcp stdio does not start") as error:
@@ -118,4 +118,4 @@ def test_the_version_without_torch(make_service, monkeypatch):
     from polyencoder.serving import mcp as ours  # of an extra
 
     monkeypatch.setattr(ours, "get_version", {"polyencoder-runtime": "1.2.3"}.get)
-    assert ours.mcp_server(make_service("bi")).version == "1.2.3"
+    assert ours.create_mcp_server(make_service("bi")).version == "1.2.3"

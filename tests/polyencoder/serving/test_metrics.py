@@ -22,10 +22,10 @@ if (child := os.fork()) == 0:
     metrics = Metrics()
     metrics.under_way.inc()
     metrics.requests.labels("/v1/rerank", "200").inc()
-    print(metrics.exposition().decode(), flush=True)
+    print(metrics.format_metrics().decode(), flush=True)
     os._exit(0)
 os.waitpid(child, 0)
-print("--", metrics.exposition().decode(), flush=True)
+print("--", metrics.format_metrics().decode(), flush=True)
 """
 
 
@@ -63,5 +63,5 @@ def test_a_worker_of_another_user_is_alive(tmp_path, monkeypatch):
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     gauge = tmp_path / "gauge_livesum_12345.db"
     gauge.write_bytes(bytes(1 << 10))  # of no values
-    Metrics().exposition()
+    Metrics().format_metrics()
     assert gauge.exists()

@@ -13,7 +13,7 @@ from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index import open_index
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.forward import Forward
-from polyencoder.serving.problems import for_clients
+from polyencoder.serving.problems import format_for_clients
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running
 
@@ -33,7 +33,7 @@ def test_an_index_that_is_damaged_or_of_another_model_is_said_without_its_folder
     where, ranker = tmp_path / "hidden", make_ranker("bi")
     ranker.index(REPLIES, where).close()
     config = ServerConfig(model="tiny", index=str(where), port=0)
-    service = Service.of(config, Forward(ranker), index=open_index(where, ranker))
+    service = Service.from_config(config, Forward(ranker), index=open_index(where, ranker))
     with running(service) as url, httpx.Client(base_url=url, timeout=SECONDS) as client, caplog.at_level(logging.ERROR):
         assert client.get("/ready").status_code == 200
         if damage is None:
@@ -60,7 +60,7 @@ def test_addresses_are_the_servers_own_affair(postgres, make_ranker, tmp_path, c
     where = postgres.address.replace("tester@", "tester:secret@") + "?application_name=hidden" + name
     ranker = make_ranker("bi")
     config = ServerConfig(model="tiny", index=where, port=0)
-    service = Service.of(config, Forward(ranker), index=ranker.index(REPLIES, where))
+    service = Service.from_config(config, Forward(ranker), index=ranker.index(REPLIES, where))
     with running(service) as url, httpx.Client(base_url=url, timeout=SECONDS) as client, caplog.at_level(logging.ERROR):
         assert client.get("/ready").status_code == 200
         service.index.close()
@@ -78,6 +78,6 @@ def test_addresses_are_the_servers_own_affair(postgres, make_ranker, tmp_path, c
 
 
 def test_clients_are_told_what_is_for_them():
-    assert for_clients(InputError("top_k is 0")) == "top_k is 0"
-    assert for_clients(InputError("damaged", where="folder")) == "damaged"
-    assert "folder" not in for_clients(CheckpointError("folder: damaged"))
+    assert format_for_clients(InputError("top_k is 0")) == "top_k is 0"
+    assert format_for_clients(InputError("damaged", where="folder")) == "damaged"
+    assert "folder" not in format_for_clients(CheckpointError("folder: damaged"))

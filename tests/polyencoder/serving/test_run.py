@@ -186,7 +186,7 @@ import sys, signal
 from functools import partial
 import uvicorn
 from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.run import bind, delay_signals, uvicorn_config
+from polyencoder.serving.run import bind, delay_signals, build_uvicorn_config
 
 async def app(scope, receive, send):
     assert scope["type"] == "http"
@@ -205,7 +205,7 @@ uvicorn.Server.on_tick = tick
 signal.signal(signal.SIGTERM, lambda number, frame: print("the program's handler", flush=True))
 config = ServerConfig(model="model", port=0)
 with bind(config) as listener:
-    uvicorn.Server(uvicorn_config(config, partial(delay_signals, app))).run(sockets=[listener])
+    uvicorn.Server(build_uvicorn_config(config, partial(delay_signals, app))).run(sockets=[listener])
 """
 
 

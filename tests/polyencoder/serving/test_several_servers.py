@@ -108,7 +108,7 @@ def test_a_milvus_that_hangs_keeps_the_server_from_nothing_else(make_ranker, tmp
     documents = {"query": "do you ski ?", "documents": ["yes .", "no ."]}
     with contextlib.ExitStack() as stack:
         milvus = stack.enter_context(milvus_lite(tmp_path / "milvus", port))
-        service = Service.of(config, Forward(ranker), index=ranker.index(REPLIES, where))
+        service = Service.from_config(config, Forward(ranker), index=ranker.index(REPLIES, where))
         stack.callback(service.close)
         url = stack.enter_context(running(service))
         client = stack.enter_context(httpx.Client(base_url=url, timeout=SECONDS))
@@ -139,7 +139,7 @@ def test_ready_says_what_searches_find_when_milvus_was_away(make_ranker, tmp_pat
     config = ServerConfig(model="tiny", index=where, port=0)
     with contextlib.ExitStack() as stack:
         with milvus_lite(tmp_path / "milvus", port):
-            service = Service.of(config, Forward(ranker), index=ranker.index(REPLIES, where))
+            service = Service.from_config(config, Forward(ranker), index=ranker.index(REPLIES, where))
             stack.callback(service.close)
             url = stack.enter_context(running(service))
             client = stack.enter_context(httpx.Client(base_url=url, timeout=SECONDS))

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from cyclopts import Parameter
 
-from polyencoder.settings.fields import Hidden, commas, get_group, leaves, numbers, parts
+from polyencoder.settings.fields import Hidden, get_group, get_leaves, iter_parts, split_commas, split_numbers
 from polyencoder.settings.metadata import Needs, Parlai, Without
 from polyencoder.validation import Count
 
@@ -29,7 +29,7 @@ class Outer:
 
 
 def test_nested_settings_have_flat_names():
-    found = leaves(Outer)
+    found = get_leaves(Outer)
     assert {name: leaf.path for name, leaf in found.items()} == {
         "name": ("name",),
         "which_kind": ("kind",),
@@ -45,13 +45,13 @@ def test_nested_settings_have_flat_names():
 
 
 def test_what_a_group_needs_each_of_its_settings_needs():
-    found = leaves(Outer)
-    assert found["size"].metadata(Needs) == found["inner.eps"].metadata(Needs) == [Needs("kind")]
-    assert found["name"].metadata(Needs) == found["size"].metadata(Without) == []
+    found = get_leaves(Outer)
+    assert found["size"].get_metadata(Needs) == found["inner.eps"].get_metadata(Needs) == [Needs("kind")]
+    assert found["name"].get_metadata(Needs) == found["size"].get_metadata(Without) == []
 
 
 def test_only_settings_that_say_so_are_parlais():
-    found = leaves(Outer)
+    found = get_leaves(Outer)
     assert found["which_kind"].parlai == Parlai("k", theirs=True)
     assert found["name"].parlai is None
 
@@ -70,15 +70,15 @@ def test_only_settings_that_say_so_are_parlais():
     ],
 )
 def test_numbers_with_commas(value, expected):
-    assert commas(value) == expected
+    assert split_commas(value) == expected
 
 
 @pytest.mark.parametrize(("value", "expected"), [(3, (3,)), (0.5, (0.5,)), ("1,2", ("1", "2")), ([1, 2], [1, 2])])
 def test_a_single_number_of_a_file(value, expected):
-    assert numbers(value) == expected
+    assert split_numbers(value) == expected
 
 
 def test_the_parts_of_a_type():
-    assert list(parts(Annotated[int, "x"] | None)) == ["x", int, type(None)]
+    assert list(iter_parts(Annotated[int, "x"] | None)) == ["x", int, type(None)]
     assert get_group(Annotated[Inner, "x"]) is Inner
     assert get_group(int) is get_group(Inner | None) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polyencoder.errors import ConfigError
-from polyencoder.settings.base import flat_values
+from polyencoder.settings.base import get_flat_values
 from polyencoder.settings.train import PRESETS, TrainSettings
 
 GIVEN = {"train": "a.jsonl", "out": "out", "backbone": "encoder"}
@@ -15,7 +15,7 @@ GIVEN = {"train": "a.jsonl", "out": "out", "backbone": "encoder"}
 def test_a_preset_sets_all_of_its_settings_and_says_so(name):
     settings = TrainSettings(preset=name, **GIVEN)
     assert settings.preset_values == PRESETS[name]
-    assert flat_values(settings) == flat_values(TrainSettings(**GIVEN)) | {"preset": name} | PRESETS[name]
+    assert get_flat_values(settings) == get_flat_values(TrainSettings(**GIVEN)) | {"preset": name} | PRESETS[name]
 
 
 def test_what_is_given_takes_precedence(tmp_path):

@@ -15,7 +15,7 @@ from polyencoder.storage.files import (
     check_writable_folder,
     discard_leftovers,
     move_files,
-    versioned,
+    parse_versioned,
     write_array,
     write_text,
 )
@@ -217,7 +217,7 @@ def made(values):
 
 @pytest.mark.parametrize("text", ['{"format_version": 2, "n": 1}', b'{"format_version": 2, "n": 1}'])
 def test_what_is_made_has_no_version(text):
-    assert versioned(text, made, version=2, origin="it", remedy="make it again") == {"n": 1}
+    assert parse_versioned(text, made, version=2, origin="it", remedy="make it again") == {"n": 1}
 
 
 @pytest.mark.parametrize(
@@ -238,4 +238,4 @@ def test_what_is_made_has_no_version(text):
 )
 def test_another_text_is_an_error_that_says_what_to_do(text, message):
     with pytest.raises(CheckpointError, match=f"^it: {message}"):
-        versioned(text, made, version=2, origin="it", remedy="make it again")
+        parse_versioned(text, made, version=2, origin="it", remedy="make it again")

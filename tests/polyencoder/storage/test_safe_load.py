@@ -15,7 +15,7 @@ import torch
 from torch.serialization import get_safe_globals
 
 from polyencoder.errors import CheckpointError
-from polyencoder.storage.safe_load import load_states, read_weights, why_not_loaded
+from polyencoder.storage.safe_load import explain_not_loaded, load_states, read_weights
 
 NUMBERS = [np.float64(-1.5), np.float32(0.25), np.float16(2), np.int64(-7), np.uint8(200), np.bool_(True)]
 
@@ -36,7 +36,7 @@ def test_the_reason_for_a_file_of_text_is_no_number(tmp_path):
     (tmp_path / "notes.txt").write_text("just some text\n")
     with pytest.raises(KeyError) as error:
         load_states(tmp_path / "notes.txt", mmap=False)
-    assert why_not_loaded(error.value) == "no pickle"
+    assert explain_not_loaded(error.value) == "no pickle"
 
 
 def saved(value, path):

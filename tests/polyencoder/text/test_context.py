@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.text import join_turns, latest_utterances, normalize_lines, persona_lines, same, surround
-from polyencoder.text.context import immediate_and_extra, with_person_tokens
+from polyencoder.text import (
+    join_turns,
+    normalize_lines,
+    normalize_text,
+    select_latest_utterances,
+    select_persona_lines,
+    surround,
+)
+from polyencoder.text.context import add_person_tokens, split_immediate_and_extra
 
 START, END, SEPARATOR = -1, -2, -3
 
@@ -93,7 +100,7 @@ def test_a_persona_costs_earlier_turns_alone(turns, n_separators, max_tokens, da
     ],
 )
 def test_person_tokens(turns, after_newline, expected):
-    assert with_person_tokens(turns, after_newline=after_newline) == expected
+    assert add_person_tokens(turns, after_newline=after_newline) == expected
 
 
 @pytest.mark.parametrize(("max_tokens", "kept"), [(3, [1]), (4, [1, 2]), (5, [1, 2, 3]), (6, [1, 2, 3])])
@@ -118,13 +125,13 @@ PERSONA = ["your persona: i ski .", "partner's persona: i have a cat .", "__p1__
 )
 def test_persona_lines_stay_and_do_not_count(size, kept):
     lines = ["a", *PERSONA[:2], "b", PERSONA[2], "c", "d"]
-    assert latest_utterances(lines, size=size) == kept
-    assert persona_lines(lines) == PERSONA
+    assert select_latest_utterances(lines, size=size) == kept
+    assert select_persona_lines(lines) == PERSONA
 
 
 def test_what_is_said_of_personas_is_an_utterance():
-    assert persona_lines(["i like your persona: it is nice", "your personality: nice", "my persona: none"]) == []
-    assert latest_utterances([], size=3) == []
+    assert select_persona_lines(["i like your persona: it is nice", "your personality: nice", "my persona: none"]) == []
+    assert select_latest_utterances([], size=3) == []
 
 
 TURNS = ["your persona: i ski .", "Hey!", "Hello how are you?", "Fine, strange weather recently right?", "Yeah"]
@@ -140,12 +147,12 @@ TURNS = ["your persona: i ski .", "Hey!", "Hello how are you?", "Fine, strange w
     ],
 )
 def test_immediate_and_extra_contexts(size, extra):
-    assert immediate_and_extra(TURNS, size=size) == ("Yeah", extra)
+    assert split_immediate_and_extra(TURNS, size=size) == ("Yeah", extra)
 
 
 def test_extra_contexts_have_their_numbers_where_they_are_wanted():
     extra = "0: Fine, strange weather recently right? 1: Hello how are you? your persona: i ski ."
-    assert immediate_and_extra(TURNS, size=3, numbered=True) == ("Yeah", extra)
+    assert split_immediate_and_extra(TURNS, size=3, numbered=True) == ("Yeah", extra)
 
 
 @pytest.mark.parametrize(
@@ -158,16 +165,16 @@ def test_extra_contexts_have_their_numbers_where_they_are_wanted():
     ],
 )
 def test_contexts_without_much_in_them(lines, pair):
-    assert immediate_and_extra(lines, size=11) == pair
+    assert split_immediate_and_extra(lines, size=11) == pair
 
 
 @pytest.mark.parametrize("other", ["Hi  there !", " hi there !\t", "HI THERE !", "hi\u00a0there !"])
 def test_the_same_answer(other):
-    assert same(other) == same("hi there !")
+    assert normalize_text(other) == normalize_text("hi there !")
 
 
 def test_other_answers():
-    assert len({same(text) for text in ("hi there !", "hi there", "hithere !", "hi there ! hi there !")}) == 4
+    assert len({normalize_text(text) for text in ("hi there !", "hi there", "hithere !", "hi there ! hi there !")}) == 4
 
 
 def test_the_turns_of_a_context_and_their_lines():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polyencoder.errors import InputError
-from polyencoder.text.dialogue import as_persona, checked_context, checked_contexts, warn_of_system_messages
+from polyencoder.text.dialogue import check_context, check_contexts, format_persona, warn_of_system_messages
 
 CHAT = [
     {"role": "user", "content": "hi"},
@@ -18,10 +18,10 @@ TURNS = ["hi", "hello\nyou"]
 @pytest.mark.parametrize("value", ["hi", ["hi", "", "you"], ("hi", " "), CHAT])
 def test_turns(value):
     expected = ["hi"] if value == "hi" else TURNS if value is CHAT else list(value)
-    assert checked_context("context", value) == expected
-    assert checked_contexts([value]) == [expected]
+    assert check_context("context", value) == expected
+    assert check_contexts([value]) == [expected]
     persona = ["your persona: i ski .", "your persona: i read ."] if value is CHAT else []
-    assert checked_context("context", value, system="persona") == [*persona, *expected]
+    assert check_context("context", value, system="persona") == [*persona, *expected]
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_turns(value):
 )
 def test_what_is_no_context(value, message):
     with pytest.raises(InputError, match=message):
-        checked_context("context", value)
+        check_context("context", value)
 
 
 def test_messages_are_one_context():
     with pytest.raises(InputError, match="context 0 is .*; it must be a list of turns or messages, or one text"):
-        checked_contexts(CHAT)
+        check_contexts(CHAT)
 
 
 def test_calls_of_tools_and_their_answers_are_no_turns():
@@ -64,14 +64,14 @@ def test_calls_of_tools_and_their_answers_are_no_turns():
         *({"role": "assistant", "content": blank, "tool_calls": call} for blank in ("", "\n\n", [], [text])),
         {"role": "assistant", "content": "yes , shall i book a train ?", "tool_calls": call},
     ]
-    assert checked_context("context", messages) == ["rain ?", "yes , shall i book a train ?"]
+    assert check_context("context", messages) == ["rain ?", "yes , shall i book a train ?"]
     with pytest.raises(InputError, match="context, message 0, content is "):
-        checked_context("context", [{"role": "assistant", "content": [text, {"type": "image"}], "tool_calls": call}])
+        check_context("context", [{"role": "assistant", "content": [text, {"type": "image"}], "tool_calls": call}])
 
 
 def test_a_persona():
-    assert as_persona("i ski .\n\ni read .") == ["your persona: i ski .", "your persona: i read ."]
-    assert as_persona(None) == []
+    assert format_persona("i ski .\n\ni read .") == ["your persona: i ski .", "your persona: i read ."]
+    assert format_persona(None) == []
 
 
 @pytest.mark.parametrize("architecture", ["poly", "cross"])
@@ -90,6 +90,6 @@ def test_a_warning_says_once_that_system_messages_are_left_out(caplog):
     warn_of_system_messages.cache_clear()
     chat = [{"role": "system", "content": "be brief ."}, {"role": "user", "content": "hi"}]
     for _ in range(2):
-        assert checked_contexts([chat, "hello"]) == [["hi"], ["hello"]]
+        assert check_contexts([chat, "hello"]) == [["hi"], ["hello"]]
     (warning,) = caplog.messages
     assert "system messages" in warning

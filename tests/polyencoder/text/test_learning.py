@@ -89,7 +89,7 @@ def test_all_characters_fit_into_a_large_size_and_none_is_unknown(texts, kind):
     tokenizer = learn_pieces(texts, characters, settings)
     assert characters.texts == len(texts)
     assert characters.counts.total() == sum(len(word) for text in texts for word in "".join(text.split()).split())
-    assert characters.unknown(tokenizer) == 0
+    assert characters.compute_unknown_share(tokenizer) == 0
     assert set(characters.counts) <= set(tokenizer.get_vocab())
     assert "[UNK]" not in tokenizer.encode(" ".join(MORE)).tokens
 
@@ -117,7 +117,7 @@ def test_rare_characters_are_unknown(texts):
     assert tokenizer.encode("a \N{SNOWMAN WITHOUT SNOW}", add_special_tokens=False).tokens[-1] == "[UNK]"
     ids = [tokenizer.encode(text, add_special_tokens=False).tokens for text in texts]
     unknown = sum(tokens.count("[UNK]") for tokens in ids)
-    assert characters.unknown(tokenizer) == pytest.approx(unknown / characters.counts.total())
+    assert characters.compute_unknown_share(tokenizer) == pytest.approx(unknown / characters.counts.total())
 
 
 @pytest.mark.parametrize("kind", TYPES)

@@ -15,7 +15,7 @@ SENTENCES = ["hello , how are you ?", "do you ski ?", "no , i have two dogs .", 
 
 
 def count(text, passage):
-    return len(text.ids([passage])[0])
+    return len(text.tokenize([passage])[0])
 
 
 def test_a_short_text_is_one_passage(text):
@@ -67,8 +67,8 @@ def test_a_sentence_longer_than_a_passage_is_cut(text, space):
 
 @pytest.mark.parametrize("part", ["word ", "hi . ", "\u4f60", "do you ski ?\n"])
 def test_a_long_text_is_tokenized_a_few_times(text, part, monkeypatch):
-    characters, ids = [], text.ids
-    monkeypatch.setattr(text, "ids", lambda texts, **kw: characters.extend(map(len, texts)) or ids(texts, **kw))
+    characters, ids = [], text.tokenize
+    monkeypatch.setattr(text, "tokenize", lambda texts, **kw: characters.extend(map(len, texts)) or ids(texts, **kw))
     passages = split_text(part * 10_000, text, tokens=100, overlap=10)
     assert sum(characters) < 6 * 10_000 * len(part)
     sizes = [count(text, passage) for passage in passages[:-1]]

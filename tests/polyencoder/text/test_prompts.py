@@ -36,19 +36,19 @@ TURNS = st.lists(
 @given(TURNS, st.integers(5, 24), st.sampled_from(["sep", ""]))
 def test_a_context_loses_old_turns_and_not_its_prompt(turns, length, separator):
     fields = {"separator": "[SEP]" if separator else "", "text_truncate": length}
-    prompted = encoder(**fields, context_prompt="query: ").context_ids(turns)
+    prompted = encoder(**fields, context_prompt="query: ").tokenize_context(turns)
     if length == 5:
         assert len(prompted) <= 5
     else:  # what remains is what fits beside the prompt
-        start, *rest = encoder(**{**fields, "text_truncate": length - 2}).context_ids(turns)
+        start, *rest = encoder(**{**fields, "text_truncate": length - 2}).tokenize_context(turns)
         assert prompted == [start, 4, 5, *rest]
 
 
 @given(st.text("abcdefgh ", max_size=40), st.integers(5, 24))
 def test_a_candidate_loses_its_end_and_not_its_prompt(candidate, length):
     text = encoder(label_truncate=length, candidate_prompt="query: ")
-    (found,) = text.candidate_ids([candidate])
-    assert found == [2, *text.ids([f"query: {candidate}"])[0][: length - 2], 3]
+    (found,) = text.tokenize_candidates([candidate])
+    assert found == [2, *text.tokenize([f"query: {candidate}"])[0][: length - 2], 3]
     assert found[:3] == [2, 4, 5]
 
 
@@ -57,14 +57,14 @@ def test_prompt_and_text_are_tokenized_as_one(tokenizer, text_config, sentences)
     text = TextEncoder(tokenizer, replace(text_config, context_prompt="a query: ", candidate_prompt="the reply: "))
     for sentence in [*sentences[:5], ""]:
         alone = tokenizer.encode(f"a query: {sentence}", add_special_tokens=False).ids
-        assert text.context_ids([sentence] if sentence else []) == [text.start_id, *alone, text.end_id]
+        assert text.tokenize_context([sentence] if sentence else []) == [text.start_id, *alone, text.end_id]
         alone = tokenizer.encode(f"the reply: {sentence}", add_special_tokens=False).ids[:22]
-        assert text.candidate_ids([sentence]) == [[text.start_id, *alone, text.end_id]]
-    long = text.context_ids([" ".join(sentences)])
+        assert text.tokenize_candidates([sentence]) == [[text.start_id, *alone, text.end_id]]
+    long = text.tokenize_context([" ".join(sentences)])
     own = tokenizer.encode("a query:", add_special_tokens=False).ids
     assert len(long) == 40
     assert long[1 : len(own) + 1] == own
-    assert long[len(own) + 1 : -1] == text.ids([" ".join(sentences)])[0][len(own) - 38 :]  # its latest tokens
+    assert long[len(own) + 1 : -1] == text.tokenize([" ".join(sentences)])[0][len(own) - 38 :]  # its latest tokens
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.text import pad, token_batches
-from polyencoder.text.batches import length_groups, padded
+from polyencoder.text import cut_into_batches, pad
+from polyencoder.text.batches import group_lengths, pad_arrays
 
 sequences = st.lists(st.lists(st.integers(0, 1000), max_size=7), min_size=1, max_size=6)
 
@@ -16,7 +16,7 @@ sequences = st.lists(st.lists(st.integers(0, 1000), max_size=7), min_size=1, max
 def test_padding_is_undone_by_sequences(rows):
     """Whatever the ids, the padding's own among them: the mask says what is real, not the id."""
     batch = pad(rows, pad_id=5)
-    assert batch.sequences() == rows
+    assert batch.list_sequences() == rows
     assert len(batch) == len(rows)
     assert batch.ids.shape == batch.mask.shape == (len(rows), max(1, *map(len, rows), 1))
     assert batch.ids[~batch.mask].eq(5).all()
@@ -34,20 +34,20 @@ def test_padding_is_on_the_right():
 
 
 def test_padding_to_a_width():
-    ids, mask = padded([[1, 2], [], [3]], pad_id=9, width=3)
+    ids, mask = pad_arrays([[1, 2], [], [3]], pad_id=9, width=3)
     assert ids.tolist() == [[1, 2, 9], [9, 9, 9], [3, 9, 9]]
     assert mask.tolist() == [[True, True, False], [False, False, False], [True, False, False]]
-    assert padded([[]], pad_id=9)[0].tolist() == [[9]]
+    assert pad_arrays([[]], pad_id=9)[0].tolist() == [[9]]
 
 
 def test_some_rows_are_no_wider_than_they_need():
     batch = pad([[7, 8, 9], [6], [5, 4], []], pad_id=0, segments=[[0, 1, 1], [1], [0, 1], []])
     part = batch.select(torch.tensor([2, 1]))
-    assert part.sequences() == [[5, 4], [6]]
+    assert part.list_sequences() == [[5, 4], [6]]
     assert part.ids.tolist() == [[5, 4], [6, 0]]
     assert part.segments is not None
     assert part.segments.tolist() == [[0, 1], [1, 0]]
-    assert batch.select(torch.tensor([3])).sequences() == [[]]
+    assert batch.select(torch.tensor([3])).list_sequences() == [[]]
     assert pad([[7, 8], [6]], pad_id=0).select(torch.tensor([1])).segments is None
 
 
@@ -65,7 +65,7 @@ def test_to_moves_every_tensor():
 
 @given(st.lists(st.integers(0, 40), max_size=30), st.integers(1, 100), st.none() | st.integers(1, 5))
 def test_token_batches(lengths, max_tokens, batch_size):
-    batches = token_batches(lengths, max_tokens=max_tokens, batch_size=batch_size)
+    batches = cut_into_batches(lengths, max_tokens=max_tokens, batch_size=batch_size)
 
     order = [place for batch in batches for place in batch]
     assert sorted(order) == list(range(len(lengths)))  # every sequence once
@@ -87,7 +87,7 @@ def cost(groups, lengths, pass_cost):
 
 @given(st.lists(st.integers(1, 40), max_size=9), st.integers(0, 60))
 def test_no_cut_of_the_sorted_sequences_costs_less(lengths, pass_cost):
-    groups = length_groups(lengths, pass_cost=pass_cost)
+    groups = group_lengths(lengths, pass_cost=pass_cost)
     assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
     in_order = [lengths[i] for group in groups for i in group]
     assert in_order == sorted(lengths)
@@ -98,8 +98,8 @@ def test_no_cut_of_the_sorted_sequences_costs_less(lengths, pass_cost):
 
 
 def test_one_long_sequence_does_not_widen_the_others():
-    assert length_groups([10, 300, 12, 11], pass_cost=50) == [[0, 3, 2], [1]]
+    assert group_lengths([10, 300, 12, 11], pass_cost=50) == [[0, 3, 2], [1]]
 
 
 def test_what_would_save_little_stays_together():
-    assert len(length_groups([50, 51, 52, 50] * 16)) == 1
+    assert len(group_lengths([50, 51, 52, 50] * 16)) == 1

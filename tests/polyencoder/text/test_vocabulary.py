@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError
-from polyencoder.text import TextEncoder, separate_turns, special_tokens, train_tokenizer, turn_separator
+from polyencoder.text import TextEncoder, get_turn_separator, read_special_tokens, separate_turns, train_tokenizer
 from polyencoder.text.vocabulary import SMALLEST_VOCABULARY, TRAINED_SPECIAL_TOKENS
 
 
@@ -63,12 +63,12 @@ ROBERTA = {"start_token": "<s>", "end_token": "</s>", "separator": "</s>", "pad_
 @pytest.mark.parametrize(("family", "expected"), [("bert", BERT), ("roberta", ROBERTA)])
 def test_special_tokens_of_each_family(make_hf_tokenizer, family, expected):
     tokenizer = make_hf_tokenizer(family)
-    assert special_tokens(tokenizer) == expected
+    assert read_special_tokens(tokenizer) == expected
 
 
 def test_relatives_stand_in_for_missing_special_tokens():
     tokenizer = SimpleNamespace(cls_token=None, bos_token="<s>", sep_token=None, eos_token="</s>", pad_token="<pad>")
-    assert special_tokens(tokenizer) == ROBERTA
+    assert read_special_tokens(tokenizer) == ROBERTA
 
 
 @pytest.mark.parametrize("missing", ["cls_token", "sep_token", "pad_token"])
@@ -76,7 +76,7 @@ def test_a_tokenizer_without_special_tokens_is_no_encoders(make_hf_tokenizer, mi
     tokenizer = make_hf_tokenizer("bert")
     setattr(tokenizer, missing, None)
     with pytest.raises(ConfigError, match="no start, end or padding token"):
-        special_tokens(tokenizer)
+        read_special_tokens(tokenizer)
 
 
 def test_a_trained_vocabulary_has_its_special_tokens(tokenizer):
@@ -95,15 +95,15 @@ def encoder_with(tokenizer: Tokenizer, how: str) -> TextEncoder:
 @pytest.mark.parametrize(("how", "between"), [("sep", [3]), ("newline", [320]), ("none", [])])
 def test_what_stands_between_two_turns(tokenizer, how, between):
     text = encoder_with(tokenizer, how)
-    hello, bye = text.ids(["hello", "bye"])
-    assert text.context_ids(["hello", "bye"]) == [2, *hello, *between, *bye, 3]
+    hello, bye = text.tokenize(["hello", "bye"])
+    assert text.tokenize_context(["hello", "bye"]) == [2, *hello, *between, *bye, 3]
     assert len(text) == 321 if how == "newline" else 320
-    assert turn_separator(text.config) == how
+    assert get_turn_separator(text.config) == how
 
 
 def test_a_newline_token_that_a_user_types_is_text(tokenizer):
     text = encoder_with(tokenizer, "newline")
-    assert 320 not in text.context_ids("hello [NEWLINE] bye")
+    assert 320 not in text.tokenize_context("hello [NEWLINE] bye")
 
 
 def test_the_newline_of_the_papers_vocabulary_is_used(tokenizer):

@@ -11,7 +11,7 @@ import transformers
 from polyencoder.errors import ConfigError
 from polyencoder.ranker import Ranker
 from polyencoder.settings.training import HardNegatives, OptimizerConfig
-from polyencoder.training.building import build_objective, build_updates, mined_negatives
+from polyencoder.training.building import build_mined_negatives, build_objective, build_updates
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.distributed import Processes
 from polyencoder.training.objective import CrossEntropy
@@ -72,9 +72,9 @@ def test_the_objective(make_ranker, tmp_path):
 def test_a_cross_encoder_has_its_base_mine(make_ranker, tmp_path):
     mining = replace(CONFIG, candidates="inline", hard_negatives=HardNegatives(count=2, every=3))
     with pytest.raises(ConfigError, match="mined by vectors, and a cross-encoder has none, unless it starts"):
-        mined_negatives(make_ranker("cross"), mining)
+        build_mined_negatives(make_ranker("cross"), mining)
     make_ranker("bi").save_pretrained(tmp_path / "bi")
-    assert mined_negatives(Ranker.from_backbone(tmp_path / "bi", "cross", device="cpu"), mining)
+    assert build_mined_negatives(Ranker.from_backbone(tmp_path / "bi", "cross", device="cpu"), mining)
 
 
 SIZES = {"hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 256}

@@ -116,7 +116,7 @@ def test_three_objectives_are_summed(make_convert_ranker):
     found = RankingObjective(ranker.model, ranker.text)(batch)
 
     model = ranker.model
-    parts = model.objectives(model.encode_objectives(batch.contexts))
+    parts = model.split_objectives(model.encode_objectives(batch.contexts))
     vectors = model.encode_candidates(batch.candidates)
     losses = {
         name: F.cross_entropy(model.score(one, vectors), batch.pool.labels, reduction="none")
@@ -218,10 +218,10 @@ def test_a_single_context_model_gets_no_contexts(make_settings, make_convert_ran
 def test_turns_are_numbered(make_settings, tmp_path):
     train_ranker(make_settings(extra_contexts=3, number_turns=True, max_updates=1))
     text = Ranker.from_pretrained(tmp_path / "out", device="cpu").text
-    assert text.context_ids(["cat", "ski", "pets"]) == [
-        *text.ids(["pets"])[0],
+    assert text.tokenize_context(["cat", "ski", "pets"]) == [
+        *text.tokenize(["pets"])[0],
         *text.separator_ids,
-        *text.ids(["0: ski 1: cat"])[0],
+        *text.tokenize(["0: ski 1: cat"])[0],
     ]
 
 

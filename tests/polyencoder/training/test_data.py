@@ -86,7 +86,7 @@ def test_a_resumed_run_notices_other_data(write, change, same, streaming):
 def test_a_stream_has_the_examples_that_memory_has(write):
     train, valid = write(PAIRS), write(PAIRS[:2], "valid")
     memory, stream = opened(train, valid), opened(train, valid, streaming=True, shuffle_buffer=8)
-    epoch = list(stream.train.items(SeededRandom("a")))
+    epoch = list(stream.train.iter_items(SeededRandom("a")))
     assert sorted(labels(epoch)) == sorted(labels(memory.train))
     assert labels(epoch) != labels(memory.train)
     assert stream.size == memory.size == 40
@@ -147,7 +147,7 @@ def test_labels_that_the_objective_cannot_read_are_bad_records(write, streaming)
 
 
 def items(source):
-    return source.items() if hasattr(source, "items") else source
+    return source.iter_items() if hasattr(source, "iter_items") else source
 
 
 def test_an_example_in_memory_is_named_by_its_row():

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyencoder import InputError, Ranker
-from polyencoder.training.distillation import Teacher, shortlist
+from polyencoder.training.distillation import Teacher, select_shortlist
 from polyencoder.training.score_cache import ScoreCache
 from tests.parameters import mostly_long
 
@@ -26,7 +26,7 @@ def test_scores_are_the_rankers(architecture, make_ranker):
     index = torch.tensor([[3, 1, -1], [0, 2, 3], [2, -1, -1]])
     teacher = Teacher(ranker, ScoreCache(None))
     for _ in range(2):
-        scores = teacher.scores(CONTEXTS, CANDIDATES, index)
+        scores = teacher.score(CONTEXTS, CANDIDATES, index)
         assert (scores[index < 0] == -math.inf).all()
         torch.testing.assert_close(scores[index >= 0], expected.gather(1, index.clamp(min=0))[index >= 0])
     assert teacher.asked == 6
@@ -42,7 +42,7 @@ def test_only_new_pairs_are_asked_for(architecture, indexes, make_ranker):
     teacher, seen = Teacher(ranker, ScoreCache(None)), set()
     for rows in indexes:
         asked = teacher.asked
-        scores = teacher.scores(CONTEXTS, CANDIDATES, torch.tensor(rows))
+        scores = teacher.score(CONTEXTS, CANDIDATES, torch.tensor(rows))
         new = {(i, place) for i, row in enumerate(rows) for place in row if place >= 0} - seen
         assert teacher.asked - asked == len(new)
         seen |= new
@@ -54,9 +54,9 @@ def test_only_new_pairs_are_asked_for(architecture, indexes, make_ranker):
 def test_the_file_serves_the_next_run(make_ranker, tmp_path):
     index = torch.arange(4).expand(3, 4)
     first = Teacher(make_ranker("cross"), ScoreCache(tmp_path / "scores"))
-    scores = first.scores(CONTEXTS, CANDIDATES, index)
+    scores = first.score(CONTEXTS, CANDIDATES, index)
     second = Teacher(make_ranker("cross"), ScoreCache(tmp_path / "scores"))
-    assert torch.equal(second.scores(CONTEXTS, CANDIDATES[::-1], 3 - index), scores)
+    assert torch.equal(second.score(CONTEXTS, CANDIDATES[::-1], 3 - index), scores)
     assert (first.asked, second.asked) == (12, 0)
 
 
@@ -66,9 +66,9 @@ def test_pairs_that_do_not_recur_are_kept_of_a_cross_encoder_alone(architecture,
     index = torch.tensor([[3, 1, -1, 2], [0, 2, 3, 1], [2, -1, -1, 0]])
     cache, keeps = ScoreCache(None), architecture == "cross"
     teacher = Teacher(make_ranker(architecture), cache)
-    scores = teacher.scores(CONTEXTS, CANDIDATES, index, recur=False)
+    scores = teacher.score(CONTEXTS, CANDIDATES, index, recur=False)
     assert (teacher.asked, len(cache)) == (9, 9 if keeps else 0)
-    assert torch.equal(scores, teacher.scores(CONTEXTS, CANDIDATES, index))
+    assert torch.equal(scores, teacher.score(CONTEXTS, CANDIDATES, index))
     assert (teacher.asked, len(cache)) == (9 if keeps else 18, 9)
 
 
@@ -81,7 +81,7 @@ def test_pairs_that_do_not_recur_are_scored_once_in_a_step(architecture, make_ra
         scores = torch.as_tensor(ranker.score(contexts, CANDIDATES))
         for index, new in ((first, 5), (second, 1)):
             asked = teacher.asked
-            found = teacher.scores(contexts, CANDIDATES, index, recur=False)
+            found = teacher.score(contexts, CANDIDATES, index, recur=False)
             expected = scores.gather(1, index.clamp(min=0)).masked_fill(index < 0, -math.inf)
             torch.testing.assert_close(found, expected)
             assert teacher.asked - asked == new
@@ -90,27 +90,27 @@ def test_pairs_that_do_not_recur_are_scored_once_in_a_step(architecture, make_ra
 def test_other_teachers_and_other_contexts_have_scores_of_their_own(make_ranker, tmp_path):
     cache, index = ScoreCache(tmp_path / "scores"), torch.tensor([[0, 1]])
     expected = [torch.as_tensor(make_ranker("cross").score([CONTEXTS[1]], CANDIDATES[:2]))]
-    Teacher(make_ranker("cross"), cache).scores([CONTEXTS[1]], CANDIDATES, index)
+    Teacher(make_ranker("cross"), cache).score([CONTEXTS[1]], CANDIDATES, index)
     for changes in ({"seed": 1}, {"output_scaling": 0.5}):
         other = Teacher(make_ranker("cross", **changes), cache)
-        scores = other.scores([CONTEXTS[1]], CANDIDATES, index)
+        scores = other.score([CONTEXTS[1]], CANDIDATES, index)
         assert other.asked == 2
         torch.testing.assert_close(scores, torch.as_tensor(other.ranker.score([CONTEXTS[1]], CANDIDATES[:2])))
         assert not torch.allclose(scores, expected[0])
     turns = Teacher(make_ranker("cross"), cache)
-    turns.scores([["do you", "ski ?"]], CANDIDATES, index)
-    turns.scores([["do you", "ski", "?"]], CANDIDATES, index)
+    turns.score([["do you", "ski ?"]], CANDIDATES, index)
+    turns.score([["do you", "ski", "?"]], CANDIDATES, index)
     assert turns.asked == 4
-    assert Teacher(make_ranker("cross"), cache, bf16=True).scores([CONTEXTS[1]], CANDIDATES, index).dtype == torch.float
+    assert Teacher(make_ranker("cross"), cache, bf16=True).score([CONTEXTS[1]], CANDIDATES, index).dtype == torch.float
     assert len(cache) == 12
 
 
 def test_shortlist():
     scores = torch.tensor([[1.0, 9.0, 3.0, 5.0], [4.0, 2.0, -math.inf, -math.inf]])
     labels = torch.tensor([0, 1])
-    assert shortlist(scores, labels, 3).tolist() == [[0, 1, 3], [1, 0, -1]]
-    assert shortlist(scores, labels, 9).tolist() == [[0, 1, 3, 2], [1, 0, -1, -1]]
-    assert shortlist(scores[:, :1], torch.tensor([0, 0]), 5).tolist() == [[0], [0]]
+    assert select_shortlist(scores, labels, 3).tolist() == [[0, 1, 3], [1, 0, -1]]
+    assert select_shortlist(scores, labels, 9).tolist() == [[0, 1, 3, 2], [1, 0, -1, -1]]
+    assert select_shortlist(scores[:, :1], torch.tensor([0, 0]), 5).tolist() == [[0], [0]]
 
 
 def test_a_teacher_of_another_vocabulary(backbone_folder):
@@ -118,9 +118,9 @@ def test_a_teacher_of_another_vocabulary(backbone_folder):
     index = torch.tensor([[0, 1]])
     expected = r"runs/big cannot teach here: its vocabulary lacks 80% of the tokens .* such as 'zwei Katzen .'"
     with pytest.raises(InputError, match=expected) as caught:
-        teacher.scores(["do you ski ?"], ["zwei Katzen .", "drei Hunde"], index)
+        teacher.score(["do you ski ?"], ["zwei Katzen .", "drei Hunde"], index)
     assert caught.value.argument == "teacher"
-    assert teacher.scores(["do you ski ?"], ["i ski .", "drei Hunde"], index).isfinite().all()
+    assert teacher.score(["do you ski ?"], ["i ski .", "drei Hunde"], index).isfinite().all()
     student = teacher.ranker.text  # one that knows as little
     teacher = Teacher(teacher.ranker, ScoreCache(None), student=student)
-    assert teacher.scores(["do you ski ?"], ["zwei Katzen .", "drei Hunde"], index).isfinite().all()
+    assert teacher.score(["do you ski ?"], ["zwei Katzen .", "drei Hunde"], index).isfinite().all()

@@ -27,8 +27,8 @@ def test_objects_in_the_order_of_ranks(in_processes):
 def test_a_process_alone_has_what_is_its_own():
     assert gather_objects("mine") == ["mine"]
     assert sum_over_processes(3, device=torch.device("cpu")) == 3
-    assert Processes.of_this_group() == Processes(rank=0, count=1)
-    assert Processes().share([1, 2, 3]) == [1, 2, 3]
+    assert Processes.from_group() == Processes(rank=0, count=1)
+    assert Processes().take_share([1, 2, 3]) == [1, 2, 3]
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
     sum_gradients([parameter])
@@ -39,12 +39,12 @@ def test_processes_share_what_there_is(in_processes):
     """Each thing has one process, and one of these is the first."""
 
     def run(rank):
-        here = Processes.of_this_group()
+        here = Processes.from_group()
         return (
             here.rank,
             here.count,
             here.is_first,
-            here.share("abcde"),
+            here.take_share("abcde"),
             sum_over_processes(rank, device=torch.device("cpu")),
         )
 

@@ -19,7 +19,7 @@ from polyencoder.index import Candidate, Fingerprints, build_index, open_index
 from polyencoder.index.folder.index import FolderIndex
 from polyencoder.training import DistillationConfig, TrainSettings, train_ranker
 from polyencoder.training.building import build_objective
-from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
+from polyencoder.training.foreign import ForeignCandidates, find_foreign_candidates
 from tests.model_folders import weights_in
 from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import CONFIG
@@ -202,15 +202,15 @@ def test_a_response_that_is_not_in_the_index_is_named(given, tmp_path):
 
 def test_indexes_of_models_are_not_foreign(index, make_ranker, tmp_path, sentences):
     ranker = make_ranker("bi")
-    assert foreign_candidates(None, ranker) is None
+    assert find_foreign_candidates(None, ranker) is None
     ranker.index(sentences, tmp_path / "own").close()
     make_ranker("bi", output_scaling=2.0).index(sentences, tmp_path / "others").close()
     for known in ("own", "others"):
-        assert foreign_candidates(str(tmp_path / known), ranker) is None
-    found = foreign_candidates(str(index), ranker)
+        assert find_foreign_candidates(str(tmp_path / known), ranker) is None
+    found = find_foreign_candidates(str(index), ranker)
     assert found is not None
-    assert found.config({"normalize": None, "output_scaling": 3.0})["output_scaling"] == 3.0
-    assert found.config({})["output_scaling"] == pytest.approx(20)
+    assert found.build_config({"normalize": None, "output_scaling": 3.0})["output_scaling"] == 3.0
+    assert found.build_config({})["output_scaling"] == pytest.approx(20)
 
 
 def test_a_model_for_an_index_teaches_none(given, tmp_path, make_ranker):

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from polyencoder.data.pool import batch_pool, fixed_pool, shared_pool
+from polyencoder.data.pool import build_batch_pool, build_fixed_pool, build_shared_pool
 from polyencoder.training.distributed import Processes
-from polyencoder.training.gathered_negatives import GatheredStep, gathered_step
+from polyencoder.training.gathered_negatives import GatheredStep, gather_step
 
 
 def test_a_process_alone_keeps_its_pool():
-    pool = shared_pool(["a", "b"], ["b", "a"])
-    step = gathered_step(pool, 2, processes=Processes(), gather=True, keys=pool.texts)
+    pool = build_shared_pool(["a", "b"], ["b", "a"])
+    step = gather_step(pool, 2, processes=Processes(), gather=True, keys=pool.texts)
     assert (step, step.local_texts) == (GatheredStep(pool, 2), ["a", "b"])
 
 
@@ -22,8 +22,8 @@ def test_a_joint_pool_has_each_text_once_with_its_first_process(in_processes):
     texts = [["a", "b", "a"], ["b", "c"], ["a", "b"], []]
 
     def run(rank: int) -> Any:
-        pool = shared_pool(texts[rank], texts[rank])
-        step = gathered_step(pool, len(texts[rank]), processes=Processes(rank, 4), gather=True, keys=pool.texts)
+        pool = build_shared_pool(texts[rank], texts[rank])
+        step = gather_step(pool, len(texts[rank]), processes=Processes(rank, 4), gather=True, keys=pool.texts)
         return list(step.pool.texts), step.pool.labels.tolist(), step.examples, list(step.local_texts)
 
     everything, n = ["a", "b", "c"], 7
@@ -37,11 +37,11 @@ def test_a_joint_pool_has_each_text_once_with_its_first_process(in_processes):
 
 def test_what_an_example_may_not_choose_stays_excluded(in_processes):
     """Labels beside a list: nobody else's candidate, neither here nor in a joint pool."""
-    pools = [fixed_pool(["a", "b"], {"a": 0, "b": 1}, ["x", "a"], add=True), shared_pool(["c", "b"], ["b"])]
+    pools = [build_fixed_pool(["a", "b"], {"a": 0, "b": 1}, ["x", "a"], add=True), build_shared_pool(["c", "b"], ["b"])]
 
     def run(rank: int) -> Any:
         pool = pools[rank]
-        step = gathered_step(pool, 2, processes=Processes(rank, 2), gather=True, keys=pool.texts)
+        step = gather_step(pool, 2, processes=Processes(rank, 2), gather=True, keys=pool.texts)
         mask = step.pool.mask
         return list(step.pool.texts), step.pool.labels.tolist(), None if mask is None else mask.int().tolist()
 
@@ -54,9 +54,9 @@ def test_labels_as_numbers_stay_those_of_each_example(in_processes):
     labels = [["a", "d"], ["A"]]
 
     def run(rank: int) -> Any:
-        pool = batch_pool("batch", labels=labels[rank], candidates=None, relevance=numbers[rank])
+        pool = build_batch_pool("batch", labels=labels[rank], candidates=None, relevance=numbers[rank])
         keys = [text.lower() for text in pool.texts]
-        step = gathered_step(pool, 1, processes=Processes(rank, 2), gather=True, keys=keys)
+        step = gather_step(pool, 1, processes=Processes(rank, 2), gather=True, keys=keys)
         return list(step.pool.texts), step.pool.numbers.tolist()
 
     everything = ["a", "b", "d", "c"]

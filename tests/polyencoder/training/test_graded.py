@@ -130,7 +130,7 @@ def test_mining_takes_nothing_that_is_right(make_ranker):
         trainer.step(collate(examples[start : start + 4]))
     batch = callback.before_step(trainer, collate(examples[:1]))
     assert len(batch.pool.texts) == 2 + 4
-    assert batch.pool.right() == [examples[0].right]
+    assert batch.pool.list_right() == [examples[0].right]
     assert batch.pool.numbers.sum() == 1.5
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from polyencoder.modeling.trainable import freeze
-from polyencoder.text import token_batches
+from polyencoder.text import cut_into_batches
 from polyencoder.training.gradient_caching import encode
 
 CONTEXTS = [9, 3, 17, 5, 30, 2, 11, 8]
@@ -86,7 +86,7 @@ def test_one_piece_at_a_time(make_model, batch, padded, make_tokens):
     seen: list[int] = []
     model.context_tower.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].ids.numel()))
     gradients(model, *batch, max_tokens=40)
-    pieces = [token_batches(lengths, max_tokens=40) for lengths in (CANDIDATES, CONTEXTS)]
+    pieces = [cut_into_batches(lengths, max_tokens=40) for lengths in (CANDIDATES, CONTEXTS)]
     forward = [len(p) * max(n[i] for i in p) for n, ps in zip((CANDIDATES, CONTEXTS), pieces, strict=True) for p in ps]
     assert max(forward) <= 40
     assert len(forward) > 4
@@ -121,7 +121,7 @@ def test_the_recipe_of_the_paper_by_hand(architecture, bf16, make_model, make_ba
 
     def steps():
         for encoder, tokens in ((model.encode_candidates, batch[1]), (model.encode_context, batch[0])):
-            for rows in token_batches(tokens.mask.sum(1).tolist(), max_tokens=40):
+            for rows in cut_into_batches(tokens.mask.sum(1).tolist(), max_tokens=40):
                 yield encoder, tokens.select(torch.tensor(rows)), rows
 
     def run(encoder, tokens):

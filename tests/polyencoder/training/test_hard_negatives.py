@@ -63,7 +63,7 @@ def test_as_scoring_everything_says(architecture, wanted, right, mined_from):
         pairs = [[cosine_similarity(vectors[text], vectors[one], dim=0) for one in positives] for text in texts]
         return [float(max(some)) for some in pairs]
 
-    mined = Miner.by_vectors(ranker, index, wanted)(ranker.encode_contexts(CONTEXTS), LABELS, right=[right, [], right])
+    mined = Miner.from_index(ranker, index, wanted)(ranker.encode_contexts(CONTEXTS), LABELS, right=[right, [], right])
     for i, texts in enumerate(mined):
         excluded = {LABELS[i], *(right if i != 1 else [])}
         ranking = sorted(
@@ -83,7 +83,7 @@ def test_nothing_that_is_the_label_but_for_case_and_spaces(make_ranker):
     ranker = make_ranker("bi")
     copies = ["I like dogs  and cats .", " i LIKE dogs and cats ."]
     index = ranker.index([*TEXTS, *copies])
-    miner = Miner.by_vectors(ranker, index, HardNegatives(count=42, ranks=(1, 42)))
+    miner = Miner.from_index(ranker, index, HardNegatives(count=42, ranks=(1, 42)))
     (mined,) = miner(ranker.encode_contexts(CONTEXTS[:1]), LABELS[:1])
     assert sorted(mined) == sorted(set(TEXTS) - {LABELS[0]})
 
@@ -91,9 +91,9 @@ def test_nothing_that_is_the_label_but_for_case_and_spaces(make_ranker):
 def test_nothing_that_becomes_the_tokens_of_the_label(make_ranker):
     ranker = make_ranker("bi")
     decomposed, composed = "a cafe\u0301 .", "a caf\u00e9 ."
-    assert ranker.text.ids([decomposed]) == ranker.text.ids([composed])
+    assert ranker.text.tokenize([decomposed]) == ranker.text.tokenize([composed])
     index = ranker.index([decomposed, "a cat ."])
-    miner = Miner.by_vectors(ranker, index, HardNegatives(count=2, ranks=(1, 2)))
+    miner = Miner.from_index(ranker, index, HardNegatives(count=2, ranks=(1, 2)))
     (mined,) = miner(ranker.encode_contexts(CONTEXTS[:1]), [composed])
     assert mined == ["a cat ."]
 
@@ -101,7 +101,7 @@ def test_nothing_that_becomes_the_tokens_of_the_label(make_ranker):
 def test_a_text_that_the_index_has_many_times_is_one_negative(make_ranker):
     ranker = make_ranker("poly")
     index = ranker.index([Candidate(f"{text} {i}", text) for text in TEXTS[:6] for i in range(9)])
-    miner = Miner.by_vectors(ranker, index, HardNegatives(count=3, ranks=(2, 4)))
+    miner = Miner.from_index(ranker, index, HardNegatives(count=3, ranks=(2, 4)))
     (mined,) = miner(ranker.encode_contexts(CONTEXTS[:1]), ["no text of it"])
     order = torch.as_tensor(ranker.score(CONTEXTS[:1], TEXTS[:6]))[0].argsort(descending=True).tolist()
     assert mined == [TEXTS[i] for i in order[1:4]]
@@ -110,15 +110,15 @@ def test_a_text_that_the_index_has_many_times_is_one_negative(make_ranker):
 @pytest.mark.slow
 def test_fewer_than_wanted_where_there_are_no_more(make_ranker):
     ranker = make_ranker("bi")
-    miner = Miner.by_vectors(ranker, ranker.index(TEXTS[:3]), HardNegatives(count=5, ranks=(2, 100)))
+    miner = Miner.from_index(ranker, ranker.index(TEXTS[:3]), HardNegatives(count=5, ranks=(2, 100)))
     assert [len(texts) for texts in miner(ranker.encode_contexts(CONTEXTS), [TEXTS[0], "a", "b"])] == [1, 2, 2]
 
 
 def test_mining_takes_no_part_in_learning(make_ranker):
     ranker = make_ranker("bi")
-    miner = Miner.by_vectors(ranker, ranker.index(TEXTS), HardNegatives(count=2))
+    miner = Miner.from_index(ranker, ranker.index(TEXTS), HardNegatives(count=2))
     state = torch.get_rng_state()
-    contexts = ranker.model.encode_context(ranker.text.contexts(CONTEXTS))
+    contexts = ranker.model.encode_context(ranker.text.batch_contexts(CONTEXTS))
     miner(contexts, LABELS)
     assert torch.equal(state, torch.get_rng_state())
     assert all(parameter.grad is None for parameter in ranker.model.parameters())
@@ -131,21 +131,21 @@ def test_by_words_the_ranks_are_bm25s(make_ranker, tmp_path):
     found = [[hit.text for hit in make_ranker("bi").search(one, index, **options)] for one in asked]
     ranker = make_ranker("cross")
     right = [[TEXTS[0]], [], []]
-    mined = Miner.by_words(ranker, TEXTS, HardNegatives(count=3, ranks=(2, 9)))(asked, LABELS, right=right)
+    mined = Miner.from_texts(ranker, TEXTS, HardNegatives(count=3, ranks=(2, 9)))(asked, LABELS, right=right)
     best = [[text for text in some if text not in (LABELS[i], *right[i])] for i, some in enumerate(found)]
     assert mined == [some[1:9][:3] for some in best]
     assert mined[2] == []
     with pytest.raises(
         InputError, match="a cross-encoder has no vectors, which a largest similarity compares"
     ) as found:
-        Miner.by_words(ranker, TEXTS, HardNegatives(count=1, max_similarity=0.9))
+        Miner.from_texts(ranker, TEXTS, HardNegatives(count=1, max_similarity=0.9))
     assert found.value.argument == "max_positive_similarity"
 
 
 def test_a_search_that_found_all_that_there_is_is_not_repeated(make_ranker, monkeypatch):
     asked = []
     texts = [*TEXTS, *(f"number {n}" for n in range(400))]
-    miner = Miner.by_words(make_ranker("bi"), texts, HardNegatives(count=1))
+    miner = Miner.from_texts(make_ranker("bi"), texts, HardNegatives(count=1))
     find = miner._find
     monkeypatch.setattr(miner, "_find", lambda contexts, k: asked.append(k) or find(contexts, k))
     miner(["dogs ?"], [TEXTS[0]])
@@ -155,8 +155,8 @@ def test_a_search_that_found_all_that_there_is_is_not_repeated(make_ranker, monk
 def test_no_contexts_have_no_negatives(make_ranker):
     ranker, settings = make_ranker("bi"), HardNegatives(count=1)
     none = ranker.encode_contexts(CONTEXTS).select([])
-    assert Miner.by_vectors(ranker, ranker.index(TEXTS), settings)(none, []) == []
-    assert Miner.by_words(ranker, TEXTS, settings)([], []) == []
+    assert Miner.from_index(ranker, ranker.index(TEXTS), settings)(none, []) == []
+    assert Miner.from_texts(ranker, TEXTS, settings)([], []) == []
 
 
 def test_ranks():
@@ -185,7 +185,7 @@ def test_what_cannot_be_mined(make_ranker):
     ranker = make_ranker("bi")
     index = ranker.index([Candidate("0", "one text")])
     with pytest.raises(InputError, match="a cross-encoder has no vectors"):
-        Miner.by_vectors(make_ranker("cross"), index, HardNegatives(count=1))
+        Miner.from_index(make_ranker("cross"), index, HardNegatives(count=1))
     index.remove(["0"])
     with pytest.raises(InputError, match="no candidates to mine"):
-        Miner.by_vectors(ranker, index, HardNegatives(count=1))
+        Miner.from_index(ranker, index, HardNegatives(count=1))

@@ -19,7 +19,7 @@ def is_free(model_file: Path) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            TrainingLock.shared(model_file)
+            TrainingLock.get_or_create(model_file)
             os._exit(0)
         finally:
             os._exit(1)
@@ -29,11 +29,11 @@ def is_free(model_file: Path) -> bool:
 @pytest.mark.slow
 def test_it_is_this_processs_for_as_long_as_somebody_keeps_it(tmp_path):
     model = tmp_path / "new" / "model"
-    lock = TrainingLock.shared(model)
-    assert TrainingLock.shared(model) is lock
-    assert TrainingLock.shared(tmp_path / "new" / ".." / "new" / "model") is lock
+    lock = TrainingLock.get_or_create(model)
+    assert TrainingLock.get_or_create(model) is lock
+    assert TrainingLock.get_or_create(tmp_path / "new" / ".." / "new" / "model") is lock
     assert not is_free(model)
-    again = TrainingLock.shared(model)
+    again = TrainingLock.get_or_create(model)
     del lock
     gc.collect()
     assert not is_free(model)
@@ -45,7 +45,7 @@ def test_it_is_this_processs_for_as_long_as_somebody_keeps_it(tmp_path):
 def test_two_trainings_of_one_process_exclude_each_other(tmp_path):
     """The end of the first, or of its attempt, does not free the other's."""
     first = TrainingLock(tmp_path / "model")
-    for lock in (TrainingLock, TrainingLock.shared):
+    for lock in (TrainingLock, TrainingLock.get_or_create):
         with pytest.raises(TrainingError, match=f"is being trained by process {os.getpid()}"):
             lock(tmp_path / "model")
     assert not is_free(tmp_path / "model")
@@ -57,10 +57,10 @@ def test_two_trainings_of_one_process_exclude_each_other(tmp_path):
 
 
 def test_it_can_be_given_back(tmp_path):
-    lock = TrainingLock.shared(tmp_path / "model")
+    lock = TrainingLock.get_or_create(tmp_path / "model")
     lock.release()
     assert not list(tmp_path.iterdir())
-    assert TrainingLock.shared(tmp_path / "model") is not lock
+    assert TrainingLock.get_or_create(tmp_path / "model") is not lock
 
 
 def test_the_error_names_the_other_process(locked_elsewhere, tmp_path):
@@ -68,15 +68,15 @@ def test_the_error_names_the_other_process(locked_elsewhere, tmp_path):
     message = rf"{tmp_path}/model is being trained by process {child}, since .*in another place"
     for _ in range(2):  # asking does not take it off
         with pytest.raises(TrainingError, match=message):
-            TrainingLock.shared(tmp_path / "model")
-    TrainingLock.shared(tmp_path / "other")
+            TrainingLock.get_or_create(tmp_path / "model")
+    TrainingLock.get_or_create(tmp_path / "other")
 
 
 def test_the_error_names_the_other_host(locked_elsewhere, tmp_path, monkeypatch):
     child, name = locked_elsewhere(tmp_path / "model"), socket.gethostname()
     monkeypatch.setattr(socket, "gethostname", lambda: "another")
     with pytest.raises(TrainingError, match=f"process {child} on {name}, since"):
-        TrainingLock.shared(tmp_path / "model")
+        TrainingLock.get_or_create(tmp_path / "model")
 
 
 def test_a_kill_takes_it_off(locked_elsewhere, tmp_path):
@@ -84,12 +84,12 @@ def test_a_kill_takes_it_off(locked_elsewhere, tmp_path):
     os.kill(child, signal.SIGKILL)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert (tmp_path / "model.lock").exists()
-    TrainingLock.shared(tmp_path / "model")
+    TrainingLock.get_or_create(tmp_path / "model")
 
 
 def test_a_process_that_was_forked_has_none(tmp_path):
     """And its end takes nothing off."""
-    lock = TrainingLock.shared(tmp_path / "model")
+    lock = TrainingLock.get_or_create(tmp_path / "model")
     child = os.fork()
     if child == 0:
         try:
@@ -104,5 +104,5 @@ def test_a_process_that_was_forked_has_none(tmp_path):
 def test_where_nothing_can_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="cannot be written .*that you can write to") as error:
-        TrainingLock.shared(tmp_path / "file" / "model")
+        TrainingLock.get_or_create(tmp_path / "file" / "model")
     assert error.value.argument == "model_file"

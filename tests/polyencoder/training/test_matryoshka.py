@@ -45,7 +45,7 @@ def test_a_shortened_model_gives_the_first_dimensions(architecture, fields, make
     assert (short.model.dim, found.size(1)) == (6, 6)
     contexts = short.encode_contexts([CONTEXT])
     whole_contexts = torch.from_numpy(ranker.encode_contexts([CONTEXT]).vectors)
-    torch.testing.assert_close(torch.from_numpy(contexts.vectors), ranker.model.shortened(whole_contexts, 6))
+    torch.testing.assert_close(torch.from_numpy(contexts.vectors), ranker.model.truncate_vectors(whole_contexts, 6))
     assert torch.equal(torch.as_tensor(ranker.encode_candidates(sentences)), whole)  # the original is unchanged
     assert torch.equal(torch.as_tensor(ranker.shortened(ranker.model.dim).encode_candidates(sentences)), whole)
 

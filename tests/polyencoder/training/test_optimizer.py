@@ -14,7 +14,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.trainable import TrainableModel
 from polyencoder.settings.training import OptimizerConfig
 from polyencoder.training import optimizer as optimizer_module
-from polyencoder.training.optimizer import Adadelta, build_optimizer, clip_embeddings, parameter_groups
+from polyencoder.training.optimizer import Adadelta, build_optimizer, build_parameter_groups, clip_embeddings
 
 
 class Words(TrainableModel):
@@ -38,7 +38,7 @@ def test_groups():
     names = {id(p): name for name, p in model.named_parameters()}
 
     def shown(**options):
-        groups = parameter_groups(model, OptimizerConfig(weight_decay=0.1, **options))
+        groups = build_parameter_groups(model, OptimizerConfig(weight_decay=0.1, **options))
         return [({names[id(p)] for p in group["params"]}, group["weight_decay"]) for group in groups]
 
     assert shown() == [({"table.weight", "layer.weight"}, 0.1), ({"layer.bias"}, 0.0)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from polyencoder.training import precision
-from polyencoder.training.precision import why_bf16_gains_nothing
+from polyencoder.training.precision import explain_no_bf16_gain
 
 
 @pytest.mark.parametrize(
@@ -17,10 +17,10 @@ from polyencoder.training.precision import why_bf16_gains_nothing
     ],
 )
 def test_a_processor_says_what_it_can(monkeypatch, tmp_path, line, gains):
-    monkeypatch.setattr(precision, "_bf16_speedup", lambda: 1.9)
+    monkeypatch.setattr(precision, "_measure_bf16_speedup", lambda: 1.9)
     (tmp_path / "cpuinfo").write_text(f"processor : 0\n{line}\n")
     monkeypatch.setattr(precision, "_CPUINFO", tmp_path / "cpuinfo")
-    reason = why_bf16_gains_nothing("cpu")
+    reason = explain_no_bf16_gain("cpu")
     assert (reason is None) == gains
     assert gains or "no bfloat16 instructions" in reason
 
@@ -29,19 +29,19 @@ def test_a_processor_says_what_it_can(monkeypatch, tmp_path, line, gains):
 def test_instructions_that_are_slower_than_those_of_float32(monkeypatch, tmp_path, line, measured):
     (tmp_path / "cpuinfo").write_text(f"flags : fpu {line}\n")
     monkeypatch.setattr(precision, "_CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(precision, "_bf16_speedup", lambda: 0.5)
-    assert why_bf16_gains_nothing("cpu") == (
+    monkeypatch.setattr(precision, "_measure_bf16_speedup", lambda: 0.5)
+    assert explain_no_bf16_gain("cpu") == (
         "this processor multiplies bfloat16 matrices at 0.5 times the rate of float32 ones" if measured else None
     )
 
 
 def test_nothing_is_said_of_what_is_not_known(monkeypatch, tmp_path):
     monkeypatch.setattr(precision, "_CPUINFO", tmp_path / "none")
-    assert why_bf16_gains_nothing("cpu") is None
+    assert explain_no_bf16_gain("cpu") is None
 
 
 @pytest.mark.parametrize(("capability", "gains"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
 def test_a_gpu_has_it_from_compute_capability_8(monkeypatch, capability, gains):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    assert (why_bf16_gains_nothing("cuda") is None) == gains
+    assert (explain_no_bf16_gain("cuda") is None) == gains

@@ -17,7 +17,7 @@ from polyencoder.ranker import Ranker
 from polyencoder.settings.training import OptimizerConfig
 from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.precision import Precision
-from polyencoder.training.run import training_config
+from polyencoder.training.run import build_training_config
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import PLAIN, WORDS
 
@@ -59,7 +59,7 @@ def test_the_range_grows_with_what_is_trained(make_quantized):
         train=EXAMPLES,
     ).fit()
     assert float(words.scale) > 1.2 * before
-    lowest, highest = words.range.values(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
+    lowest, highest = words.range.dequantize(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
     assert lowest < float(words.weight.min().detach()) < float(words.weight.max().detach()) < highest
 
 
@@ -107,10 +107,10 @@ def test_a_fixed_scale_takes_the_place_of_one_that_is_tried():
 
 def test_weights_that_were_rounded_for_good_do_not_learn(make_quantized):
     ranker = make_quantized()
-    ranker.model.for_inference()
-    with pytest.raises(ConfigError, match="rounded for inference: call `for_training` of the model"):
+    ranker.model.prepare_for_inference()
+    with pytest.raises(ConfigError, match="rounded for inference: call `prepare_for_training` of the model"):
         Trainer(ranker, CONFIG, train=EXAMPLES)
-    ranker.model.for_training()
+    ranker.model.prepare_for_training()
     before = states(ranker)
     Trainer(ranker, CONFIG, train=EXAMPLES).fit()
     words = "encoder.embeddings.words.weight"
@@ -201,13 +201,13 @@ def test_what_does_not_go_together(make_settings, make_convert_ranker, tmp_path)
 
 def test_its_numbers_are_the_papers(make_settings, make_quantized, make_convert_ranker, monkeypatch):
     settings = make_settings("out", quantization_aware=True)
-    assert training_config(settings, make_quantized()).loss_scale == 128.0
-    assert training_config(settings, make_quantized()).precision == "float32"
-    assert training_config(settings, make_convert_ranker()).loss_scale is None
+    assert build_training_config(settings, make_quantized()).loss_scale == 128.0
+    assert build_training_config(settings, make_quantized()).precision == "float32"
+    assert build_training_config(settings, make_convert_ranker()).loss_scale is None
     on_gpu = make_quantized()
     monkeypatch.setattr(type(on_gpu), "device", torch.device("cuda"))
-    assert training_config(settings, on_gpu).precision == "float16"
+    assert build_training_config(settings, on_gpu).precision == "float16"
     assert (
-        training_config(make_settings("out", quantization_aware=True, precision="float32"), on_gpu).precision
+        build_training_config(make_settings("out", quantization_aware=True, precision="float32"), on_gpu).precision
         == "float32"
     )

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import torch
 
-from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
+from polyencoder.training.randomness import get_random_state, restore_random_state, seed_everything
 
 
 def drawn(own: random.Random | None = None) -> list[float]:
@@ -28,7 +28,7 @@ def test_a_seed_repeats_what_is_drawn():
 def test_a_state_that_is_put_back_repeats_it():
     own = random.Random(5)
     drawn(own)  # in the midst of pairs of Gaussian numbers
-    state = random_state(own)
+    state = get_random_state(own)
     expected = drawn(own)
     drawn(own)
     restore_random_state(state, own)
@@ -36,7 +36,7 @@ def test_a_state_that_is_put_back_repeats_it():
 
 
 def test_a_state_without_a_generator_of_ones_own():
-    state = random_state()
+    state = get_random_state()
     assert state["agent"] is None
     own = random.Random(5)
     before = own.getstate()

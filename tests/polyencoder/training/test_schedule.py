@@ -145,7 +145,7 @@ def validated(schedule: Schedule, losses: list[float]) -> list[float]:
     """The rate after each validation."""
     found = []
     for loss in losses:
-        schedule.validated(loss)
+        schedule.record_validation(loss)
         found.append(schedule.learning_rate)
     return found
 
@@ -168,7 +168,7 @@ def test_a_plateau_lowers_the_rate(patience, losses, expected):
 def test_a_warm_up_has_no_plateau():
     schedule = schedule_of(ScheduleConfig(name="plateau", warmup_updates=2, decay=0.5), total=None)
     schedule.step(1, time=0.0)
-    schedule.validated(1.0)
+    schedule.record_validation(1.0)
     schedule.step(2, time=0.0)
     assert validated(schedule, [5.0, 5.0, 5.0]) == [1.0, 0.5, 0.25]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from polyencoder.errors import ConfigError
-from polyencoder.settings.base import flat_defaults, flat_values
+from polyencoder.settings.base import get_flat_defaults, get_flat_values
 from polyencoder.settings.train import TrainSettings
 from polyencoder.settings.training import TrainingConfig
 
@@ -28,7 +28,7 @@ def test_three_epochs_unless_updates_are_counted():
 )
 def test_what_is_not_given_has_its_default(given):
     made = TrainSettings(train="a", out="b", **given)
-    values, defaults = flat_values(made), flat_defaults(made)
+    values, defaults = get_flat_values(made), get_flat_defaults(made)
     assert {name: values[name] for name in values if name not in made.explicit} == {
         name: defaults[name] for name in values if name not in made.explicit
     }

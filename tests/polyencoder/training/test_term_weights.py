@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.data.collator import Collator
-from polyencoder.data.pool import inline_pool, shared_pool
+from polyencoder.data.pool import build_inline_pool, build_shared_pool
 from polyencoder.training.building import build_objective
-from polyencoder.training.term_weights import fitted_weights
+from polyencoder.training.term_weights import fit_weights
 from polyencoder.training.trainer import Trainer
 from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import EXAMPLES, PLAIN, Losses
@@ -24,7 +24,7 @@ STILL = replace(PLAIN, optimizer=replace(PLAIN.optimizer, learning_rate=1e-12))
 
 def shared(n: int):
     texts = [str(i) for i in range(n)]
-    return shared_pool(texts, texts)
+    return build_shared_pool(texts, texts)
 
 
 def linear(terms):
@@ -49,7 +49,7 @@ def is_minimum(weights, terms) -> bool:
 def test_no_other_weights_fit_better(seed, n, scale):
     """Where 0 of all would, as it may for random terms, the weights stay what they were."""
     terms = scale * torch.randn(n, n, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    weights = fitted_weights(linear(terms), shared(n), start=START.double())
+    weights = fit_weights(linear(terms), shared(n), start=START.double())
     assert bool((weights >= 0).all())
     stayed = torch.equal(weights, START.double())
     assert is_minimum(weights, terms) or (stayed and is_minimum(torch.zeros_like(weights), terms))
@@ -57,33 +57,33 @@ def test_no_other_weights_fit_better(seed, n, scale):
 
 def test_examples_that_any_large_weight_ranks_right_do_not_make_it_grow():
     terms = torch.stack([20 * torch.eye(4), torch.zeros(4, 4), torch.zeros(4, 4)], dim=-1)
-    assert fitted_weights(linear(terms), shared(4), start=START).tolist() == pytest.approx([1, 0, 0], abs=1e-3)
+    assert fit_weights(linear(terms), shared(4), start=START).tolist() == pytest.approx([1, 0, 0], abs=1e-3)
 
 
 def test_padding_and_examples_without_a_right_candidate_do_not_count():
     terms = 5 * torch.randn(3, 3, 3, generator=torch.Generator().manual_seed(0))
     own, labels = [["a", "b", "c"], ["a", "b"], ["b", "c"]], ["a", "b", "c"]
-    pool = inline_pool(own, labels)
-    found = fitted_weights(linear(terms), pool, start=START)
+    pool = build_inline_pool(own, labels)
+    found = fit_weights(linear(terms), pool, start=START)
     other = terms.clone()
     other[1:, 2] = 100.0  # where the second and third have no candidate
-    torch.testing.assert_close(fitted_weights(linear(other), pool, start=START), found)
+    torch.testing.assert_close(fit_weights(linear(other), pool, start=START), found)
     none = replace(pool, relevance=torch.tensor([[1.0, 0, 0], [0, 0, 0], [0, 1, 0]]))
     other[1] = -terms[1]
     torch.testing.assert_close(
-        fitted_weights(linear(other), none, start=START), fitted_weights(linear(terms), none, start=START)
+        fit_weights(linear(other), none, start=START), fit_weights(linear(terms), none, start=START)
     )
 
 
 def test_terms_that_are_not_finite_change_nothing():
     terms = torch.full((2, 2, 3), float("nan"))
-    assert torch.equal(fitted_weights(linear(terms), shared(2), start=START), START)
+    assert torch.equal(fit_weights(linear(terms), shared(2), start=START), START)
 
 
 def test_not_all_weights_become_0():
     """As no gradient would reach an encoder that ranks worse than chance, such as one that is not trained."""
     terms = -20 * torch.eye(4).unsqueeze(-1).expand(-1, -1, 3)
-    assert torch.equal(fitted_weights(linear(terms), shared(4), start=START), START)
+    assert torch.equal(fit_weights(linear(terms), shared(4), start=START), START)
 
 
 @pytest.fixture
@@ -95,14 +95,14 @@ def test_a_new_models_training_begins_at_the_weights_that_fit_its_first_batch(ma
     ranker = make_ranker("late")
     model, text = ranker.model, ranker.text
     contexts, candidates = (
-        text.contexts([one.turns for one in examples]),
-        text.candidates([one.label for one in examples]),
+        text.batch_contexts([one.turns for one in examples]),
+        text.batch_candidates([one.label for one in examples]),
     )
-    scores, start = model.scores_by_weights(contexts, candidates), model.term_weights.detach().clone()
+    scores, start = model.build_weighted_scorer(contexts, candidates), model.term_weights.detach().clone()
     with torch.no_grad():
         torch.testing.assert_close(scores(start.double()).float(), model(contexts, candidates))  # the bi-encoder's
     assert model.has_new_terms
-    expected = fitted_weights(scores, shared(4), start=start)
+    expected = fit_weights(scores, shared(4), start=start)
     losses = Losses()
     trainer = Trainer(ranker, STILL, train=examples, callbacks=[losses])
     trainer.step(Collator(text)(examples))

@@ -54,7 +54,8 @@ def test_a_step_is_plain_torch(make_ranker, architecture):
     )
     text = reference.text
     scores = model(
-        text.contexts([one.turns for one in EXAMPLES[:4]]), text.candidates([one.label for one in EXAMPLES[:4]])
+        text.batch_contexts([one.turns for one in EXAMPLES[:4]]),
+        text.batch_candidates([one.label for one in EXAMPLES[:4]]),
     )
     loss = F.cross_entropy(scores, torch.arange(4))
     loss.backward()
@@ -229,7 +230,7 @@ def test_a_run_that_ends_before_its_first_update_is_an_error(make_ranker, tmp_pa
 
 @pytest.mark.parametrize(("precision", "says"), [("bfloat16", True), ("float32", False)])
 def test_a_precision_that_gains_nothing_says_so(make_ranker, monkeypatch, caplog, precision, says):
-    monkeypatch.setattr("polyencoder.training.precision.why_bf16_gains_nothing", lambda _: "no such instructions")
+    monkeypatch.setattr("polyencoder.training.precision.explain_no_bf16_gain", lambda _: "no such instructions")
     Trainer(make_ranker("bi"), replace(CONFIG, precision=precision), train=EXAMPLES)
     assert ("bfloat16 gains nothing here: no such instructions" in caplog.text) == says
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from polyencoder.checks import lone_surrogates, unencodable
+from polyencoder.checks import explain_unencodable, find_lone_surrogate
 from polyencoder.errors import InputError
 from polyencoder.index.filters import Filter
 
@@ -24,7 +24,7 @@ def read_filter(tests: Sequence[str], *, flag: str = "--filter") -> Filter | Non
     alternatives: dict[str, list[Any]] = {}
     filters: list[dict[str, Any]] = []
     for test in tests:
-        if problem := unencodable(test):
+        if problem := explain_unencodable(test):
             raise InputError(f"{flag}: {problem}")
         if (match := _TEST.fullmatch(test)) is None:
             raise InputError(f"{flag} {test}: must be KEY=VALUE, such as {flag} lang=en, or KEY>=VALUE")
@@ -44,7 +44,7 @@ def _parse_meanings(text: str, where: str) -> list[Any]:
         value = json.loads(text, parse_constant=_reject_constant)
     except ValueError:
         return [text]
-    if problem := lone_surrogates(value):
+    if problem := find_lone_surrogate(value):
         raise InputError(f"{where}: {problem}")
     return [text] if isinstance(value, (list, dict)) else [text, value]
 

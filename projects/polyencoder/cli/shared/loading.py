@@ -70,7 +70,7 @@ def check_reads_candidates(ranker: Ranker, *, instead: str, argument: str) -> No
         )
 
 
-def left_out(count: int) -> str | None:
+def describe_left_out(count: int) -> str | None:
     """A message on how many candidates were left out as turns of their contexts; None if none were."""
     if count == 0:
         return None

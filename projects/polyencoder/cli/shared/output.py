@@ -16,7 +16,7 @@ from polyencoder.errors import ConfigError
 ProgressBars = Annotated[
     bool | None, Parameter(help="Show progress on standard error: a bar, or lines where that is no terminal.")
 ]
-"""The setting `progress`; None is that of `progress_bar`."""
+"""The setting `progress`; None is that of `create_progress`."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line end
 
@@ -33,17 +33,17 @@ def check_json_lines(out: str | os.PathLike[str]) -> None:
         raise ConfigError(f"{path}: JSON lines are written; give the file the ending .jsonl", argument="out")
 
 
-def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+def drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values for JSON, without those that are None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
-def one_line(text: str) -> str:
+def join_white_space(text: str) -> str:
     """The text with single spaces for all white space."""
     return " ".join(text.split())
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Formats rows of as many cells each, in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

@@ -21,7 +21,7 @@ def raise_it(error: InputError) -> None:
 
 
 class BadExamples:
-    """Counts invalid records and keeps the `first` error: `records(path, bad=BadExamples(skip=True))`.
+    """Counts invalid records and keeps the `first` error: `iter_records(path, bad=BadExamples(skip=True))`.
 
     A record counts once, however often its file is read. skip: continue with the next record; otherwise the first bad
     one raises its error.
@@ -44,7 +44,7 @@ class BadExamples:
             error.argument = error.argument or self._argument
             raise_it(error)
 
-    def summary(self) -> str | None:
+    def summarize(self) -> str | None:
         """One line for the log: the number of skipped records and the first error; None without any."""
         if not self.count:
             return None

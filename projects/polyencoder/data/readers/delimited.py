@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import count
 
 from polyencoder.data.readers.bad import OnBad, raise_it
-from polyencoder.data.readers.lines import raw_lines, undecodable
-from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, opened
+from polyencoder.data.readers.lines import build_decode_error, iter_raw_lines
+from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, open_source
 from polyencoder.errors import ConfigError, InputError
 
 # Python's own limit, 131,072 characters, is less than some conversations have. The limit is one for all of the process.
@@ -23,7 +23,7 @@ DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", r"\t": "
 """Delimiters of columns, by the names that a shell needs not quote."""
 
 
-def rows(
+def iter_rows(
     source: Source, *, usual: str = ",", delimiter: str | None = None, bad: OnBad = raise_it
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yields the rows of a file, each with its place: (`file.csv, line 12`, {column: cell}). Skips empty lines.
@@ -40,7 +40,7 @@ def rows(
     Raises:
         InputError: a file that cannot be opened; and what `bad` raises.
     """
-    with opened(source) as file:
+    with open_source(source) as file:
         delimiter = delimiter or detect_delimiter(_peek_beginning(file), usual=usual)
         text = _Lines(file)
         try:
@@ -78,7 +78,7 @@ def detect_delimiter(sample: bytes, *, usual: str = ",") -> str:
     `csv.Sniffer` looks for a character that is alike frequent in all lines, which a comma of texts may be.
     """
 
-    def num_fitting(delimiter: str) -> int:
+    def count_fitting(delimiter: str) -> int:
         lines = sample.decode("utf-8-sig", errors="replace").splitlines(keepends=True)
         try:
             header, *rows = (row for row in csv.reader(lines, delimiter=delimiter) if row)
@@ -86,7 +86,7 @@ def detect_delimiter(sample: bytes, *, usual: str = ",") -> str:
             return 0
         return 0 if len(header) < 2 else 1 + sum(len(row) == len(header) for row in rows)
 
-    return max(dict.fromkeys((usual, ",", ";", "\t", "|")), key=num_fitting)
+    return max(dict.fromkeys((usual, ",", ";", "\t", "|")), key=count_fitting)
 
 
 def _read_header(text: _Lines, delimiter: str) -> list[str]:
@@ -117,7 +117,7 @@ def _read_cells(text: _Lines, delimiter: str, bad: OnBad) -> Iterator[tuple[str,
             lines = text.where if again else text.whole
             bad(text.error or InputError(f"{lines}: not a row of cells ({error}); look for a quote out of place"))
             if again:
-                text.back_behind_first()
+                text.rewind_behind_first()
                 reader = csv.reader(text, delimiter=delimiter, strict=True)
             continue
         if text.error is not None:
@@ -130,7 +130,7 @@ class _Lines:
     """Feeds lines to csv and counts them. A line that cannot be decoded is empty and makes its row invalid."""
 
     def __init__(self, file: DataFile) -> None:
-        self._numbered = zip(count(1), raw_lines(file))
+        self._numbered = zip(count(1), iter_raw_lines(file))
         self._again: deque[tuple[int, bytes]] = deque()
         self._row: list[tuple[int, bytes]] = []
         self.path = file.path
@@ -150,7 +150,7 @@ class _Lines:
         """The number of bytes of the row so far."""
         return sum(len(line) for _, line in self._row)
 
-    def back_behind_first(self) -> None:
+    def rewind_behind_first(self) -> None:
         """Gives the lines of this row again, without the first one."""
         self._again.extendleft(reversed(self._row[1:]))
         self.number = self._first
@@ -179,5 +179,5 @@ class _Lines:
         try:
             return line.decode()
         except UnicodeDecodeError as error:
-            self.error = undecodable(self.path, self.number, error)
+            self.error = build_decode_error(self.path, self.number, error)
             return ""

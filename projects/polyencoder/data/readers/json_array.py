@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from polyencoder.checks import lone_surrogates
+from polyencoder.checks import find_lone_surrogate
 from polyencoder.data.readers.bad import OnBad, raise_it
-from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, opened
+from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, open_source
 from polyencoder.errors import InputError
 from polyencoder.packages import require
 
@@ -18,7 +18,7 @@ CHUNK = 1 << 16
 NEXT_OBJECT = re.compile(rb"\}[ \t\r]*\n\s*\{")  # nowhere in one JSON value, but between any two JSON lines
 
 
-def json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, dict[str, Any]]]:
+def iter_json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the objects of a top-level array with their places: (`file.json, example 12`, {...}), from 1.
 
     Numbers are int (64 bits) and float. Memory holds a few objects at a time, whatever the length of the array. bad:
@@ -31,7 +31,7 @@ def json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, 
     """
     ijson = require("ijson", extra="data")  # it takes the fastest of its backends that works here
     number = 0
-    with opened(source) as file:
+    with open_source(source) as file:
         try:
             if not holds_array(file):
                 bad(InputError(f"{file.path}: {_describe_head(file.peek())}"))
@@ -42,7 +42,7 @@ def json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, 
                 where = f"{file.path}, example {number}"
                 if not isinstance(record, dict):
                     bad(InputError(f"{where}: not a JSON object, but {record!r:.60}"))
-                elif problem := lone_surrogates(record):
+                elif problem := find_lone_surrogate(record):
                     bad(InputError(f"{where}: {problem}"))
                 else:
                     yield where, record

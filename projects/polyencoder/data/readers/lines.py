@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterator
 
 from polyencoder.data.readers.bad import OnBad, raise_it
-from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, opened
+from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, open_source
 from polyencoder.errors import InputError
 
 BLOCK = 1 << 14  # bytes; how far the file is read ahead of the caller
@@ -20,7 +20,7 @@ LOOKS_LIKE = {
 """Remedies for files of other kinds, by their first bytes."""
 
 
-def lines(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[int, str]]:
+def iter_lines(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[int, str]]:
     r"""Yields the lines of a file, without line ends, with their numbers from 1.
 
     Lines end with `\n`, `\r\n` or `\r`, as in Python's text files, and nowhere else: `\u2028` and its like stay in
@@ -34,7 +34,7 @@ def lines(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[int, str]]
         InputError: a file that cannot be opened, and what `bad` raises.
     """
     number = 1  # of the next line
-    with opened(source) as file:
+    with open_source(source) as file:
         try:
             # Many lines at a time, which is what Python is fast at; one by one only where a byte among them is wrong.
             for block in _read_blocks(file):
@@ -53,7 +53,7 @@ def lines(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[int, str]]
             bad(DamagedFile(f"{error}; line {number - 1} is the last whole one"))
 
 
-def raw_lines(file: DataFile) -> Iterator[bytes]:
+def iter_raw_lines(file: DataFile) -> Iterator[bytes]:
     """Yields the lines of a file as bytes, with line ends, without a byte order mark."""
     for block in _read_blocks(file):
         yield from block.splitlines(keepends=True)
@@ -79,12 +79,12 @@ def _decode_each(block: bytes, *, path: str, number: int, bad: OnBad) -> Iterato
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
-            bad(undecodable(path, row, error))
+            bad(build_decode_error(path, row, error))
         else:
             yield row, text
 
 
-def undecodable(path: str, number: int, error: UnicodeDecodeError) -> InputError:
+def build_decode_error(path: str, number: int, error: UnicodeDecodeError) -> InputError:
     """The error for a line that is not UTF-8."""
     byte = f"byte {error.object[error.start]:#04x} at column {error.start + 1}"
     hints = (todo for mark, todo in LOOKS_LIKE.items() if number == 1 and error.object.startswith(mark))

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyencoder.checks import lone_surrogates
+from polyencoder.checks import find_lone_surrogate
 from polyencoder.data.readers.bad import OnBad, raise_it
-from polyencoder.data.readers.delimited import rows
-from polyencoder.data.readers.json_array import holds_array, json_array
-from polyencoder.data.readers.lines import lines
-from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, is_compressed, opened
-from polyencoder.errors import ConfigError, InputError, first_line
+from polyencoder.data.readers.delimited import iter_rows
+from polyencoder.data.readers.json_array import holds_array, iter_json_array
+from polyencoder.data.readers.lines import iter_lines
+from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, is_compressed, open_source
+from polyencoder.errors import ConfigError, InputError, get_first_line
 from polyencoder.packages import require
 
 Record = dict[str, Any]
@@ -28,7 +28,7 @@ _RECORD_KEYS = {  # a record has one or more
 }
 
 
-def records(
+def iter_records(
     source: Source, *, format: str | None = None, delimiter: str | None = None, bad: OnBad = raise_it
 ) -> Iterator[tuple[str, Record]]:
     """Yields the records of a file in order, each with its place: (`file.csv, line 12`, {name: value}).
@@ -63,31 +63,31 @@ def detect_format(source: Source) -> str:
 
 
 def _read_json(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
-    with opened(source) as file:
-        yield from json_array(file, bad=bad) if holds_array(file) else _read_objects(file, bad=bad)
+    with open_source(source) as file:
+        yield from iter_json_array(file, bad=bad) if holds_array(file) else _read_objects(file, bad=bad)
 
 
 def _read_objects(file: DataFile, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
-    for number, line in lines(file, bad=bad):
+    for number, line in iter_lines(file, bad=bad):
         if not line or line.isspace():
             continue
         where = f"{file.path}, line {number}"
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            bad(InputError(f"{where}: not JSON ({first_line(error)})"))
+            bad(InputError(f"{where}: not JSON ({get_first_line(error)})"))
             continue
         if not isinstance(record, dict):
             bad(InputError(f"{where}: not a JSON object, but {line:.60}"))
-        elif "\\u" in line and (problem := lone_surrogates(record)):  # JSON writes half of a character as an escape
+        elif "\\u" in line and (problem := find_lone_surrogate(record)):  # JSON writes half of a character as an escape
             bad(InputError(f"{where}: {problem}"))
         else:
             yield where, record
 
 
 def _read_text(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
-    with opened(source) as file:
-        for number, line in lines(file, bad=bad):
+    with open_source(source) as file:
+        for number, line in iter_lines(file, bad=bad):
             where = f"{file.path}, line {number}"
             if number <= HEAD and is_record(line):
                 raise InputError(
@@ -110,7 +110,7 @@ def _read_parquet(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]
     parquet = require("pyarrow.parquet", extra="data")
     damage = (require("pyarrow", extra="data").ArrowException, OSError)
     row = 0
-    with opened(source) as file:
+    with open_source(source) as file:
         path = file.path
         if is_compressed(path) or not os.path.isfile(path):  # it is read from its end
             raise InputError(f"{path}: Parquet must be an ordinary file, neither compressed as a whole nor a pipe")
@@ -122,13 +122,13 @@ def _read_parquet(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]
                         file.fraction = row / table.metadata.num_rows
                         yield f"{path}, row {row}", record
         except damage as error:
-            bad(DamagedFile(f"{path}, after row {row}: not a Parquet file, or damaged ({first_line(error)})"))
+            bad(DamagedFile(f"{path}, after row {row}: not a Parquet file, or damaged ({get_first_line(error)})"))
 
 
 FORMATS: dict[str, Callable[..., Iterator[tuple[str, Record]]]] = {
     "jsonl": _read_json,
-    "csv": rows,
-    "tsv": partial(rows, usual="\t"),
+    "csv": iter_rows,
+    "tsv": partial(iter_rows, usual="\t"),
     "parquet": _read_parquet,
     "txt": _read_text,
 }

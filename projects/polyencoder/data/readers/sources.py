@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
-from polyencoder.errors import InputError, first_line
+from polyencoder.errors import InputError, get_first_line
 from polyencoder.packages import require
 
 BUFFER = 1 << 17
@@ -58,7 +58,7 @@ class DataFile(io.BufferedReader):
         if not self.size or not self._source.delivered:
             return None
         # Bytes that are still in buffers count as unread.
-        return self._source.taken() / self.size * self.tell() / self._source.delivered
+        return self._source.count_bytes() / self.size * self.tell() / self._source.delivered
 
     @fraction.setter
     def fraction(self, value: float) -> None:
@@ -96,7 +96,7 @@ def open_bytes(path: str | os.PathLike[str]) -> DataFile:
     return DataFile(_Source(stream.read1, name=name, disk=disk, stream=stream), path=name, size=size)
 
 
-def opened(source: Source) -> AbstractContextManager[DataFile]:
+def open_source(source: Source) -> AbstractContextManager[DataFile]:
     """Opens a source, and closes it at the end of the `with` block; an open file stays open."""
     return nullcontext(source) if isinstance(source, DataFile) else open_bytes(source)
 
@@ -192,7 +192,7 @@ class _Source(io.RawIOBase):
             data = self._read(len(buffer))
         except DAMAGE as error:
             kind = "damaged or cut off" if self._stream else "cannot be read"
-            self._damage = DamagedFile(f"{self.name}: {kind} after {self.delivered:,} bytes ({first_line(error)})")
+            self._damage = DamagedFile(f"{self.name}: {kind} after {self.delivered:,} bytes ({get_first_line(error)})")
             raise self._damage from None
         buffer[: len(data)] = data
         self.delivered += len(data)
@@ -201,7 +201,7 @@ class _Source(io.RawIOBase):
     def tell(self) -> int:
         return self.delivered
 
-    def taken(self) -> int:
+    def count_bytes(self) -> int:
         """The number of bytes read from the file itself."""
         return self._disk.tell() if self._disk else 0
 
@@ -212,7 +212,7 @@ class _Source(io.RawIOBase):
         super().close()
 
 
-def _unzstd(disk: Any) -> io.BufferedIOBase:
+def _decompress_zstandard(disk: Any) -> io.BufferedIOBase:
     """Decompresses Zstandard frames. OSError for damage, EOFError at a truncated end, ConfigError without zstandard."""
     zstandard = require("zstandard", extra="data")
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
@@ -260,5 +260,5 @@ DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda disk: gzip.GzipFile(fileobj=disk, mode="rb"),
     ".bz2": bz2.BZ2File,
     ".xz": lzma.LZMAFile,
-    ".zst": _unzstd,
+    ".zst": _decompress_zstandard,
 }

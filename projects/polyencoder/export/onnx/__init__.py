@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polyencoder.lazy import lazy_names
+from polyencoder.lazy import build_lazy_names
 
 if TYPE_CHECKING:
     from polyencoder.export.onnx.export import export_onnx
@@ -22,4 +22,4 @@ _MODULES = {
     "quantize_int8": "polyencoder.export.onnx.quantize",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = build_lazy_names(__name__, _MODULES)

@@ -17,16 +17,16 @@ from torch import Tensor
 
 from polyencoder.checkpoint import read_folder_config, read_stored_weights
 from polyencoder.config import RankerConfig
-from polyencoder.encoding.fingerprint import candidate_fingerprint
+from polyencoder.encoding.fingerprint import compute_candidate_fingerprint
 from polyencoder.encoding.graph import Graph, make_inputs
-from polyencoder.encoding.graph_files import DESCRIPTION, Description, int8_name
+from polyencoder.encoding.graph_files import DESCRIPTION, Description, get_int8_name
 from polyencoder.encoding.protocol import TextRanker
-from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
-from polyencoder.export.onnx.exporters import for_graphs, write_graph
+from polyencoder.errors import CheckpointError, ConfigError, InputError, get_first_line
+from polyencoder.export.onnx.exporters import prepare_for_graphs, write_graph
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.export_steps import Step
 from polyencoder.packages import require
-from polyencoder.storage.digests import file_digest, weights_fingerprint
+from polyencoder.storage.digests import compute_file_digest, compute_weights_fingerprint
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.storage.publish import publishing
 from polyencoder.text import TextEncoder, read_tokenizer, surround
@@ -71,25 +71,25 @@ def export_onnx(
     """
     target = Path(folder)
     require("onnxruntime", extra="onnx")
-    model, text = _plain(ranker.model), ranker.text
+    model, text = _copy_plain(ranker.model), ranker.text
     texts = list(CHECK_TEXTS) + list(check_texts or ())
     if not all(one.strip() for one in texts):
         raise InputError("a check text is empty; give texts with words in them")
-    weights = weights_fingerprint(model.state_dict())
+    weights = compute_weights_fingerprint(model.state_dict())
     _check_model_exists(target, model, text, weights)
-    steps, traced = model.export_steps(), for_graphs(model).export_steps()
-    example, batches = _token_batches(list(steps.values()), text, texts, model.config)
+    steps, traced = model.export_steps(), prepare_for_graphs(model).export_steps()
+    example, batches = _build_token_batches(list(steps.values()), text, texts, model.config)
     differences, digests = dict[str, float](), dict[str, str]()
-    with publishing(target, remove=map(int8_name, steps)) as staging:
+    with publishing(target, remove=map(get_int8_name, steps)) as staging:
         for name, step in steps.items():
             path = staging / name
             write_graph(traced[name], _make_inputs(step, example, pad_id=text.pad_id), path)
             differences[name] = _check(step.eval(), batches, path, name=str(target / name), pad_id=text.pad_id)
-            digests[name] = file_digest(path)
+            digests[name] = compute_file_digest(path)
         if not (target / WEIGHTS).is_file():  # else these exist, and the weights hold their digests
-            for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer_json())):
+            for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.format_tokenizer_json())):
                 (staging / name).write_text(content, encoding="utf-8")
-        candidates = candidate_fingerprint(model, text) if model.has_vectors else None
+        candidates = compute_candidate_fingerprint(model, text) if model.has_vectors else None
         score = {name: weight.tolist() for name, weight in model.export_weights().items()} or None
         described = Description(
             weights=weights,
@@ -109,16 +109,17 @@ def _check_model_exists(target: Path, model: RankerModel, text: TextEncoder, wei
     check_weights(target, weights, remedy=remedy)
     if (target / WEIGHTS).is_file() and (
         read_folder_config(target) != model.config
-        or TextEncoder(read_tokenizer(target / TOKENIZER), text.config).fingerprint() != text.fingerprint()
+        or TextEncoder(read_tokenizer(target / TOKENIZER), text.config).compute_fingerprint()
+        != text.compute_fingerprint()
     ):
         raise CheckpointError(f"{target}: its configuration or tokenizer is not this ranker's; {remedy}")
 
 
-def _plain(model: RankerModel) -> RankerModel:
+def _copy_plain(model: RankerModel) -> RankerModel:
     """A copy of the model on the CPU in float32, for tracing and comparison."""
-    model = model.merged()
+    model = model.merge_adapters()
     model.export_steps()  # raises InputError if it is one of graphs
-    model = model.for_saving()  # of a quantized model the rounded weights
+    model = model.copy_for_saving()  # of a quantized model the rounded weights
     for tower in model.backbones:
         if tower.rounded:
             raise InputError("these weights were loaded in low precision: load the ranker without dtype to export it")
@@ -131,7 +132,7 @@ def _plain(model: RankerModel) -> RankerModel:
     return copy.deepcopy(model).to("cpu", torch.float32)
 
 
-def _token_batches(
+def _build_token_batches(
     steps: Sequence[Step], text: TextEncoder, texts: list[str], config: RankerConfig
 ) -> tuple[Rows, list[Rows]]:
     """A batch to trace with, and batches for checks: a short sequence, a long one, and all together.
@@ -139,21 +140,24 @@ def _token_batches(
     The trace must see the longest sequence that can come: of how many codes a context has, min(codes, length) for some
     kinds, it keeps the side that it saw.
     """
-    words = [token for ids in text.ids(texts) for token in ids]
+    words = [token for ids in text.tokenize(texts) for token in ids]
 
-    def longest(limit: int) -> list[int]:
+    def tokenize_longest(limit: int) -> list[int]:
         many = words * (limit // len(words) + 1)
         if not text.config.surround:
             return many[:limit]
         return surround(many, start=text.start_id, end=text.end_id, max_tokens=limit)
 
-    last = longest(text.config.text_truncate)
+    last = tokenize_longest(text.config.text_truncate)
     if any(step.separator is not None for step in steps):
         last = [*last, *text.separator_ids, *last]
-    sequences = [*(text.context_ids([one]) for one in texts), text.context_ids(texts), last]
+    sequences = [*(text.tokenize_context([one]) for one in texts), text.tokenize_context(texts), last]
     rows = [(ids, [0] * len(ids)) for ids in sequences]
     if any("segments" in step.inputs for step in steps):
-        seconds = [*text.candidate_ids([*reversed(texts), texts[0]]), longest(text.config.label_truncate)]
+        seconds = [
+            *text.tokenize_candidates([*reversed(texts), texts[0]]),
+            tokenize_longest(text.config.label_truncate),
+        ]
         pair = partial(join_pair, start=config.candidate_start, max_tokens=config.pair_truncate)
         rows = [pair(first, second) for first, second in zip(sequences, seconds, strict=True)]
     by_length = sorted(rows, key=lambda row: len(row[0]))
@@ -178,7 +182,7 @@ def _check(step: Step, batches: list[Rows], path: Path, *, name: str, pad_id: in
             outputs = graph(*zip(*rows, strict=True))
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             raise CheckpointError(
-                f"{name}: onnxruntime cannot run the graph ({first_line(error)}), so nothing was written: this "
+                f"{name}: onnxruntime cannot run the graph ({get_first_line(error)}), so nothing was written: this "
                 "backbone cannot be exported with these versions of torch and transformers"
             ) from error
         actual = _flatten(step, {name: torch.from_numpy(output) for name, output in outputs.items()}, mask=inputs[1])
@@ -197,10 +201,10 @@ def _check(step: Step, batches: list[Rows], path: Path, *, name: str, pad_id: in
 
 def _flatten(step: Step, outputs: dict[str, Tensor], *, mask: Tensor) -> Tensor:
     """The values of a step's outputs without padding, flattened; `mask` is the tokens'."""
-    masks = {step.axes("mask"): mask}
+    masks = {step.list_axes("mask"): mask}
     if "codes_mask" in outputs:
-        masks[step.axes("codes_mask")] = outputs.pop("codes_mask")
-    mask_of = {name: masks.get(step.axes(name)) for name in outputs}
+        masks[step.list_axes("codes_mask")] = outputs.pop("codes_mask")
+    mask_of = {name: masks.get(step.list_axes(name)) for name in outputs}
     return torch.cat([(x if mask_of[name] is None else x[mask_of[name]]).flatten() for name, x in outputs.items()])
 
 
@@ -208,5 +212,5 @@ def check_weights(folder: Path, expected: str, *, remedy: str) -> None:
     """Raises CheckpointError if the folder's torch weights have another fingerprint."""
     if not (folder / WEIGHTS).is_file():
         return
-    if weights_fingerprint(read_stored_weights(folder, read_folder_config(folder))) != expected:
+    if compute_weights_fingerprint(read_stored_weights(folder, read_folder_config(folder))) != expected:
         raise CheckpointError(f"{folder / WEIGHTS}: not the weights of these graphs; {remedy}")

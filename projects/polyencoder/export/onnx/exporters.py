@@ -2,7 +2,7 @@
 
 From torch 2.9 on, where it is the default, `torch.export` follows the step with sizes that stand for any. An older
 torch traces it: what it does with one batch is written down, so that batch must be large enough
-(`export._token_batches`).
+(`export._build_token_batches`).
 
 Attention in graphs is an implementation of its own, registered with transformers. What exporters make of torch's has a
 dozen more operators in each layer: a mask of [batch, 1, length, length], scores scaled in two places, rows in which
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.onnx.utils import export as trace  # torch.onnx.export is the current one in newer versions
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from polyencoder.errors import first_line
+from polyencoder.errors import get_first_line
 from polyencoder.modeling import attention
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.export_steps import Step
@@ -45,7 +45,7 @@ def write_graph(step: Step, inputs: tuple[Tensor, ...], path: Path) -> None:
     """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of all that might go wrong: the check tells whether it did
-        if IS_CURRENT and _exported(step, inputs, path):
+        if IS_CURRENT and _export_with_torch(step, inputs, path):
             return
         trace(
             step,
@@ -53,12 +53,12 @@ def write_graph(step: Step, inputs: tuple[Tensor, ...], path: Path) -> None:
             os.fspath(path),
             input_names=list(step.inputs),
             output_names=list(step.outputs),
-            dynamic_axes={name: dict(enumerate(step.axes(name))) for name in step.inputs + step.outputs},
+            dynamic_axes={name: dict(enumerate(step.list_axes(name))) for name in step.inputs + step.outputs},
             opset_version=OPSET_OF_TRACES,
         )
 
 
-def _exported(step: Step, inputs: tuple[Tensor, ...], path: Path) -> bool:
+def _export_with_torch(step: Step, inputs: tuple[Tensor, ...], path: Path) -> bool:
     """Writes the graph with torch.export; False, with a warning, if it cannot export the model."""
     require("onnxscript", extra="onnx")
     try:
@@ -68,13 +68,15 @@ def _exported(step: Step, inputs: tuple[Tensor, ...], path: Path) -> bool:
                 inputs,
                 input_names=list(step.inputs),
                 output_names=list(step.outputs),
-                dynamic_shapes=tuple(dict(enumerate(step.axes(name))) for name in step.inputs),
+                dynamic_shapes=tuple(dict(enumerate(step.list_axes(name))) for name in step.inputs),
                 opset_version=OPSET,
                 dynamo=True,
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        _log.warning("torch's ONNX exporter cannot follow this model, which is traced instead: %s", first_line(error))
+        _log.warning(
+            "torch's ONNX exporter cannot follow this model, which is traced instead: %s", get_first_line(error)
+        )
         return False
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()  # which line of which file on this machine it came from
@@ -82,7 +84,7 @@ def _exported(step: Step, inputs: tuple[Tensor, ...], path: Path) -> bool:
     return True
 
 
-def for_graphs(model: RankerModel) -> RankerModel:
+def prepare_for_graphs(model: RankerModel) -> RankerModel:
     """A ranker that shares the weights, with encoders that use this attention.
 
     An encoder that computes it in another way than the rankers do, by itself or `eager`, keeps that.

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from polyencoder.encoding.graph_files import DESCRIPTION, HOW_TO_EXPORT, QUANTIZATION, int8_name, read_description
-from polyencoder.errors import CheckpointError, first_line
+from polyencoder.encoding.graph_files import DESCRIPTION, HOW_TO_EXPORT, QUANTIZATION, get_int8_name, read_description
+from polyencoder.errors import CheckpointError, get_first_line
 from polyencoder.packages import require
-from polyencoder.storage.digests import file_digest
+from polyencoder.storage.digests import compute_file_digest
 from polyencoder.storage.publish import publishing
 
 AXES, TINY = "last axis", "smallest number"  # constants of a graph
@@ -39,7 +39,7 @@ def quantize_int8(folder: str | os.PathLike[str]) -> None:
         for name, graph in graphs.items():
             _store_embeddings(graph, onnx)
             _scale_tokens(graph, onnx)
-            path = staging / int8_name(name)
+            path = staging / get_int8_name(name)
             quantization.quantize_dynamic(
                 graph,
                 path,
@@ -53,7 +53,7 @@ def quantize_int8(folder: str | os.PathLike[str]) -> None:
             quantized = onnx.load(path)
             del quantized.graph.value_info[:]  # shapes that it inferred, as onnxruntime does again
             onnx.save(quantized, path)
-            digests[int8_name(name)] = file_digest(path)
+            digests[get_int8_name(name)] = compute_file_digest(path)
         description = replace(description, graphs=digests, quantization=QUANTIZATION)
         (staging / DESCRIPTION).write_text(description.to_json(), encoding="utf-8")
 
@@ -64,7 +64,7 @@ def _read_graph(path: Path, onnx: Any) -> Any:
     try:
         graph = onnx.load(path)
     except Exception as error:  # protobuf's own, which is another in each of its implementations
-        raise CheckpointError(f"{path}: not a readable ONNX graph ({first_line(error)}); export again") from None
+        raise CheckpointError(f"{path}: not a readable ONNX graph ({get_first_line(error)}); export again") from None
     del graph.graph.value_info[:]  # recorded shapes, which quantization changes
     _unshare(graph)
     # The mark of a prepared graph. Without it onnxruntime advises to merge operators first, which it does by itself

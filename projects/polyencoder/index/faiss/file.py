@@ -10,9 +10,9 @@ import secrets
 
 import numpy as np
 
-from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
+from polyencoder.errors import ConfigError, InputError, PolyencoderError, get_first_line
 from polyencoder.index.faiss.kinds import KINDS, Parameters, check_parameters, choose, write_recipe
-from polyencoder.index.faiss.library import faiss_library
+from polyencoder.index.faiss.library import import_faiss
 from polyencoder.index.vectors import Vectors
 from polyencoder.storage.files import atomic_write
 from polyencoder.storage.signatures import make_key, sign_file
@@ -120,7 +120,7 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
         InputError: there are no vectors.
         PolyencoderError: FAISS could not build or write it.
     """
-    faiss, folder, rows = faiss_library(), vectors.folder, len(vectors)
+    faiss, folder, rows = import_faiss(), vectors.folder, len(vectors)
     if rows == 0:
         raise InputError(f"{folder}: there are no vectors to index")
     kind, parameters = choose(kind, overrides, rows=rows, dim=vectors.dim, dtype=vectors.dtype)
@@ -146,5 +146,5 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
     except PolyencoderError:
         raise
     except (RuntimeError, MemoryError) as error:
-        raise PolyencoderError(f"{folder}: FAISS could not build a {kind} index: {first_line(error)}") from error
+        raise PolyencoderError(f"{folder}: FAISS could not build a {kind} index: {get_first_line(error)}") from error
     return FaissFile(file=name, kind=kind, rows=rows, max_norm=max_norm, parameters=parameters, signature=signature)

@@ -29,9 +29,9 @@ _LEAST_PER_CENTROID = 39  # FAISS complains about fewer
 
 def parse_faiss(text: str) -> tuple[str, Parameters]:
     """A kind and its parameters: `"hnsw,m=16"` is "hnsw" and {"m": 16}. ConfigError for bad ones, or without FAISS."""
-    from polyencoder.index.faiss.library import faiss_library  # here: a description needs no FAISS
+    from polyencoder.index.faiss.library import import_faiss  # here: a description needs no FAISS
 
-    faiss_library()
+    import_faiss()
     kind, *settings = text.split(",")
     parameters: Parameters = {}
     for setting in settings:

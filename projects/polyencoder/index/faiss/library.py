@@ -13,7 +13,7 @@ from typing import Any
 
 from polyencoder.errors import ConfigError
 from polyencoder.packages import require
-from polyencoder.processor import is_intel, vector_instructions
+from polyencoder.processor import find_vector_instructions, is_intel
 
 LEAST = (1, 15)
 """The oldest version. Older ones check less of what they read; before 1.13 the fast scan of codes finds half."""
@@ -21,7 +21,7 @@ _CORE = "OPENBLAS_CORETYPE"
 _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the oldest processors that have these
 
 
-def faiss_library() -> Any:
+def import_faiss() -> Any:
     """The module `faiss`. The environment is restored; ConfigError if FAISS is not installed, or too old."""
     faiss = _import()
     if tuple(map(int, faiss.__version__.split(".")[:2])) < LEAST:
@@ -35,7 +35,7 @@ def faiss_library() -> Any:
 def _import() -> Any:
     if "faiss" in sys.modules or _CORE in os.environ or not is_intel():  # it is loaded once: a search asks only that
         return require("faiss", extra="faiss")
-    if (core := _CORES.get(vector_instructions() or "")) is None:
+    if (core := _CORES.get(find_vector_instructions() or "")) is None:
         return require("faiss", extra="faiss")
     os.environ[_CORE] = core
     try:

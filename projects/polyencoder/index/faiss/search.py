@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyencoder.errors import CheckpointError, PolyencoderError, first_line
-from polyencoder.guesses import changed
+from polyencoder.errors import CheckpointError, PolyencoderError, get_first_line
+from polyencoder.guesses import change_options
 from polyencoder.index.certificate import Shortlist, ShortlistSearch, search_shortlists
 from polyencoder.index.faiss.file import FaissFile
-from polyencoder.index.faiss.library import faiss_library
+from polyencoder.index.faiss.library import import_faiss
 from polyencoder.index.filters import Exactness
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.shortlists import Lists, shortlists
+from polyencoder.index.shortlists import Lists, iter_shortlists
 from polyencoder.index.vectors import Vectors
 from polyencoder.search.contexts import Array, Contexts
-from polyencoder.search.scan import TopK, available_rows, search
+from polyencoder.search.scan import TopK, count_available_rows, search
 from polyencoder.search.scores import get_scale
 from polyencoder.storage.signatures import is_signed
 
@@ -50,7 +50,7 @@ def scan_vectors(
     attention: str = "basic",
 ) -> Results:
     """The best rows by scoring all, or all that are `allowed`, bool [rows]; at most `top_k`."""
-    k = options.k(available_rows(vectors, allowed))
+    k = options.k(count_available_rows(vectors, allowed))
     if k == 0:
         nothing = np.empty((len(contexts), 0))
         return Results(nothing, nothing.astype(np.int64), ["exact"] * len(contexts))
@@ -76,7 +76,7 @@ class FaissSearch:
 
     def _open(self) -> Any:
         """FAISS's index, mapped into memory. Its file's signature is checked first, as FAISS trusts what it reads."""
-        faiss, meta = faiss_library(), self.meta
+        faiss, meta = import_faiss(), self.meta
         try:
             if not is_signed(self._file, meta.signature):
                 raise CheckpointError(
@@ -89,7 +89,7 @@ class FaissSearch:
             raise
         except (RuntimeError, OSError) as error:
             raise CheckpointError(
-                f"{self._file} cannot be read ({first_line(error)}): build it again with build_faiss"
+                f"{self._file} cannot be read ({get_first_line(error)}): build it again with build_faiss"
             ) from None
         if (index.ntotal, index.d) != (meta.rows, self.vectors.dim) or meta.rows > len(self.vectors):
             raise CheckpointError(f"{self._file} was made from other vectors than those in its folder: build it again")
@@ -123,12 +123,12 @@ class FaissSearch:
 
         Raises InputError if a number is too small, or contexts or attention do not fit.
         """
-        options = changed(options or SearchOptions(), changes)
+        options = change_options(options or SearchOptions(), changes)
         get_scale(contexts, attention)  # raises for one that does not fit
-        available = available_rows(self.vectors, allowed)
+        available = count_available_rows(self.vectors, allowed)
         few = None if allowed is None else available
         nothing = contexts.batch_size == 0 or contexts.keys is not None  # that lists tell of multi-head attention
-        if nothing or self._scans(options, k=options.k(available), allowed=few):
+        if nothing or self._should_scan(options, k=options.k(available), allowed=few):
             return scan_vectors(contexts, self.vectors, options, allowed=allowed, attention=attention)
         return self.search_lists(contexts, options, allowed=allowed, attention=attention)
 
@@ -136,7 +136,7 @@ class FaissSearch:
         self, contexts: Contexts, options: SearchOptions, *, allowed: Array | None = None, attention: str = "basic"
     ) -> Results:
         """`search` of at least one context, by FAISS even if few rows are allowed (at least one)."""
-        k = options.k(available_rows(self.vectors, allowed))
+        k = options.k(count_available_rows(self.vectors, allowed))
         engine = _Shortlists(self, contexts, options, k=k, allowed=allowed, attention=attention)
         length = self._choose_length(options, k=k)
         answers = search_shortlists(
@@ -153,18 +153,20 @@ class FaissSearch:
         tuned = self.meta.tuned
         return options.list_length or max(4 * k, _SHORTEST_LIST if tuned is None else tuned.list_length)
 
-    def _scans(self, options: SearchOptions, *, k: int, allowed: int | None) -> bool:
+    def _should_scan(self, options: SearchOptions, *, k: int, allowed: int | None) -> bool:
         """Whether a search scores everything instead; `allowed` is the number of rows that may be found, None: all."""
         few = allowed is not None and allowed <= max(_SCAN_ROWS, _SCAN_SHARE * len(self.vectors))
         long = not options.list_length and self._choose_length(options, k=k) > LONGEST_LIST
         return few or long
 
-    def nearest(self, queries: Array, length: int, parameters: Any) -> tuple[Array, Array]:
+    def search_nearest(self, queries: Array, length: int, parameters: Any) -> tuple[Array, Array]:
         """FAISS's lists for `queries`, float32 [n, dim]: inner products and rows [n, length], a gap being -1."""
         try:
             nearest: tuple[Array, Array] = self.index.search(queries, length, params=parameters)
         except RuntimeError as error:
-            raise CheckpointError(f"{self._file}: cannot be searched ({first_line(error)}); build it again") from None
+            raise CheckpointError(
+                f"{self._file}: cannot be searched ({get_first_line(error)}); build it again"
+            ) from None
         return nearest
 
 
@@ -200,15 +202,15 @@ class _Shortlists(ShortlistSearch):
         """See `certificate.ShortlistSearch`; each list also has the k best of the rows that FAISS lacks."""
         length = min(length, self._covered)
 
-        def nearest(queries: Array) -> Lists:
-            products, rows = self._searcher.nearest(queries, length, self._parameters)
+        def search_nearest(queries: Array) -> Lists:
+            products, rows = self._searcher.search_nearest(queries, length, self._parameters)
             outside = products[:, -1].astype(np.float64) if self._proves else np.full(len(queries), np.inf)
             if self._proves:  # a list with gaps (id -1) or of all rows has nothing outside
                 outside[(rows[:, -1] < 0) | (length == self._covered)] = -np.inf
             return Lists([own[own >= 0] for own in rows], outside)
 
         max_norm = self._searcher.meta.max_norm
-        lists = shortlists(contexts.codes(), nearest, grouped=not self._all_lists, max_norm=max_norm)
+        lists = iter_shortlists(contexts.list_codes(), search_nearest, grouped=not self._all_lists, max_norm=max_norm)
         for row, (rows, bound) in zip(places, lists, strict=True):
             candidates = np.concatenate([rows, self._newer[row]]) if len(rows) else rows
             yield Shortlist(candidates, self._vectors.take(candidates), bound)
@@ -230,7 +232,7 @@ class _Shortlists(ShortlistSearch):
 
 def _make_parameters(searcher: FaissSearch, effort: int | None, *, allowed: Array | None, all_lists: bool) -> Any:
     """FAISS's search parameters. Rows that are not allowed are visited too, so the effort grows with them."""
-    faiss, meta = faiss_library(), searcher.meta
+    faiss, meta = import_faiss(), searcher.meta
     settings: dict[str, Any] = {}
     if allowed is not None:
         settings["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed[: meta.rows], bitorder="little"))

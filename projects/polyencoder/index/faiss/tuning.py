@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from polyencoder.checks import checked_count
+from polyencoder.checks import check_count
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.faiss.file import Tuned
 from polyencoder.index.faiss.search import LONGEST_LIST, FaissSearch
@@ -61,7 +61,7 @@ def tune(
         ConfigError: under multi-head attention, whose searches score everything, or for an impossible recall.
         InputError: there are no contexts, or no rows.
     """
-    recall, top_k = check_recall(recall), checked_count("top_k", top_k)
+    recall, top_k = check_recall(recall), check_count("top_k", top_k)
     if attention == "multihead":
         raise ConfigError("under multi-head attention every search scores everything: there is no recall to reach")
     if not sum(part.batch_size for part in contexts):

@@ -25,12 +25,12 @@ from typing import Any
 
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
-from polyencoder.guesses import changed
+from polyencoder.guesses import change_options
 from polyencoder.index.build_options import IndexOptions
-from polyencoder.index.entries import Candidate, Record, checked_records
+from polyencoder.index.entries import Candidate, Record, check_records
 from polyencoder.index.faiss.kinds import choose, parse_faiss
 from polyencoder.index.folder.catalogue import Catalogue
-from polyencoder.index.folder.change import record_files
+from polyencoder.index.folder.change import build_file_records
 from polyencoder.index.folder.database import Database, connect, connect_to_fill
 from polyencoder.index.folder.files import (
     DATABASE,
@@ -45,11 +45,11 @@ from polyencoder.index.folder.files import (
 )
 from polyencoder.index.folder.precomputed import PrecomputedShards
 from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, list_missing, list_shards
-from polyencoder.index.meta import Fingerprints, IndexMeta, separable
-from polyencoder.index.precomputed import with_vectors
+from polyencoder.index.meta import Fingerprints, IndexMeta, get_separable_model
+from polyencoder.index.precomputed import check_vectors
 from polyencoder.index.token_rows import StoredTokens
-from polyencoder.progress import progress_bar
-from polyencoder.storage.files import atomic_write, fsync, why_no_folder
+from polyencoder.progress import create_progress
+from polyencoder.storage.files import atomic_write, explain_no_folder, fsync
 
 _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 600  # seconds for the process of rank 0 to begin
@@ -85,10 +85,10 @@ def build_index(
     Raises:
         ConfigError: a setting is out of range, or FAISS's parameters do not fit the candidates.
         InputError: there are no candidates, one is invalid, different candidates have the same id, a vector is not this
-            model's (see `index.precomputed.with_vectors`), or the folder holds something else or cannot be written.
+            model's (see `index.precomputed.check_vectors`), or the folder holds something else or cannot be written.
         PolyencoderError: a process that shares the work has ended early.
     """
-    folder, options, share = Path(folder), changed(options or IndexOptions(), changes), share or Share()
+    folder, options, share = Path(folder), change_options(options or IndexOptions(), changes), share or Share()
     options.check_engine(None, folder)
     shard_size, workers = options.shard_size, options.workers
     if share.processes > 1 and workers > 1:
@@ -97,11 +97,11 @@ def build_index(
             argument="workers",
         )
     first = share.rank == 0
-    checked, split = checked_records(candidates), options.split_for(ranker)
+    checked, split = check_records(candidates), options.split_for(ranker)
     if split is not None:
         assert not isinstance(ranker, Fingerprints)
-        checked = split.passages(checked, ranker.text)
-    records, dim = with_vectors(checked, ranker) if first else (checked, None)
+        checked = split.split_candidates(checked, ranker.text)
+    records, dim = check_vectors(checked, ranker) if first else (checked, None)
     tokens = None
     if dim is not None or isinstance(ranker, Fingerprints):
         if (workers, share.processes) != (1, 1):
@@ -114,9 +114,9 @@ def build_index(
                 argument="store_tokens",
             )
     elif options.store_tokens is not None:
-        tokens = StoredTokens.of(separable(ranker), options.store_tokens)
+        tokens = StoredTokens.from_model(get_separable_model(ranker), options.store_tokens)
     settings = {"dtype": options.dtype, "shard_size": shard_size, "build": secrets.token_hex(8), "tokens": tokens}
-    plan = IndexMeta.of(ranker, model_name=model_name, dim=dim, split=split, **settings)
+    plan = IndexMeta.from_ranker(ranker, model_name=model_name, dim=dim, split=split, **settings)
     with ExitStack() as stack:
         if first:
             stack.enter_context(_create_folder(folder))
@@ -130,12 +130,12 @@ def build_index(
             return
         with wrap_io_errors(folder):
             check_no_links(folder)
-            shards = share.of(list_missing(folder, plan), shard_size=shard_size)
+            shards = share.select_shards(list_missing(folder, plan), shard_size=shard_size)
             if precomputed is not None and shards:
                 raise InputError(f"{folder}: damaged, a file of vectors is missing; remove the folder")
             done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
             show = progress if first else False
-            with progress_bar(step="encoding", total=plan.rows, done=done, unit="texts", show=show) as bar:
+            with create_progress(step="encoding", total=plan.rows, done=done, unit="texts", show=show) as bar:
                 if isinstance(ranker, Fingerprints) or not shards:
                     pass
                 elif (workers := min(workers, len(shards))) == 1:
@@ -148,10 +148,10 @@ def build_index(
             _wait_for(folder, DATABASE)
 
 
-def candidates_digest(candidates: Iterable[Record]) -> str:
+def compute_candidates_digest(candidates: Iterable[Record]) -> str:
     """`IndexMeta.candidates` of an index that was built from these candidates and never changed."""
     digest = hashlib.blake2b(digest_size=16)
-    for candidate in checked_records(candidates):
+    for candidate in check_records(candidates):
         digest.update(_serialize(candidate))
     return digest.hexdigest()
 
@@ -178,7 +178,7 @@ def _enter_candidates(
             choose(*parse_faiss(options.faiss), rows=rows, dim=plan.dim, dtype="float32")
 
     def read() -> Iterator[Candidate]:
-        with progress_bar(step="reading", unit="candidates", show=progress) as bar:
+        with create_progress(step="reading", unit="candidates", show=progress) as bar:
             for candidate in candidates:
                 digest.update(_serialize(candidate))
                 bar.update()
@@ -256,7 +256,7 @@ def _read_begun(folder: Path) -> tuple[IndexMeta | None, bool]:
     """The description of an existing index, finished or not; and whether it has words."""
 
     def read(catalogue: Catalogue) -> tuple[IndexMeta, bool]:
-        return IndexMeta.parsed(catalogue.description(), folder), catalogue.words is not None
+        return IndexMeta.from_json(catalogue.read_description(), folder), catalogue.words is not None
 
     if (folder / DATABASE).exists():
         with Database(folder).snapshot() as catalogue:
@@ -284,11 +284,11 @@ def _check_same(begun: IndexMeta, plan: IndexMeta, *, ranker: TextRanker | Finge
 def _finish(folder: Path, plan: IndexMeta) -> None:
     while list_missing(folder, plan):  # other processes are at them
         time.sleep(_POLL_SECONDS)
-    files = [file for path, rows in list_shards(folder, plan).values() for file in record_files(path, rows)]
+    files = [file for path, rows in list_shards(folder, plan).values() for file in build_file_records(path, rows)]
     with closing(connect(folder / UNFINISHED)) as connection:
         catalogue = Catalogue(connection, folder)
         connection.execute("BEGIN IMMEDIATE")
-        catalogue.forget_files(file.name for file in catalogue.files())  # of a killed attempt
+        catalogue.forget_files(file.name for file in catalogue.list_files())  # of a killed attempt
         for file in files:
             catalogue.add_file(file)
         connection.execute("COMMIT")
@@ -311,7 +311,7 @@ def _remove_all(folder: Path, *, keep: Iterable[str] = ()) -> None:
 @contextmanager
 def _create_folder(folder: Path) -> Iterator[None]:
     """Creates the folder, unless it holds other files; leaves no empty one after an error."""
-    if reason := why_no_folder(folder):
+    if reason := explain_no_folder(folder):
         raise InputError(f"{folder}: {reason}; give another folder for the index")
     with wrap_io_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index.entries import Candidate, WriteMode, checked, duplicate_id_error
+from polyencoder.index.entries import Candidate, WriteMode, build_duplicate_id_error, check_candidate
 from polyencoder.index.filters import Filter, Group, parse_filter, passes
-from polyencoder.index.folder.conditions import exists, to_sql
+from polyencoder.index.folder.conditions import build_exists, to_sql
 from polyencoder.index.folder.files import is_ours
-from polyencoder.index.folder.schema import COMPACT, INDEXES, damaged
+from polyencoder.index.folder.schema import COMPACT, INDEXES, build_damage_error
 from polyencoder.index.folder.words import Words
 from polyencoder.index.hits import Found, Hit
-from polyencoder.index.values import Kind, field_values
+from polyencoder.index.values import Kind, list_field_values
 from polyencoder.search.contexts import Array
 
 # Rows given as a JSON list: one query for all of them, each looked up (CROSS JOIN: in this order)
@@ -56,11 +56,11 @@ class Catalogue:
 
     # Reading
 
-    def description(self) -> str:
+    def read_description(self) -> str:
         """The text of the description, see `IndexMeta`."""
         return str(self._select_value("SELECT json FROM description"))
 
-    def files(self) -> list[File]:
+    def list_files(self) -> list[File]:
         """The files by name: those of vectors are in row order."""
         files = [File(*values) for values in self._ask("SELECT name, rows, bytes, checksum FROM files ORDER BY name")]
         if any([*map(type, file)] != [str, int, int, str] for file in files):
@@ -78,12 +78,12 @@ class Catalogue:
         where = f"WHERE {condition}" if values else ""  # without any SQLite does not look at the entries
         return int(self._select_value(f"SELECT COUNT(*) FROM entries {where}", values))
 
-    def ids(self, filter: Filter) -> list[str]:
+    def list_ids(self, filter: Filter) -> list[str]:
         """The ids of the entries that pass the filter."""
         condition, values = to_sql(filter)
         return [str(id_) for (id_,) in self._ask(f"SELECT id FROM entries WHERE {condition}", values)]
 
-    def texts(self, start: int, stop: int) -> list[str]:
+    def list_texts(self, start: int, stop: int) -> list[str]:
         """The texts of a range of rows."""
         rows = self._ask("SELECT text FROM texts WHERE row >= ? AND row < ? ORDER BY row", (start, stop))
         return [text for (text,) in rows]
@@ -141,7 +141,7 @@ class Catalogue:
             entries[row].append((id_, metadata))
         return entries
 
-    def hits(
+    def collect_hits(
         self,
         scores: Sequence[Sequence[float]],
         rows: Sequence[Sequence[int]],
@@ -170,22 +170,22 @@ class Catalogue:
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
         """See `Index.has_field`."""
-        condition, values = exists(key, kinds)
+        condition, values = build_exists(key, kinds)
         return self._ask(f"SELECT 1 FROM fields WHERE {condition} LIMIT 1", values).fetchone() is not None
 
-    def allowed(self, filter: Filter | None = None) -> Array | None:
+    def select_allowed(self, filter: Filter | None = None) -> Array | None:
         """bool [rows], True for the rows with an entry that passes the filter; None for all."""
         mask = np.full(self.rows, not filter)
         if filter:
             condition, values = to_sql(filter)
             mask[self._select_rows(f"SELECT DISTINCT row FROM entries WHERE {condition} ORDER BY row", values)] = True
-        elif len(dead := self.dead_rows()):
+        elif len(dead := self.find_dead_rows()):
             mask[dead] = False
         else:
             return None
         return mask
 
-    def dead_rows(self) -> Array:
+    def find_dead_rows(self) -> Array:
         """The rows without entries: int64, ascending."""
         return self._select_rows("SELECT row FROM dead ORDER BY row")
 
@@ -205,7 +205,7 @@ class Catalogue:
         return {key: row[0] for key, row in results if row is not None}
 
     def _explain_damage(self, what: str) -> CheckpointError:
-        return damaged(self._folder, what)
+        return build_damage_error(self._folder, what)
 
     # Changing
 
@@ -232,7 +232,7 @@ class Catalogue:
         """
         ask, removed, where = self._ask, 0, f"{candidate.where}: " if candidate.where else ""
         try:
-            text, id_, metadata = checked(candidate)
+            text, id_, metadata = check_candidate(candidate)
             digest = digest_text(text)
             id_.encode()
         except (TypeError, ValueError) as error:
@@ -244,7 +244,7 @@ class Catalogue:
                 return 0
             if how == "add":
                 other = "text" if old_text != text else "metadata"
-                raise duplicate_id_error(candidate, id_, old_text, other=other)
+                raise build_duplicate_id_error(candidate, id_, old_text, other=other)
             removed = self.remove(id_)
         elif how == "update":
             raise InputError(f"no candidate has the id {id_!r}", where=f"{where}{self._folder}")
@@ -339,7 +339,7 @@ class Catalogue:
         """The rows of the table `fields` of an entry."""
         try:
             fields = json.loads(metadata or "{}").items()
-            return [(key, text, number) for key, value in fields for text in field_values(value)]
+            return [(key, text, number) for key, value in fields for text in list_field_values(value)]
         except (AttributeError, TypeError, ValueError, RecursionError):
             raise self._explain_damage(f"the metadata of the entry {number} cannot be read") from None
 

@@ -33,16 +33,16 @@ from polyencoder.index.token_rows import TokenRows
 from polyencoder.index.vectors import (
     MappedFile,
     Vectors,
-    beside,
-    first_row,
+    get_vectors_file,
     is_whole,
+    list_side_files,
     map_file,
-    vectors_file,
+    parse_first_row,
     write_vectors,
 )
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.rows import Small
-from polyencoder.storage.digests import file_digest, fingerprint
+from polyencoder.storage.digests import compute_file_digest, compute_fingerprint
 from polyencoder.storage.signatures import sign_file
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Change:
             self._connection.execute("PRAGMA synchronous = FULL")  # commits survive a power failure
             self._connection.execute("BEGIN IMMEDIATE")
             self.catalogue = Catalogue(self._connection, folder)
-            self.meta = IndexMeta.parsed(self.catalogue.description(), folder)
+            self.meta = IndexMeta.from_json(self.catalogue.read_description(), folder)
             """The description, written when it is published."""
         except BaseException:
             self._release()
@@ -89,7 +89,7 @@ class Change:
         with wrap_io_errors(self.folder):
             self._connection.execute("RELEASE step")
 
-    def each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> int:
+    def apply_each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> int:
         """Adds or removes items one after the other; `enter` returns the change of the number of entries.
 
         Returns how many of the items changed something.
@@ -110,7 +110,9 @@ class Change:
         living, size = self._list_living(), self.meta.shard_size
         pieces = {i * size: rows for i, rows in enumerate(_cut(living, size))}
         existing = {
-            first: vectors.file_of(first, len(rows)) if first == rows[0] and first + len(rows) - 1 == rows[-1] else None
+            first: vectors.find_file(first, len(rows))
+            if first == rows[0] and first + len(rows) - 1 == rows[-1]
+            else None
             for first, rows in pieces.items()
         }
         dead = len(vectors) - len(living)
@@ -151,7 +153,7 @@ class Change:
         """Tunes the FAISS index (see `faiss.tuning.tune`) for the living rows. ConfigError without one."""
         if (faiss := self.meta.faiss) is None:
             raise ConfigError(f"{self.folder}: has no FAISS index to measure; build one with it", argument="faiss")
-        vectors, allowed = self._open_vectors(), self.catalogue.allowed()
+        vectors, allowed = self._open_vectors(), self.catalogue.select_allowed()
         tuned = tune(FaissSearch(faiss, vectors), contexts, allowed=allowed, **settings)
         self._describe_faiss(replace(faiss, tuned=tuned))
         return tuned
@@ -166,13 +168,13 @@ class Change:
             self._encode()
         if self.meta == self._before:
             return
-        if (num_vectors := sum(file.rows for file in self.catalogue.files())) != self.catalogue.rows:
+        if (num_vectors := sum(file.rows for file in self.catalogue.list_files())) != self.catalogue.rows:
             raise CheckpointError(
                 f"{self.folder}: {num_vectors} vectors of {self.catalogue.rows} texts; nothing was changed"
             )
         self.meta = replace(self.meta, rows=num_vectors)
         text = self.meta.to_json()
-        IndexMeta.parsed(text, self.folder)  # a state that cannot be opened is not committed
+        IndexMeta.from_json(text, self.folder)  # a state that cannot be opened is not committed
         self.catalogue.describe(text)
         self._connection.execute("COMMIT")
         # Committed. The rest is housekeeping, which may fail.
@@ -209,7 +211,7 @@ class Change:
             f"{DATABASE}-shm",
             META,
             LOCK,
-            *(file.name for file in self.catalogue.files()),
+            *(file.name for file in self.catalogue.list_files()),
         }
         for name in os.listdir(self.folder):
             if is_ours(name) and name not in used:
@@ -221,13 +223,13 @@ class Change:
 
     def _list_living(self) -> Array:
         """The rows with entries: int64, ascending."""
-        mask = self.catalogue.allowed()
+        mask = self.catalogue.select_allowed()
         return np.arange(self.catalogue.rows) if mask is None else np.flatnonzero(mask)
 
     def _open_vectors(self) -> Vectors:
         """The vectors of all texts; encodes those that were added."""
         self._encode()
-        names = [file.name for file in self.catalogue.files() if file.rows]
+        names = [file.name for file in self.catalogue.list_files() if file.rows]
         return Vectors.open(self.folder, names, dim=self.meta.dim, dtype=self.meta.dtype, tokens=self.meta.tokens)
 
     def _encode(self) -> None:
@@ -236,14 +238,14 @@ class Change:
         Every file is at least twice as long as the next one, unless they cannot be merged. So single additions make
         about ten small files at most, and are copied as often.
         """
-        files = [file for file in self.catalogue.files() if file.rows]
+        files = [file for file in self.catalogue.list_files() if file.rows]
         done, rows, size = sum(file.rows for file in files), self.catalogue.rows, self.meta.shard_size
         for start in range(done, rows, size):
             first, stop = start, min(start + size, rows)
             merged: list[str] = []
             while files and files[-1].rows < 2 * (stop - first) and stop - first + files[-1].rows <= size:
                 merged.insert(0, files.pop().name)
-                first = first_row(merged[0])
+                first = parse_first_row(merged[0])
             files = []  # the next ones follow full ones
             self._forget(*merged)
             self._add_vectors(first, stop - first, partial(self._join, merged, start, stop))
@@ -254,13 +256,13 @@ class Change:
             raise InputError(
                 "was opened without its model, which encodes new texts; open it with a Ranker", where=self.folder
             )
-        texts, meta = self.catalogue.texts(start, stop), self.meta
+        texts, meta = self.catalogue.list_texts(start, stop), self.meta
         parts = [map_file(self.folder / name, dim=meta.dim, dtype=meta.dtype, tokens=meta.tokens) for name in merged]
         parts.append(encode_rows(self.folder, self._ranker.encoder, meta, texts))
         tokens = [part.tokens for part in parts if part.tokens is not None]
         return MappedFile(
             np.concatenate([part.rows for part in parts]),
-            Small.joined([part.small for part in parts]),
+            Small.concatenate([part.small for part in parts]),
             TokenRows.joined(tokens) if tokens else None,
         )
 
@@ -269,15 +271,15 @@ class Change:
     ) -> None:
         """Adds the file of these rows: an existing one (`existing`, or left by a kill), or one written by `make`."""
         meta = self.meta
-        texts = self.catalogue.texts(first, first + rows)
-        tag = fingerprint([meta.build, *texts])[:16]
-        path = vectors_file(self.folder, first, tag=tag) if existing is None else self.folder / existing
+        texts = self.catalogue.list_texts(first, first + rows)
+        tag = compute_fingerprint([meta.build, *texts])[:16]
+        path = get_vectors_file(self.folder, first, tag=tag) if existing is None else self.folder / existing
         if existing is None and not is_whole(path, rows=rows, dim=meta.dim, dtype=meta.dtype, tokens=meta.tokens):
             write_vectors(self.folder, first, *make(), tag=tag)
         self._add_files(path, rows)
 
     def _add_files(self, path: Path, rows: int = 0) -> None:
-        for file in record_files(path, rows):
+        for file in build_file_records(path, rows):
             self.catalogue.add_file(file)
 
     def _describe_faiss(self, faiss: FaissFile) -> None:
@@ -288,19 +290,21 @@ class Change:
             self.catalogue.forget_files([self.meta.faiss.file])
 
     def _forget(self, *names: str) -> None:
-        self.catalogue.forget_files([*names, *(path.name for name in names for path in beside(Path(name)).values())])
+        self.catalogue.forget_files(
+            [*names, *(path.name for name in names for path in list_side_files(Path(name)).values())]
+        )
 
 
-def record_files(path: Path, rows: int = 0) -> list[File]:
+def build_file_records(path: Path, rows: int = 0) -> list[File]:
     """The database's records of a file and what is beside it, if anything; `rows` is 0 for files without vectors."""
-    others = [other for other in beside(path).values() if other.exists()] if rows else []
+    others = [other for other in list_side_files(path).values() if other.exists()] if rows else []
     files = [(path, rows), *((other, 0) for other in others)]
-    return [File(path.name, n, path.stat().st_size, checksum(path)) for path, n in files]
+    return [File(path.name, n, path.stat().st_size, compute_checksum(path)) for path, n in files]
 
 
-def checksum(path: Path, *, progress: Callable[[int], object] = int) -> str:
+def compute_checksum(path: Path, *, progress: Callable[[int], object] = int) -> str:
     """A digest of a file's contents. `progress` is called with the number of bytes read since the last call."""
-    return file_digest(path, new=partial(hashlib.blake2b, digest_size=16), progress=progress)
+    return compute_file_digest(path, new=partial(hashlib.blake2b, digest_size=16), progress=progress)
 
 
 def _cut(rows: Array, size: int) -> list[Array]:
@@ -308,4 +312,4 @@ def _cut(rows: Array, size: int) -> list[Array]:
 
 
 def _read_stored(vectors: Vectors, rows: Array) -> MappedFile:
-    return MappedFile(*vectors.stored(rows), vectors.token_rows(rows))
+    return MappedFile(*vectors.read_stored(rows), vectors.read_token_rows(rows))

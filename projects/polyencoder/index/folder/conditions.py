@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from polyencoder.index.filters import FieldTest, Filter, parse_filter, write_group
-from polyencoder.index.values import NULL, Kind, after, get_kind, value_text
+from polyencoder.index.values import NULL, Kind, find_first_after, format_value_text, get_kind
 
 _ENTRIES = "SELECT entry FROM fields WHERE key = ?"
 _RANGES = {
@@ -30,9 +30,11 @@ def to_sql(filter: Filter | None) -> tuple[str, list[Any]]:
             return f"number {'IN' if values[0] else 'NOT IN'} ({_ENTRIES})"
         if operator in _RANGES:
             kind = get_kind(values[0])
-            bound.extend((value_text(values[0]), after(kind) if operator in ("$gt", "$gte") else kind[0]))
+            bound.extend(
+                (format_value_text(values[0]), find_first_after(kind) if operator in ("$gt", "$gte") else kind[0])
+            )
             return f"number IN ({_ENTRIES} AND value {_RANGES[operator]})"
-        bound.append(json.dumps([value_text(value) for value in values]))
+        bound.append(json.dumps([format_value_text(value) for value in values]))
         text = f"number IN ({_ENTRIES} AND value IN (SELECT value FROM json_each(?)))"
         if None in values:
             bound.extend((key, NULL))
@@ -42,8 +44,8 @@ def to_sql(filter: Filter | None) -> tuple[str, list[Any]]:
     return write_group(parse_filter(filter), write) or "TRUE", bound
 
 
-def exists(key: str, kinds: Collection[Kind] = ()) -> tuple[str, list[Any]]:
+def build_exists(key: str, kinds: Collection[Kind] = ()) -> tuple[str, list[Any]]:
     """The condition on `fields` that a field exists; with `kinds`, that it has a value of one of these."""
-    ranges = [text for kind in kinds for text in (kind[0], after(kind))]
+    ranges = [text for kind in kinds for text in (kind[0], find_first_after(kind))]
     of_kinds = " OR ".join(["(value >= ? AND value < ?)"] * len(kinds))
     return f"key = ? AND ({of_kinds or 'TRUE'})", [key, *ranges]

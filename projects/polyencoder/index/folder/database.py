@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from polyencoder.errors import CheckpointError, first_line
+from polyencoder.errors import CheckpointError, get_first_line
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.files import DATABASE, UNFINISHED
 from polyencoder.index.folder.schema import check_tables, create_tables
@@ -73,11 +73,11 @@ class Database:
             text = None
             try:
                 with self.snapshot() as catalogue:
-                    text = catalogue.description()
+                    text = catalogue.read_description()
                     return ask(catalogue)
             except CheckpointError:
                 with self.snapshot() as catalogue:
-                    if text is None or text == catalogue.description():
+                    if text is None or text == catalogue.read_description():
                         raise
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ def _explain_error(path: Path, error: Exception) -> CheckpointError:
         todo = "if its disk is full or read-only, make room or copy the folder elsewhere; else build the index again"
     else:
         why, todo = "damaged or not readable", "build the index again"
-    return CheckpointError(f"{path}: {why} ({first_line(error)}); {todo}")
+    return CheckpointError(f"{path}: {why} ({get_first_line(error)}); {todo}")
 
 
 def _read_stamp(path: Path) -> tuple[int, ...] | None:
@@ -193,7 +193,7 @@ def _read_stamp(path: Path) -> tuple[int, ...] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
+        raise CheckpointError(f"{path}: cannot be read ({get_first_line(error)})") from None
     return status.st_dev, status.st_ino
 
 

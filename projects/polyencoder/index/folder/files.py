@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from polyencoder.errors import InputError, first_line
+from polyencoder.errors import InputError, get_first_line
 
 DATABASE = "index.sqlite"
 UNFINISHED = "unfinished.sqlite"
@@ -109,7 +109,7 @@ def _explain(error: OSError | sqlite3.Error, folder: Path) -> str:
     with suppress(OSError):
         if isinstance(error, sqlite3.OperationalError) and shutil.disk_usage(folder).free < _LOG_INDEX:
             return os.strerror(errno.ENOSPC)
-    return first_line(error)
+    return get_first_line(error)
 
 
 def remove_index(folder: str | os.PathLike[str]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from polyencoder.checks import checked_count
+from polyencoder.checks import check_count
 from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
@@ -38,7 +38,7 @@ from polyencoder.index.values import Kind
 from polyencoder.index.vectors import Vectors
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.late import TokenVectors
-from polyencoder.text.dialogue import checked_contexts
+from polyencoder.text.dialogue import check_contexts
 
 _AT_ONCE = 32  # contexts per batch when recall is measured
 _log = logging.getLogger(__name__)
@@ -100,18 +100,18 @@ class FolderIndex(Index):
 
     def texts(self) -> list[str]:
         """The texts of all rows, including removed ones."""
-        return self._read(lambda state, catalogue: catalogue.texts(0, state.meta.rows))
+        return self._read(lambda state, catalogue: catalogue.list_texts(0, state.meta.rows))
 
     def removed_rows(self) -> set[int]:
         """The rows whose entries were all removed."""
-        return set(self._read(lambda _, catalogue: catalogue.dead_rows()).tolist())
+        return set(self._read(lambda _, catalogue: catalogue.find_dead_rows()).tolist())
 
     def count(self, filter: Filter | None = None) -> int:
         return self._read(lambda state, catalogue: state.meta.entries if filter is None else catalogue.count(filter))
 
     def count_texts(self, filter: Filter | None = None) -> int:
         def count(state: State, catalogue: Catalogue) -> int:
-            allowed = state.allowed(catalogue, filter)
+            allowed = state.select_allowed(catalogue, filter)
             return state.meta.rows if allowed is None else int(allowed.sum())
 
         return self._read(count)
@@ -145,9 +145,9 @@ class FolderIndex(Index):
                 return {}
             rows = catalogue.find_rows(wanted)
             places = np.array([*rows.values()], dtype=np.int64)
-            if (tokens := state.vectors.token_rows(places)) is None:
+            if (tokens := state.vectors.read_token_rows(places)) is None:
                 return {}
-            both = zip(state.vectors.take(places), tokens.vectors(), strict=True)
+            both = zip(state.vectors.take(places), tokens.list_vectors(), strict=True)
             return {text: TokenVectors(*each) for text, each in zip(rows, both, strict=True)}
 
         return self._read(find)
@@ -155,20 +155,20 @@ class FolderIndex(Index):
     def _read(self, ask: Callable[[State, Catalogue], T]) -> T:
         """Calls `ask` with the newest state and a snapshot of its database; errors as in `Database.read`."""
 
-        def of_newest(catalogue: Catalogue) -> T:
+        def read_newest(catalogue: Catalogue) -> T:
             state = self._state
-            if state is None or state.text != catalogue.description():
+            if state is None or state.text != catalogue.read_description():
                 state = self._state = State(self.folder, catalogue, self._model, before=state)
             return ask(state, catalogue)
 
-        return self._database.read(of_newest)
+        return self._database.read(read_newest)
 
     # Searching
 
     def _search(self, contexts: Contexts, options: SearchOptions) -> list[list[Hit]]:
         def find(state: State, catalogue: Catalogue) -> list[list[Hit]]:
-            attention = self._model.attention(state.meta, contexts)
-            return state.by_vectors(catalogue, contexts, options, attention=attention)
+            attention = self._model.get_attention(state.meta, contexts)
+            return state.search_by_vectors(catalogue, contexts, options, attention=attention)
 
         return self._read(find)
 
@@ -176,11 +176,11 @@ class FolderIndex(Index):
         self, contexts: Contexts, turns: Sequence[Sequence[str]], options: SearchOptions
     ) -> tuple[list[list[Hit]], list[list[Hit]]]:
         def find(state: State, catalogue: Catalogue) -> tuple[list[list[Hit]], list[list[Hit]]]:
-            attention = self._model.attention(state.meta, contexts)
+            attention = self._model.get_attention(state.meta, contexts)
             by_vectors: list[list[Hit]] = [[] for _ in turns]
             if not options.words_only:
-                by_vectors = state.by_vectors(catalogue, contexts, options, attention=attention)
-            return by_vectors, state.by_words(catalogue, contexts, turns, options, attention=attention)
+                by_vectors = state.search_by_vectors(catalogue, contexts, options, attention=attention)
+            return by_vectors, state.search_by_words(catalogue, contexts, turns, options, attention=attention)
 
         return self._read(find)
 
@@ -235,7 +235,7 @@ class FolderIndex(Index):
     def _list_ids(self, filter: Filter) -> list[str]:
         assert self._change is not None
         with wrap_io_errors(self.folder):
-            return self._change.catalogue.ids(filter)
+            return self._change.catalogue.list_ids(filter)
 
     def compact(self) -> int:
         """Frees dead rows, merges small files, and drops the FAISS index; returns the number of dead rows."""
@@ -278,10 +278,10 @@ class FolderIndex(Index):
             ConfigError: there is no FAISS index, or its model scores everything anyway.
             InputError: there is no context, or `top_k` is too small, or the index was opened without its model.
         """
-        recall, top_k = check_recall(recall), checked_count("top_k", top_k)
+        recall, top_k = check_recall(recall), check_count("top_k", top_k)
         if self._ranker is None:
             raise InputError(f"{self.folder}: was opened without its model, which encodes contexts; give a Ranker")
-        turns = None if contexts is None else checked_contexts(contexts)
+        turns = None if contexts is None else check_contexts(contexts)
         with self._step() as change:
             if turns is None:
                 source = "the index's own texts"
@@ -290,7 +290,9 @@ class FolderIndex(Index):
                 )
             texts = change.sample_texts(SAMPLE) if turns is None else sample(turns, SAMPLE)
             batches = (texts[i : i + _AT_ONCE] for i in range(0, len(texts), _AT_ONCE))
-            parts = [replace(Contexts.of(self._ranker.encode_contexts(each)), tokens=None) for each in batches]
+            parts = [
+                replace(Contexts.from_encoding(self._ranker.encode_contexts(each)), tokens=None) for each in batches
+            ]
             attention = self._ranker.model.config.poly_attention
             with wrap_io_errors(self.folder):
                 tuned = change.tune_faiss(parts, recall=recall, top_k=top_k, attention=attention, source=source)
@@ -306,4 +308,4 @@ class FolderIndex(Index):
 
     def _enter_each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> int:
         with self._step() as change:
-            return change.each(items, enter)
+            return change.apply_each(items, enter)

@@ -11,7 +11,7 @@ import numpy as np
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import IndexMeta
-from polyencoder.index.precomputed import same_vector
+from polyencoder.index.precomputed import is_same_vector
 from polyencoder.index.vectors import MappedFile, map_file, quantize, write_vectors
 
 
@@ -46,7 +46,7 @@ class PrecomputedShards:
         stored = self._shard[offset].vector if shard == len(self._files) else _read_vector(self._files[shard], offset)
         assert stored is not None
         # int8 may change a vector by more than 1 %, and changes an equal one alike
-        if not same_vector(stored, candidate.vector) and not same_vector(
+        if not is_same_vector(stored, candidate.vector) and not is_same_vector(
             stored, _read_vector(self._round([candidate]), 0)
         ):
             raise InputError(
@@ -70,5 +70,5 @@ class PrecomputedShards:
 
 
 def _read_vector(file: MappedFile, row: int) -> np.ndarray[Any, Any]:
-    vector: np.ndarray[Any, Any] = file.vectors(slice(row, row + 1))[0]
+    vector: np.ndarray[Any, Any] = file.read_vectors(slice(row, row + 1))[0]
     return vector

@@ -55,14 +55,16 @@ def check_tables(connection: sqlite3.Connection, folder: Path) -> None:
         "OR (sql LIKE '%VIRTUAL TABLE%' AND (name, sql) IS NOT ('words', ?))"
     )
     if (foreign := ask(others, (TABLE,)).fetchone()) is not None:
-        raise damaged(folder, "its database has the {} {!r:.60}, which is not part of an index".format(*foreign))
+        raise build_damage_error(
+            folder, "its database has the {} {!r:.60}, which is not part of an index".format(*foreign)
+        )
     for name, columns in _list_tables(words=words.exist).items():
         if _list_columns(ask, name) != columns:
             other = "other versions of polyencoder make other tables"
-            raise damaged(folder, f"its database has no valid table {name!r} ({other})")
+            raise build_damage_error(folder, f"its database has no valid table {name!r} ({other})")
 
 
-def damaged(folder: Path, what: str) -> CheckpointError:
+def build_damage_error(folder: Path, what: str) -> CheckpointError:
     """The error for a damaged database."""
     return CheckpointError(f"{folder}: damaged, {what}; build it again")
 

@@ -18,14 +18,14 @@ import numpy as np
 
 from polyencoder.encoding.encoder import Encoder
 from polyencoder.encoding.protocol import TextRanker
-from polyencoder.encoding.tokens import candidate_ids
+from polyencoder.encoding.tokens import tokenize_candidates
 from polyencoder.errors import CheckpointError, PolyencoderError
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.database import connect
 from polyencoder.index.folder.files import UNFINISHED
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.token_rows import TokenRows
-from polyencoder.index.vectors import MappedFile, is_whole, quantize, vectors_file, write_vectors
+from polyencoder.index.vectors import MappedFile, get_vectors_file, is_whole, quantize, write_vectors
 
 Advance = Callable[[int], object]
 """Called with the number of texts encoded since the last call."""
@@ -44,7 +44,7 @@ class Share(NamedTuple):
         """Reads torchrun's environment variables."""
         return cls(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
 
-    def of(self, shards: Sequence[int], *, shard_size: int) -> list[int]:
+    def select_shards(self, shards: Sequence[int], *, shard_size: int) -> list[int]:
         """The shards, by their first rows, that this process encodes."""
         return [first for first in shards if first // shard_size % self.processes == self.rank]
 
@@ -53,7 +53,7 @@ def list_shards(folder: Path, plan: IndexMeta) -> dict[int, tuple[Path, int]]:
     """The file of each shard and its number of rows, by its first row."""
     size = plan.shard_size
     return {
-        first: (vectors_file(folder, first, tag=plan.build), min(size, plan.rows - first))
+        first: (get_vectors_file(folder, first, tag=plan.build), min(size, plan.rows - first))
         for first in range(0, plan.rows, size)
     }
 
@@ -72,7 +72,7 @@ def encode_here(folder: Path, encoder: Encoder, plan: IndexMeta, shards: Sequenc
     with closing(connect(folder / UNFINISHED, "mode=ro&immutable=1")) as connection:  # unchanged during the second pass
         catalogue = Catalogue(connection, folder)
         for first in shards:
-            texts = catalogue.texts(first, first + plan.shard_size)
+            texts = catalogue.list_texts(first, first + plan.shard_size)
             rows = encode_rows(folder, encoder, plan, texts, progress=advance)
             write_vectors(folder, first, *rows, tag=plan.build)
 
@@ -123,7 +123,7 @@ def _start_worker(settings: dict[str, Any], done: Any, numbers: Any) -> None:
         number, numbers.value = numbers.value, numbers.value + 1
     os.environ["RAYON_NUM_THREADS"] = str(settings["threads"])  # the tokenizer's
     encoder = pickle.loads(settings["encoder"])  # noqa: S301 - of the process that started this one
-    encoder = encoder.in_worker(number=number, threads=settings["threads"])
+    encoder = encoder.copy_to_worker(number=number, threads=settings["threads"])
 
     def advance(n: int) -> None:
         with done.get_lock():
@@ -161,7 +161,7 @@ def encode_rows(
         CheckpointError: the index holds token vectors that this model does not give.
         InputError: a number cannot be stored.
     """
-    ids, model = candidate_ids(encoder.text, texts, remember=False), encoder.model
+    ids, model = tokenize_candidates(encoder.text, texts, remember=False), encoder.model
     if meta.tokens is None:
         vectors = encoder.encode_candidates(ids, progress=progress)
         return MappedFile(*quantize(vectors, meta.dtype, texts=texts))

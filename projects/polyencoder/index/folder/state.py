@@ -17,7 +17,7 @@ from polyencoder.index.meta import IndexMeta
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.vectors import Vectors
-from polyencoder.index.words import query_words
+from polyencoder.index.words import split_query_words
 from polyencoder.search.contexts import Array, Contexts, check_finite
 from polyencoder.search.scores import score
 
@@ -39,12 +39,12 @@ class State:
 
     def __init__(self, folder: Path, catalogue: Catalogue, model: IndexModel, *, before: State | None = None) -> None:
         self.folder = folder
-        self.text = catalogue.description()
-        self.meta = meta = IndexMeta.parsed(self.text, folder)
+        self.text = catalogue.read_description()
+        self.meta = meta = IndexMeta.from_json(self.text, folder)
         model.check(meta, where=folder)
         if before is not None and before.meta.build != meta.build:
             before = None
-        self.files = catalogue.files()
+        self.files = catalogue.list_files()
         for file in set(self.files) - set(before.files if before else ()):
             check_size(folder, file)
         if meta.faiss is not None and meta.faiss.file not in {file.name for file in self.files}:
@@ -81,32 +81,32 @@ class State:
             self._faiss = FaissSearch(self.meta.faiss, self.vectors)
         return self._faiss
 
-    def allowed(self, catalogue: Catalogue, filter: Filter | None = None) -> Array | None:
-        """Caches `Catalogue.allowed`, since a state does not change."""
+    def select_allowed(self, catalogue: Catalogue, filter: Filter | None = None) -> Array | None:
+        """Caches `Catalogue.select_allowed`, since a state does not change."""
         key = repr(parse_filter(filter))
         if key in (cached := self._allowed):
             return cached[key]
-        allowed = catalogue.allowed(filter)
+        allowed = catalogue.select_allowed(filter)
         if len(cached) >= _FILTERS:
             cached = self._allowed = {}  # a new one, as other threads may read this one
         cached[key] = allowed
         return allowed
 
-    def by_vectors(
+    def search_by_vectors(
         self, catalogue: Catalogue, contexts: Contexts, options: SearchOptions, *, attention: str
     ) -> list[list[Hit]]:
         """The best `top_k` entries of each context, with the FAISS index if there is one, else by scoring all."""
         check_finite(contexts, dim=self.meta.dim)
         wanted = replace(options, top_k=max(1, options.k(self.meta.entries)))
-        allowed = self.allowed(catalogue, wanted.filter)
+        allowed = self.select_allowed(catalogue, wanted.filter)
         if wanted.exactness == "exact" or self.meta.faiss is None:
             top = scan_vectors(contexts, self.vectors, wanted, allowed=allowed, attention=attention)
         else:
             top = self.faiss.search(contexts, wanted, allowed=allowed, attention=attention)
         results = top.scores.tolist(), top.rows.tolist(), top.exactness
-        return catalogue.hits(*results, limit=wanted.top_k, filter=wanted.filter)
+        return catalogue.collect_hits(*results, limit=wanted.top_k, filter=wanted.filter)
 
-    def by_words(
+    def search_by_words(
         self,
         catalogue: Catalogue,
         contexts: Contexts,
@@ -119,14 +119,14 @@ class State:
         check_finite(contexts, dim=self.meta.dim)
         if catalogue.words is None:
             raise CheckpointError(f"{self.folder}: has no words any more; open it again")
-        allowed = self.allowed(catalogue, options.filter) if options.filter else None  # words: of living rows
+        allowed = self.select_allowed(catalogue, options.filter) if options.filter else None  # words: of living rows
         k = max(1, options.k(self.meta.entries))
-        word_scores = [dict(catalogue.words.find(query_words(some), k=k, allowed=allowed)) for some in turns]
+        word_scores = [dict(catalogue.words.find(split_query_words(some), k=k, allowed=allowed)) for some in turns]
         scores: list[list[float]] = []
         for number, rows in enumerate(word_scores):
             vectors = self.vectors.take(np.array([*rows], dtype=np.int64))
             scores.append(score(contexts.select([number]), vectors, attention=attention)[0].tolist() if rows else [])
         how: list[Found] = ["words"] * len(word_scores)
-        return catalogue.hits(
+        return catalogue.collect_hits(
             scores, [[*rows] for rows in word_scores], how, limit=k, filter=options.filter, by_words=word_scores
         )

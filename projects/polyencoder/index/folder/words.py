@@ -97,10 +97,10 @@ class Words:
     def find(self, query: Sequence[str], *, k: int, allowed: np.ndarray[Any, Any] | None) -> list[tuple[int, float]]:
         """The best k rows with any word of the query, and their BM25; of equal ones the lowest row comes first.
 
-        If the words (of `query_words`) match many rows (`MOST_MATCHES`), the commonest are left out. `allowed`, bool
-        [rows], is True for the rows that may be found; None for all.
+        If the words (of `split_query_words`) match many rows (`MOST_MATCHES`), the commonest are left out. `allowed`,
+        bool [rows], is True for the rows that may be found; None for all.
         """
-        if not (query := self._rarest(query)):
+        if not (query := self._select_rarest(query)):
             return []
         # Words have no quotation marks: nothing of a query is read as FTS5's syntax
         wanted = " OR ".join(f'"{word}"' for word in query)
@@ -114,7 +114,7 @@ class Words:
             matches = islice(((row, score) for row, score in matches if 0 <= row < len(passes) and passes[row]), k)
         return [*matches]
 
-    def _rarest(self, query: Sequence[str]) -> list[str]:
+    def _select_rarest(self, query: Sequence[str]) -> list[str]:
         """The words from the rarest on, as long as they match few enough rows together; all if they must."""
         (rows,) = self._ask("SELECT COALESCE(MAX(id) + 1, 0) FROM words_docsize").fetchone()
         if rows * len(query) <= MOST_MATCHES:  # counting takes longer than it saves

@@ -18,13 +18,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from polyencoder.data.loader import in_batches
-from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswerError, PolyencoderError, first_line
-from polyencoder.index.entries import canonical
+from polyencoder.data.loader import iter_batches
+from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswerError, PolyencoderError, get_first_line
+from polyencoder.index.entries import format_metadata
 from polyencoder.index.filters import Filter
 from polyencoder.index.row_search import Field
 from polyencoder.index.rows import Entry, hash_id, round_norm_up
-from polyencoder.index.terms import LENGTH, field_terms, list_bounds, list_terms, write_filter
+from polyencoder.index.terms import LENGTH, list_bounds, list_field_terms, list_terms, write_filter
 from polyencoder.index.values import Kind
 from polyencoder.packages import require
 from polyencoder.search.contexts import Array
@@ -103,9 +103,9 @@ class MilvusCollection:
 
     # What it is
 
-    def description(self) -> Description | None:
+    def read_description(self) -> Description | None:
         """The description from `create`; None without the collection. CheckpointError if it is not of `create`."""
-        with self._explained():
+        with self._explaining_errors():
             if not self._client.has_collection(self.name, timeout=self._timeout):
                 return None
             details = self._client.describe_collection(self.name, timeout=self._timeout)
@@ -128,7 +128,7 @@ class MilvusCollection:
         schema.add_field("vector", types.FLOAT_VECTOR, dim=dim)
         index = self._milvus.MilvusClient.prepare_index_params()
         index.add_index("vector", index_type=_INDEX_TYPES[kind], metric_type="IP")
-        with self._explained():
+        with self._explaining_errors():
             self._client.create_collection(
                 self.name,
                 schema=schema,
@@ -139,7 +139,7 @@ class MilvusCollection:
 
     def load(self) -> None:
         """Loads the collection on the server, and asks how its lists are made."""
-        with self._explained():
+        with self._explaining_errors():
             self._client.load_collection(self.name)  # without a time limit
             index = self._client.describe_index(self.name, "vector", timeout=self._timeout)
         self.is_flat = index["index_type"] == _INDEX_TYPES["flat"]
@@ -147,33 +147,33 @@ class MilvusCollection:
     # Reading
 
     def count(self, filter: Filter | None = None, *, limit: int | None = None) -> int:
-        with self._explained():
-            (row,) = self._query(filter=_write_expression(filter), output_fields=["count(*)"])
+        with self._explaining_errors():
+            (row,) = self._run_query(filter=_write_expression(filter), output_fields=["count(*)"])
         return int(row["count(*)"])
 
     def count_texts(self, filter: Filter | None = None) -> int:
         """The number of rows: Milvus cannot count different texts."""
         return self.count(filter)
 
-    def ids(self, filter: Filter) -> list[str]:
+    def list_ids(self, filter: Filter) -> list[str]:
         """The ids of the rows that pass the filter."""
-        return [row["id"] for page in self._pages(filter, "id") for row in page]
+        return [row["id"] for page in self._iter_pages(filter, "id") for row in page]
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
-        return self.any(_match_terms(field_terms(key, kinds)))
+        return self.has_any(_match_terms(list_field_terms(key, kinds)))
 
-    def any(self, expression: str = "") -> bool:
+    def has_any(self, expression: str = "") -> bool:
         """Whether a row passes a Milvus expression; Milvus Lite counts unloaded rows, but finds none."""
-        with self._explained():
-            return bool(self._query(filter=expression, limit=1, output_fields=["key"]))
+        with self._explaining_errors():
+            return bool(self._run_query(filter=expression, limit=1, output_fields=["key"]))
 
     def has_exact_lists(self, available: int) -> bool:
         return self.is_flat
 
-    def nearest(
+    def search_nearest(
         self, queries: Array, length: int, *, filter: Filter | None, effort: int | None, exact: bool
     ) -> list[dict[str, float]]:
-        with self._explained():
+        with self._explaining_errors():
             lists = self._request(
                 self._client.search,
                 data=list(queries),
@@ -185,29 +185,31 @@ class MilvusCollection:
             )
         return [{hit["key"]: float(hit["distance"]) for hit in hits} for hits in lists]
 
-    def max_norm(self) -> float:
+    def bound_norm(self) -> float:
         """A norm that no vector exceeds, from the norm of any row; inf if one is a thousand times longer."""
-        with self._explained():
-            (row,) = self._query(limit=1, output_fields=["norm"])
+        with self._explaining_errors():
+            (row,) = self._run_query(limit=1, output_fields=["norm"])
         norms = (factor * float(row["norm"]) for factor in (2, 16, 1024))
-        return next((norm for norm in norms if not self.any(f"norm > {norm!r}")), np.inf)
+        return next((norm for norm in norms if not self.has_any(f"norm > {norm!r}")), np.inf)
 
-    def rows(self, keys: Iterable[str], fields: Sequence[Field], *, strong: bool = False) -> dict[str, dict[str, Any]]:
-        """See `Rows.rows`; `strong` includes all writes of other clients so far."""
+    def fetch_rows(
+        self, keys: Iterable[str], fields: Sequence[Field], *, strong: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """See `Rows.fetch_rows`; `strong` includes all writes of other clients so far."""
         by_key: dict[str, dict[str, Any]] = {}
         options = {"consistency_level": "Strong"} if strong else {}
-        for batch in in_batches(keys, _ROWS_A_REQUEST if "text" in fields else 8 * _ROWS_A_REQUEST):
-            with self._explained():
-                rows = self._query(filter=_match_keys(batch), output_fields=["key", *fields], **options)
-            by_key |= {row["key"]: _plain(row) for row in rows}
+        for batch in iter_batches(keys, _ROWS_A_REQUEST if "text" in fields else 8 * _ROWS_A_REQUEST):
+            with self._explaining_errors():
+                rows = self._run_query(filter=_match_keys(batch), output_fields=["key", *fields], **options)
+            by_key |= {row["key"]: _convert_row(row) for row in rows}
         return by_key
 
-    def pages(self, filter: Filter | None = None) -> Iterator[tuple[list[str], Array]]:
-        for rows in self._pages(filter, "key", "vector"):
+    def iter_pages(self, filter: Filter | None = None) -> Iterator[tuple[list[str], Array]]:
+        for rows in self._iter_pages(filter, "key", "vector"):
             yield [row["key"] for row in rows], np.asarray([row["vector"] for row in rows], dtype=np.float32)
 
-    def _pages(self, filter: Filter | None, *fields: str) -> Iterator[list[dict[str, Any]]]:
-        with self._explained():
+    def _iter_pages(self, filter: Filter | None, *fields: str) -> Iterator[list[dict[str, Any]]]:
+        with self._explaining_errors():
             pages = self._request(
                 self._client.query_iterator,
                 batch_size=_ROWS_A_PAGE,
@@ -220,7 +222,7 @@ class MilvusCollection:
             finally:
                 pages.close()
 
-    def _query(self, **options: Any) -> list[dict[str, Any]]:
+    def _run_query(self, **options: Any) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._request(self._client.query, **options)
         return rows
 
@@ -242,7 +244,7 @@ class MilvusCollection:
             {
                 **entry._asdict(),
                 "key": hash_id(entry.id),
-                "metadata": canonical(entry.metadata) or "{}",
+                "metadata": format_metadata(entry.metadata) or "{}",
                 "terms": list_terms(entry.metadata),
                 "bounds": list_bounds(entry.metadata),
                 "norm": round_norm_up(vector),
@@ -250,24 +252,24 @@ class MilvusCollection:
             }
             for entry, vector in rows
         )
-        for batch in in_batches(written, _ROWS_A_REQUEST):
+        for batch in iter_batches(written, _ROWS_A_REQUEST):
             self._persist(self._client.upsert, data=batch)
 
     def delete(self, keys: Iterable[str]) -> None:
-        for batch in in_batches(keys, _ROWS_A_REQUEST):
+        for batch in iter_batches(keys, _ROWS_A_REQUEST):
             self._persist(self._client.delete, filter=_match_keys(batch))
 
     def flush(self) -> None:
         """Ends a change: Milvus Lite searches flushed data ten times faster; a server's deletions become visible."""
-        with self._explained():
+        with self._explaining_errors():
             if self.embedded:
                 self._client.flush(self.name)
             else:  # without it, the client that deleted rows may still find them for a moment (Milvus 2.3)
-                self._query(limit=1, output_fields=["key"], consistency_level="Strong")
+                self._run_query(limit=1, output_fields=["key"], consistency_level="Strong")
 
     def _persist(self, request: Callable[..., object], **options: Any) -> None:
         """Repeats an idempotent request while the server reports a temporary error."""
-        with self._explained():
+        with self._explaining_errors():
             for pause in _WRITE_PAUSES:
                 try:
                     self._request(request, **options)
@@ -281,7 +283,7 @@ class MilvusCollection:
     # Errors
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explaining_errors(self) -> Iterator[None]:
         try:
             yield
         except self._errors as error:
@@ -299,7 +301,7 @@ class MilvusCollection:
 
     def _find_reason(self, error: BaseException) -> str:
         details = getattr(error, "message", None) or (error.details() if hasattr(error, "details") else None)
-        return first_line(Exception(details or error))
+        return get_first_line(Exception(details or error))
 
     @property
     def how_to_make(self) -> str:
@@ -325,7 +327,7 @@ def _is_no_missing_method(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], NotImplementedError)
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _convert_row(row: dict[str, Any]) -> dict[str, Any]:
     if "metadata" in row:
         row["metadata"] = json.loads(row["metadata"])
     if "vector" in row:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from typing import Any, TypeVar, get_args
 
 from polyencoder.checks import check_choice
-from polyencoder.data.loader import in_batches
+from polyencoder.data.loader import iter_batches
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.documents import Split
@@ -67,13 +67,13 @@ class MilvusIndex(RowIndex):
         """
         if kind is not None:
             check_choice("milvus", kind, get_args(IndexKind))
-        maker = Maker.of(ranker, model_name=model_name, dim=dim, split=split)
+        maker = Maker.from_ranker(ranker, model_name=model_name, dim=dim, split=split)
         with ExitStack() as failed:
             collection = failed.enter_context(closing(MilvusCollection(where)))
-            if (existing := collection.description()) is None:
+            if (existing := collection.read_description()) is None:
                 collection.create(dim=maker.dim, kind=kind or "auto", description=maker.to_json())
             else:
-                maker = Maker.parsed(existing.text, collection.where)
+                maker = Maker.from_json(existing.text, collection.where)
                 maker.check_model(ranker, where=collection.where)
                 maker.check_split(split, where=collection.where)
             index = cls(collection, maker, ranker)
@@ -89,9 +89,9 @@ class MilvusIndex(RowIndex):
     @classmethod
     def _open_database(cls, where: str, stack: ExitStack) -> tuple[MilvusCollection, Maker]:
         collection = stack.enter_context(closing(MilvusCollection(where, create=False)))
-        if (description := collection.description()) is None:
+        if (description := collection.read_description()) is None:
             raise CheckpointError(collection.how_to_make)
-        return collection, Maker.parsed(description.text, collection.where)
+        return collection, Maker.from_json(description.text, collection.where)
 
     def _describe_kind(self) -> str:
         kind = "flat: results can be certified" if self.collection.is_flat else "auto: by the index that it chooses"
@@ -107,17 +107,17 @@ class MilvusIndex(RowIndex):
 
     def _check_newest(self) -> None:
         """Raises CheckpointError if the collection is gone, or was replaced by one of another model."""
-        if (newest := self.collection.description()) == self._description:
+        if (newest := self.collection.read_description()) == self._description:
             return
         if newest is None:
             raise CheckpointError(self.collection.how_to_make)
-        maker = Maker.parsed(newest.text, self.address)
+        maker = Maker.from_json(newest.text, self.address)
         self._model.check(maker, where=self.address)
         self.collection.load()
         self.meta, self._description = maker, newest
 
     def check_searchable(self) -> None:
-        self.collection.any()
+        self.collection.has_any()
 
     # Changing
 
@@ -156,7 +156,7 @@ class MilvusIndex(RowIndex):
         """Each step is one change, which stays if a later one fails; in a block of `changing` all steps are one."""
         with self._lock, nullcontext() if self._changes is None else self.changing():
             changed = 0
-            for batch in in_batches(items, ROWS_AT_ONCE):
+            for batch in iter_batches(items, ROWS_AT_ONCE):
                 with self.changing():
                     changed += step(batch)
             return changed
@@ -168,11 +168,11 @@ class MilvusIndex(RowIndex):
 
     def _list_ids(self, filter: Filter) -> list[str]:
         pending, group = self._pending, parse_filter(filter)
-        stored = [id_ for id_ in self.collection.ids(filter) if hash_id(id_) not in pending]
+        stored = [id_ for id_ in self.collection.list_ids(filter) if hash_id(id_) not in pending]
         return stored + [row.entry.id for row in pending.values() if row and passes(row.entry.metadata, group)]
 
     def _fetch_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
-        return self.collection.rows(keys, fields, strong=True)
+        return self.collection.fetch_rows(keys, fields, strong=True)
 
     def _write(self, rows: Mapping[str, Row]) -> None:
         self._pending.update(rows)
@@ -188,7 +188,7 @@ class MilvusIndex(RowIndex):
 
     def _apply(self, changes: Mapping[str, Row | None]) -> None:
         """Writes and deletes rows. Each new text is encoded once."""
-        for batch in in_batches(((key, row) for key, row in changes.items() if row), ROWS_AT_ONCE):
+        for batch in iter_batches(((key, row) for key, row in changes.items() if row), ROWS_AT_ONCE):
             vectors = self._fetch_vectors(dict(batch))
             self.collection.write((row.entry, vectors[key]) for key, row in batch)
         if gone := [key for key, row in changes.items() if row is None]:

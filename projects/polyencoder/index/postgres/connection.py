@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from polyencoder.errors import ConfigError, NoAnswerError, PolyencoderError, first_line
+from polyencoder.errors import ConfigError, NoAnswerError, PolyencoderError, get_first_line
 from polyencoder.packages import require
 
 SCHEMES = ("postgres", "postgresql")
@@ -117,7 +117,7 @@ class PostgresSession:
 
         def watch() -> None:
             while not over.wait(self.seconds):
-                if (limited or not self._answers()) and not over.is_set():
+                if (limited or not self._is_answering()) and not over.is_set():
                     self.late = True
                     with suppress(OSError, self._psycopg.Error):
                         wire = socket.socket(fileno=os.dup(self.connection.fileno()))
@@ -130,7 +130,7 @@ class PostgresSession:
         finally:
             over.set()
 
-    def _answers(self) -> bool:
+    def _is_answering(self) -> bool:
         """Whether the server answers a new connection in time, if only to refuse it."""
         try:
             session = PostgresSession(self._connect, seconds=self.seconds)
@@ -213,7 +213,7 @@ class Server:
         except self._psycopg.Error as error:
             kind = PolyencoderError if self._is_refused(error, parameters) else NoAnswerError
             what = "is the server running, are the address and, in the environment, PGPASSWORD right?"
-            raise kind(f"{self.where}: no connection ({first_line(error)}); {what}", public=_AWAY) from error
+            raise kind(f"{self.where}: no connection ({get_first_line(error)}); {what}", public=_AWAY) from error
 
     def _is_refused(self, error: Exception, parameters: Mapping[str, Any]) -> bool:
         """Whether the server accepts connections, but not this one, or libpq cannot read the parameters."""
@@ -224,7 +224,7 @@ class Server:
         return status in (pq.Ping.OK, pq.Ping.NO_ATTEMPT)
 
     def _explain(self, error: Exception, session: PostgresSession) -> PolyencoderError:
-        errors, reason = self._psycopg.errors, first_line(error)
+        errors, reason = self._psycopg.errors, get_first_line(error)
         if session.late or isinstance(error, errors.QueryCanceled):
             return NoAnswerError(f"PostgreSQL has not answered within {session.seconds:g} seconds", where=self.where)
         if isinstance(error, errors.LockNotAvailable):

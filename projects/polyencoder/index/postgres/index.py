@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from polyencoder.data.loader import in_batches
+from polyencoder.data.loader import iter_batches
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError
 from polyencoder.index.documents import Split
@@ -27,7 +27,7 @@ from polyencoder.index.postgres.rows import check_entry
 from polyencoder.index.postgres.table import MOST_LISTS, PostgresMeta, Table, parse_kind
 from polyencoder.index.row_search import Field, search_rows
 from polyencoder.index.rows import ROWS_AT_ONCE, Row, RowIndex
-from polyencoder.index.words import query_words
+from polyencoder.index.words import split_query_words
 from polyencoder.search.contexts import Contexts, check_finite
 from polyencoder.search.scores import score
 
@@ -73,7 +73,7 @@ class PostgresIndex(RowIndex):
             ConfigError: the kind is invalid, does not fit the vectors, or differs from the existing index's.
         """
         name, parameters = parse_kind("flat" if kind is None else kind)
-        meta = PostgresMeta.of(
+        meta = PostgresMeta.from_ranker(
             ranker, model_name=model_name, dim=dim, split=split, kind=name, parameters=parameters, words=words
         )
         server = Server(where)
@@ -100,7 +100,7 @@ class PostgresIndex(RowIndex):
     @classmethod
     def _open_database(cls, where: str, stack: ExitStack) -> tuple[Server, PostgresMeta]:
         server = stack.enter_context(closing(Server(where)))
-        return server, server.read(lambda session: Table.opened(session, server).meta)
+        return server, server.read(lambda session: Table.open_existing(session, server).meta)
 
     def _describe_kind(self) -> str:
         certified = ": results can be certified" if self.meta.kind == "flat" else ""
@@ -115,7 +115,7 @@ class PostgresIndex(RowIndex):
 
     def _open_table(self, session: PostgresSession) -> Table:
         """The table. CheckpointError if it is gone, or was replaced by one of another model."""
-        table = Table.opened(session, self._database)
+        table = Table.open_existing(session, self._database)
         self._model.check(table.meta, where=self.address)
         self.meta = table.meta
         return table
@@ -129,7 +129,7 @@ class PostgresIndex(RowIndex):
             if not table.meta.words:
                 raise CheckpointError(f"{self.address}: has no words any more; open it again")
             check_finite(contexts, dim=table.meta.dim)
-            attention = self._model.attention(table.meta, contexts)
+            attention = self._model.get_attention(table.meta, contexts)
             each = ((contexts.select([place]), some) for place, some in enumerate(turns))
             hits = [_search_words(table, context, some, options, attention=attention) for context, some in each]
             if options.words_only:
@@ -161,13 +161,13 @@ class PostgresIndex(RowIndex):
 
     def _run_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
         with self.changing():
-            return sum(step(some) for some in in_batches(items, ROWS_AT_ONCE))
+            return sum(step(some) for some in iter_batches(items, ROWS_AT_ONCE))
 
     def _list_ids(self, filter: Filter) -> list[str]:
-        return self._change.ids(filter)
+        return self._change.list_ids(filter)
 
     def _fetch_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
-        return self._change.rows(keys, fields)
+        return self._change.fetch_rows(keys, fields)
 
     def _write(self, rows: Mapping[str, Row]) -> None:
         table, vectors = self._change, self._fetch_vectors(rows)
@@ -182,10 +182,10 @@ def _search_words(
     table: Table, context: Contexts, turns: Sequence[str], options: SearchOptions, *, attention: str
 ) -> list[Hit]:
     """The best `top_k` rows of one context by words, with the scores of their vectors."""
-    words = query_words(turns)
-    if not (ranking := table.by_words(words, k=options.k(1 << 62), filter=options.filter) if words else []):
+    words = split_query_words(turns)
+    if not (ranking := table.search_by_words(words, k=options.k(1 << 62), filter=options.filter) if words else []):
         return []
-    rows = table.rows([key for key, _ in ranking], ("id", "text", "metadata", "vector"))
+    rows = table.fetch_rows([key for key, _ in ranking], ("id", "text", "metadata", "vector"))
     scores = score(context, np.stack([rows[key]["vector"] for key, _ in ranking]), attention=attention)[0]
     return [
         Hit(row["id"], row["text"], by_vector, row["metadata"] or None, "words", word_score=by_words)

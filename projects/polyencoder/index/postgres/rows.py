@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from polyencoder.index.entries import canonical
+from polyencoder.index.entries import format_metadata
 from polyencoder.index.filters import Filter
 from polyencoder.index.rows import Entry, hash_id, round_norm_up
 from polyencoder.index.terms import list_bounds, list_terms, write_filter
@@ -26,7 +26,7 @@ def check_entry(entry: Entry, metadata: str) -> None:
             raise ValueError(f"its {name} has the character NUL, which PostgreSQL cannot hold")
 
 
-def tsvector(text: str) -> bytes:
+def format_tsvector(text: str) -> bytes:
     """The words of a text and their places as PostgreSQL's tsvector, in its binary format; the first MB of them."""
     places: dict[bytes, list[int]] = {}
     size = 0
@@ -42,14 +42,14 @@ def tsvector(text: str) -> bytes:
     return b"".join(parts)
 
 
-def tsquery(word: str) -> str:
-    """One of `query_words` as PostgreSQL's tsquery: words have no quotation marks."""
+def format_tsquery(word: str) -> str:
+    """One of `split_query_words` as PostgreSQL's tsquery: words have no quotation marks."""
     return " <-> ".join(f"'{part}'" for part in word.split(" "))
 
 
 def write_row(entry: Entry, vector: np.ndarray[Any, Any], *, words: bool = False) -> tuple[bytes | None, ...]:
     """A row in the formats of COPY: key, id, text, metadata, terms, bounds, norm, vector (float32 [dim]), words."""
-    metadata = canonical(entry.metadata)
+    metadata = format_metadata(entry.metadata)
     return (
         hash_id(entry.id).encode(),
         entry.id.encode(),
@@ -59,7 +59,7 @@ def write_row(entry: Entry, vector: np.ndarray[Any, Any], *, words: bool = False
         b"\1" + json.dumps(list_bounds(entry.metadata)).encode(),  # the version of jsonb's format, and its text
         np.array(round_norm_up(vector), dtype=">f4").tobytes(),
         np.array([len(vector), 0], dtype=">i2").tobytes() + vector.astype(">f4").tobytes(),
-        *([tsvector(entry.text)] if words else []),
+        *([format_tsvector(entry.text)] if words else []),
     )
 
 
@@ -73,13 +73,15 @@ def write_condition(filter: Filter | None) -> tuple[str, dict[str, Any]]:
     """A filter in SQL, with named placeholders and their values. Errors are those of `parse_filter`."""
     values: dict[str, Any] = {}
 
-    def placeholder(value: Any) -> str:
+    def add_placeholder(value: Any) -> str:
         values[name := f"filter{len(values)}"] = value
         return f"%({name})s"
 
     text = write_filter(
         filter,
-        any_of=lambda terms: f"terms && {placeholder(terms)}::text[]",
-        compare=lambda name, sign, bound: f'bounds ->> {placeholder(name)} COLLATE "C" {sign} {placeholder(bound)}',
+        any_of=lambda terms: f"terms && {add_placeholder(terms)}::text[]",
+        compare=lambda name, sign, bound: (
+            f'bounds ->> {add_placeholder(name)} COLLATE "C" {sign} {add_placeholder(bound)}'
+        ),
     )
     return text or "TRUE", values

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from polyencoder.data.loader import in_batches
+from polyencoder.data.loader import iter_batches
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.filters import Filter
 from polyencoder.index.meta import Maker
 from polyencoder.index.postgres.connection import PostgresSession, Server
-from polyencoder.index.postgres.rows import tsquery, write_condition, write_row
+from polyencoder.index.postgres.rows import format_tsquery, write_condition, write_row
 from polyencoder.index.row_search import Field
 from polyencoder.index.rows import ROWS_AT_ONCE, Entry
-from polyencoder.index.terms import field_terms
+from polyencoder.index.terms import list_field_terms
 from polyencoder.index.values import Kind
 from polyencoder.packages import require
 from polyencoder.search.contexts import Array
@@ -103,7 +103,7 @@ class Table:
         self._name, self._where = server.name, server.where
 
     @classmethod
-    def opened(cls, session: PostgresSession, server: Server) -> Table:
+    def open_existing(cls, session: PostgresSession, server: Server) -> Table:
         """The table of an existing index. CheckpointError if there is none, or its description is damaged."""
         table = cls(session, server)
         if not table.read_meta():
@@ -129,7 +129,7 @@ class Table:
         if comment is None or not comment.startswith(_OURS):
             what = f"the table {self._name} exists, but was not made by polyencoder; give another #NAME"
             raise CheckpointError(f"{self._where}: {what}")
-        self.meta = PostgresMeta.parsed(str(comment).removeprefix(_OURS), self._where)
+        self.meta = PostgresMeta.from_json(str(comment).removeprefix(_OURS), self._where)
         return True
 
     def create(self, meta: PostgresMeta) -> None:
@@ -179,19 +179,19 @@ class Table:
         where, values = write_condition(filter)
         return int(self.ask(f"SELECT count(DISTINCT text) FROM {{table}} WHERE {where}", values)[0][0])
 
-    def ids(self, filter: Filter) -> list[str]:
+    def list_ids(self, filter: Filter) -> list[str]:
         """The ids of the rows that pass the filter."""
         where, values = write_condition(filter)
         return [id_ for (id_,) in self.ask(f"SELECT id FROM {{table}} WHERE {where}", values)]
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
         text = "SELECT EXISTS (SELECT 1 FROM {table} WHERE terms && %s::text[])"
-        return bool(self.ask(text, (field_terms(key, kinds),))[0][0])
+        return bool(self.ask(text, (list_field_terms(key, kinds),))[0][0])
 
-    def rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
+    def fetch_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
         query = f"SELECT {', '.join(fields)}, key FROM {{table}} WHERE key = ANY(%s)"
         rows: dict[str, dict[str, Any]] = {}
-        for batch in in_batches(keys, ROWS_AT_ONCE):
+        for batch in iter_batches(keys, ROWS_AT_ONCE):
             for *values, key in self.ask(query, (batch,)):
                 row = rows[key] = dict(zip(fields, values, strict=True))
                 if "vector" in row:
@@ -203,7 +203,7 @@ class Table:
     def has_exact_lists(self, available: int) -> bool:
         return self.meta.kind == "flat" or available <= _FEW
 
-    def nearest(
+    def search_nearest(
         self, queries: Array, length: int, *, filter: Filter | None, effort: int | None, exact: bool
     ) -> list[dict[str, float]]:
         where, values = write_condition(filter)
@@ -233,11 +233,11 @@ CROSS JOIN LATERAL (
             probes = min(MOST_LISTS, effort or max(1, self.meta.parameters["nlist"] // 8))
             self.session.set({"ivfflat.probes": probes, "ivfflat.iterative_scan": "relaxed_order"})
 
-    def max_norm(self) -> float:
+    def bound_norm(self) -> float:
         self.session.set({"enable_indexscan": "on"})
         return float(self.ask("SELECT max(norm)::float8 FROM {table}")[0][0])
 
-    def pages(self, filter: Filter | None) -> Iterator[tuple[list[str], Array]]:
+    def iter_pages(self, filter: Filter | None) -> Iterator[tuple[list[str], Array]]:
         where, values = write_condition(filter)
         self.session.set({"enable_indexscan": "on"})
         text = f"SELECT key, vector FROM {{table}} WHERE {where} AND key > %(after)s ORDER BY key LIMIT {ROWS_AT_ONCE}"
@@ -246,14 +246,14 @@ CROSS JOIN LATERAL (
             yield [key for key, _ in rows], np.stack([parse_vector(vector) for _, vector in rows])
             values["after"] = rows[-1][0]
 
-    def by_words(self, words: Sequence[str], *, k: int, filter: Filter | None) -> list[tuple[str, float]]:
-        """The keys and scores of the best k rows with any of these `query_words`, best first.
+    def search_by_words(self, words: Sequence[str], *, k: int, filter: Filter | None) -> list[tuple[str, float]]:
+        """The keys and scores of the best k rows with any of these `split_query_words`, best first.
 
         A word's score is PostgreSQL's ts_rank, divided by 1 + log of the text's length, times the word's inverse
         document frequency, ln(1 + (N - n + 0.5) / (n + 0.5)), as BM25 weights the n of N rows that have it.
         """
         where, values = write_condition(filter)
-        values |= {"queries": [tsquery(word) for word in words], "k": k}
+        values |= {"queries": [format_tsquery(word) for word in words], "k": k}
         rows = self.ask(
             f"""WITH asked AS MATERIALIZED (
     SELECT query, ln(1 + (total.n - own.n + 0.5) / (own.n + 0.5)) AS weight

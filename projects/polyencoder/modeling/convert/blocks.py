@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from polyencoder.config import ConvertConfig
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding, QuantizedEmbedding
 from polyencoder.modeling.convert.rows import PackedRows
-from polyencoder.modeling.cpu.products import scaled_linear
+from polyencoder.modeling.cpu.products import apply_scaled_linear
 from polyencoder.modeling.tracing import is_traced
 
 SLOPE = 1.702  # of the GeLU approximation
 
 
-def layer_norm(size: int) -> nn.LayerNorm:
+def build_layer_norm(size: int) -> nn.LayerNorm:
     return nn.LayerNorm(size, eps=1e-12)
 
 
-def activation(values: Tensor, name: str) -> Tensor:
+def activate(values: Tensor, name: str) -> Tensor:
     """The paper's approximation of GeLU, x sigmoid(1.702 x) (Hendrycks and Gimpel, 2016); or ReLU."""
     return values * torch.sigmoid(SLOPE * values) if name == "gelu" else F.relu(values)
 
@@ -37,9 +37,11 @@ def feed_forward(inputs: Tensor, inner: nn.Linear, outer: nn.Linear, *, activati
     the hidden vectors, not three, which saves a fifth of a model's time.
     """
     if activation_name != "gelu" or is_traced():
-        return outer(activation(inner(inputs), activation_name))
-    hidden = scaled_linear(inputs, inner.weight, inner.bias * SLOPE, scale=SLOPE)
-    return scaled_linear(F.silu(hidden, inplace=not torch.is_grad_enabled()), outer.weight, outer.bias, scale=1 / SLOPE)
+        return outer(activate(inner(inputs), activation_name))
+    hidden = apply_scaled_linear(inputs, inner.weight, inner.bias * SLOPE, scale=SLOPE)
+    return apply_scaled_linear(
+        F.silu(hidden, inplace=not torch.is_grad_enabled()), outer.weight, outer.bias, scale=1 / SLOPE
+    )
 
 
 class Embeddings(nn.Module):
@@ -51,7 +53,7 @@ class Embeddings(nn.Module):
         kind = QuantizationAwareEmbedding if config.quantized else nn.Embedding
         self.words: nn.Embedding | QuantizedEmbedding = kind(config.vocab_size, dim)
         self.positions = nn.ParameterList(nn.Parameter(torch.empty(rows, dim)) for rows in config.positions)
-        self.norm = layer_norm(dim)
+        self.norm = build_layer_norm(dim)
         self.dropout = nn.Dropout(config.dropout)
         for table in (self.words.weight, *self.positions):
             nn.init.normal_(table, std=dim**-0.5)
@@ -86,9 +88,9 @@ class SelfAttention(nn.Module):
 
     def forward(self, inputs: Tensor, rows: PackedRows) -> Tensor:
         """[tokens, dim] -> [tokens, dim]."""
-        return self.output(rows.each(self._attended, self.queries_keys_values(inputs)))
+        return self.output(rows.apply_each(self._attend, self.queries_keys_values(inputs)))
 
-    def _attended(self, projected: Tensor, rows: PackedRows) -> Tensor:
+    def _attend(self, projected: Tensor, rows: PackedRows) -> Tensor:
         """Queries, keys and values [tokens, 3 * heads * size] -> [tokens, heads * size]."""
         padded = rows.put(projected)
         queries, keys, values = padded.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [b, heads, n, size]
@@ -108,10 +110,10 @@ class Block(nn.Module):
     def __init__(self, config: ConvertConfig, *, limit: int) -> None:
         super().__init__()
         self.attention = SelfAttention(config, limit=limit)
-        self.attention_norm = layer_norm(config.hidden_size)
+        self.attention_norm = build_layer_norm(config.hidden_size)
         self.inner = nn.Linear(config.hidden_size, config.intermediate_size)
         self.outer = nn.Linear(config.intermediate_size, config.hidden_size)
-        self.outer_norm = layer_norm(config.hidden_size)
+        self.outer_norm = build_layer_norm(config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
         self.activation = config.activation
         for layer in (self.inner, self.outer):

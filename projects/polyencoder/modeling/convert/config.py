@@ -30,16 +30,16 @@ LISTS = ("attention_limits", "head_sizes")
 
 def parse_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Parses flags into fields of `ConvertConfig`: those of `LISTS` are comma-separated numbers."""
-    return {name: _numbers(name, value) if name in LISTS else value for name, value in sizes.items()}
+    return {name: _parse_numbers(name, value) if name in LISTS else value for name, value in sizes.items()}
 
 
-def shown_sizes(config: ConvertConfig, names: Iterable[str]) -> dict[str, Any]:
+def format_sizes(config: ConvertConfig, names: Iterable[str]) -> dict[str, Any]:
     """Formats fields as flags, the inverse of `parse_sizes`."""
     fields = {name: getattr(config, name) for name in names}
     return {name: ",".join(map(str, value)) if name in LISTS else value for name, value in fields.items()}
 
 
-def _numbers(name: str, text: str) -> tuple[int, ...]:
+def _parse_numbers(name: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -14,7 +14,7 @@ CONTEXT_VECTORS: tuple[ContextVector, ...] = get_args(ContextVector)
 """The vectors of both, the last utterance and those before it: h_xz, h_x and h_z of Figure 2."""
 
 
-def immediate_and_extra(tokens: TokenBatch, *, separator: int) -> tuple[TokenBatch, TokenBatch, Tensor]:
+def split_contexts(tokens: TokenBatch, *, separator: int) -> tuple[TokenBatch, TokenBatch, Tensor]:
     """Splits contexts at the first separator (`TextEncoder`, truncation `recent_first`).
 
     Returns:

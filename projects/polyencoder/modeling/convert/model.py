@@ -15,16 +15,16 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.capabilities import ConvertCapabilities
 from polyencoder.modeling.convert.blocks import Block, Embeddings
-from polyencoder.modeling.convert.contexts import CONTEXT_VECTORS, immediate_and_extra
+from polyencoder.modeling.convert.contexts import CONTEXT_VECTORS, split_contexts
 from polyencoder.modeling.convert.outputs import AnnealedScale, FeedForward, Reduction
 from polyencoder.modeling.convert.quantization import (
     QuantizationAwareEmbedding,
     QuantizedEmbedding,
+    call_with_rounded_parameters,
     round_parameters,
-    with_rounded_parameters,
 )
 from polyencoder.modeling.convert.rows import PackedRows
-from polyencoder.modeling.cpu.modules import for_cpu
+from polyencoder.modeling.cpu.modules import replace_layers
 from polyencoder.modeling.export_steps import BothTextsStep, CandidatesStep, Step
 from polyencoder.scoring import ContextEncoding
 from polyencoder.storage.names import CANDIDATES, CONTEXT
@@ -48,10 +48,10 @@ class SharedEncoder(nn.Module):
 
     def forward(self, tokens: TokenBatch) -> Tensor:
         """[batch, length] -> [batch, heads * dim]."""
-        rows = PackedRows.grouped(tokens.mask)
-        return self.reduction(self.outputs(tokens, rows), rows)
+        rows = PackedRows.from_mask_by_length(tokens.mask)
+        return self.reduction(self.encode_tokens(tokens, rows), rows)
 
-    def outputs(self, tokens: TokenBatch, rows: PackedRows) -> Tensor:
+    def encode_tokens(self, tokens: TokenBatch, rows: PackedRows) -> Tensor:
         """One vector for each token: [tokens, dim]."""
         outputs: Tensor = self.embeddings(rows.take(tokens.ids), rows.positions)
         for block in self.blocks:
@@ -77,8 +77,8 @@ class ConveRT(ConvertCapabilities, RankerModel):
     A multi-context model (Section 2.2) also reads the utterances before the last one. Candidate vectors have length 1;
     the scale is applied to context vectors, so that an index does not depend on it. A quantized model has two forms
     with the same outputs: in training weights are float32 and fake-quantized (`quantization`); for inference, and on
-    disk, embeddings are in 8 bits and other weights rounded to float16. `for_training` and `for_inference` convert
-    between them.
+    disk, embeddings are in 8 bits and other weights rounded to float16. `prepare_for_training` and
+    `prepare_for_inference` convert between them.
     """
 
     def __init__(self, config: RankerConfig) -> None:
@@ -93,7 +93,7 @@ class ConveRT(ConvertCapabilities, RankerModel):
         self.history = _History(self.encoder.dim, sizes) if sizes.multi_context else None
         self.scale = AnnealedScale(sizes.output_size, over=sizes.scale_batches)
         self.context_vector = "combined" if sizes.multi_context else None
-        for_cpu(self)
+        replace_layers(self)
 
     @property
     def sizes(self) -> ConvertConfig:
@@ -114,7 +114,7 @@ class ConveRT(ConvertCapabilities, RankerModel):
 
     def quantize(self, *, update: int = ConvertConfig.quantization_update) -> None:
         """Turns on quantization-aware training; the range of embeddings is updated every `update` batches."""
-        self.for_training()
+        self.prepare_for_training()
         self._resize(replace(self.sizes, quantized=True, quantization_update=update))
         words = self.encoder.embeddings.words
         if isinstance(words, nn.Embedding) and not isinstance(words, QuantizationAwareEmbedding):
@@ -124,38 +124,38 @@ class ConveRT(ConvertCapabilities, RankerModel):
             table.update_range()
             self.encoder.embeddings.words = table
 
-    def for_training(self) -> None:
+    def prepare_for_training(self) -> None:
         """Dequantizes the weights to float32, for training."""
         if isinstance(words := self.encoder.embeddings.words, QuantizedEmbedding):
-            self.encoder.embeddings.words = words.shadow()
+            self.encoder.embeddings.words = words.dequantize()
             self.requires_grad_(True)
 
-    def for_inference(self) -> None:
+    def prepare_for_inference(self) -> None:
         """Quantizes the weights, for inference."""
         if isinstance(words := self.encoder.embeddings.words, QuantizationAwareEmbedding):
             round_parameters(self)
-            self.encoder.embeddings.words = words.quantized()
+            self.encoder.embeddings.words = words.quantize()
             self.requires_grad_(False)
 
-    def for_saving(self) -> ConveRT:
+    def copy_for_saving(self) -> ConveRT:
         """The model to save: itself, or for quantization-aware training a copy for inference."""
         if not self.sizes.quantized or self.is_for_inference:
             return self
         stored = copy.deepcopy(self)
-        stored.for_inference()
+        stored.prepare_for_inference()
         return stored
 
     @property
     def loss_scale(self) -> float | None:
         return QUANTIZED_LOSS_SCALE if self.sizes.quantized else None
 
-    def why_not_trainable(self) -> str | None:
+    def explain_untrainable(self) -> str | None:
         if self.is_for_inference:
-            return "these weights are rounded for inference: call `for_training` of the model to train it"
+            return "these weights are rounded for inference: call `prepare_for_training` of the model to train it"
         return None
 
-    def why_too_short(self, batches: int) -> str | None:
-        return self.scale.why_low(batches)
+    def explain_too_short(self, batches: int) -> str | None:
+        return self.scale.explain_low(batches)
 
     def continue_with(self, settings: Mapping[str, Any], *, origin: str) -> None:
         """Applies `quantization_aware`, `quantization_update` and `dropout`."""
@@ -174,15 +174,15 @@ class ConveRT(ConvertCapabilities, RankerModel):
 
     def match_quantization(self, weights: Mapping[str, Tensor]) -> None:
         if any(one.dtype == torch.uint8 and one.dim() == 2 for one in weights.values()):
-            self.for_inference()
+            self.prepare_for_inference()
 
-    def state_dict_to_save(self, dtype: torch.dtype) -> dict[str, Tensor]:
+    def get_state_dict_to_save(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """The weights to save; for a quantized model 8-bit embeddings, their range in float32, the rest in float16."""
         if not self.sizes.quantized:
-            return super().state_dict_to_save(dtype)
+            return super().get_state_dict_to_save(dtype)
         if dtype == torch.bfloat16:
             raise ConfigError("a quantized convert model is stored in 8 bits and float16: leave dtype out")
-        stored = self.for_saving()
+        stored = self.copy_for_saving()
         weights = {name: parameter.detach().half() for name, parameter in stored.named_parameters()}
         return {name: weights.get(name, tensor.detach()) for name, tensor in stored.state_dict().items()}
 
@@ -221,10 +221,10 @@ class ConveRT(ConvertCapabilities, RankerModel):
     def _resize(self, sizes: ConvertConfig) -> None:
         self.config = replace(self.config, convert=sizes)
 
-    def _rounded(self, method: Callable[[TokenBatch], T], tokens: TokenBatch) -> T:
+    def _call_rounded(self, method: Callable[[TokenBatch], T], tokens: TokenBatch) -> T:
         """Calls a method, with fake-quantized weights in quantization-aware training."""
         if self.sizes.quantized and not self.is_for_inference:
-            return with_rounded_parameters(self, method, tokens)
+            return call_with_rounded_parameters(self, method, tokens)
         return method(tokens)
 
     @property
@@ -237,15 +237,15 @@ class ConveRT(ConvertCapabilities, RankerModel):
         The paper's intent classifiers use it: "We also experimented with later h_x encodings on the input side,
         but stronger results were observed with r_x" (Section 3).
         """
-        return self._rounded(self._reduced, tokens)
+        return self._call_rounded(self._reduce, tokens)
 
-    def _reduced(self, tokens: TokenBatch) -> Tensor:
+    def _reduce(self, tokens: TokenBatch) -> Tensor:
         if self.history is not None:
-            tokens, _, _ = immediate_and_extra(tokens, separator=self.sizes.separator_id)
+            tokens, _, _ = split_contexts(tokens, separator=self.sizes.separator_id)
         return self.encoder(tokens)
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        return self.objectives(self.encode_objectives(tokens))[self.context_vector or ""]
+        return self.split_objectives(self.encode_objectives(tokens))[self.context_vector or ""]
 
     def encode_objectives(self, tokens: TokenBatch) -> ContextEncoding:
         """Encodes contexts; for a multi-context model as three codes, `CONTEXT_VECTORS`, the last masked if empty.
@@ -254,30 +254,30 @@ class ConveRT(ConvertCapabilities, RankerModel):
         (non-immediate) contexts, and 3) ranking responses given the averaged representation". From PolyAI's graph: the
         average goes through its own feed-forward network; h_z of a single turn is 0.
         """
-        return self._rounded(self._contexts, tokens)
+        return self._call_rounded(self._encode_contexts, tokens)
 
-    def _contexts(self, tokens: TokenBatch) -> ContextEncoding:
+    def _encode_contexts(self, tokens: TokenBatch) -> ContextEncoding:
         if self.history is None:
             vectors = self.context_head(self.encoder(tokens), self.skip)
             return ContextEncoding((vectors * self.scale()).unsqueeze(1))
-        last, earlier, rows = immediate_and_extra(tokens, separator=self.sizes.separator_id)
+        last, earlier, rows = split_contexts(tokens, separator=self.sizes.separator_id)
         immediate: Tensor = self.context_head(self.encoder(last), self.skip)
         extra = torch.zeros_like(immediate)
         if len(rows):
             extra = extra.index_copy(0, rows, self.history.head(self.encoder(earlier), self.skip))
         has_extra = torch.zeros(len(tokens), dtype=torch.bool, device=rows.device).index_fill(0, rows, True)
-        return self._of_both(immediate, extra, has_extra)
+        return self._encode_both(immediate, extra, has_extra)
 
-    def from_texts(self, last: TokenBatch, earlier: TokenBatch) -> ContextEncoding:
+    def encode_texts(self, last: TokenBatch, earlier: TokenBatch) -> ContextEncoding:
         """Like `encode_objectives`, from the split texts [batch, length], the second maybe all padding; for export."""
         assert self.history is not None
         ids, mask = torch.cat([last.ids, earlier.ids]), torch.cat([last.mask, earlier.mask])
         reduced = self.encoder(TokenBatch(ids, mask)).unflatten(0, (2, -1))
         has_extra = earlier.mask.any(1)
         extra = self.history.head(reduced[1], self.skip).masked_fill(~has_extra.unsqueeze(1), 0)
-        return self._of_both(self.context_head(reduced[0], self.skip), extra, has_extra)
+        return self._encode_both(self.context_head(reduced[0], self.skip), extra, has_extra)
 
-    def _of_both(self, immediate: Tensor, extra: Tensor, has_extra: Tensor) -> ContextEncoding:
+    def _encode_both(self, immediate: Tensor, extra: Tensor, has_extra: Tensor) -> ContextEncoding:
         assert self.history is not None
         combined = self.history.combined_head((immediate + extra) / 2, self.history.combined_skip)
         vectors = torch.stack([combined, immediate, extra], dim=1) * self.scale()
@@ -285,7 +285,7 @@ class ConveRT(ConvertCapabilities, RankerModel):
             vectors, torch.stack([torch.ones_like(has_extra), torch.ones_like(has_extra), has_extra], dim=1)
         )
 
-    def objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
+    def split_objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
         if encoded.mask is None:  # one vector, or no contexts
             return {"": encoded}
         codes, mask = encoded.vectors.split(1, dim=1), encoded.mask[:, 2:]  # of contexts of one turn, extra is masked
@@ -293,9 +293,9 @@ class ConveRT(ConvertCapabilities, RankerModel):
         return {name: ContextEncoding(*each) for name, *each in zip(CONTEXT_VECTORS, codes, masks, strict=True)}
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
-        return self._rounded(self._candidates, tokens)
+        return self._call_rounded(self._encode_candidates, tokens)
 
-    def _candidates(self, tokens: TokenBatch) -> Tensor:
+    def _encode_candidates(self, tokens: TokenBatch) -> Tensor:
         return self.response_head(self.encoder(tokens), self.skip)
 
     def candidate_modules(self) -> list[nn.Module]:

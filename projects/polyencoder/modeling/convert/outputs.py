@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyencoder.config import ConvertConfig
-from polyencoder.modeling.convert.blocks import activation, layer_norm
+from polyencoder.modeling.convert.blocks import activate, build_layer_norm
 from polyencoder.modeling.convert.rows import PackedRows
 
 
@@ -32,9 +32,9 @@ class Reduction(nn.Module):
 
     def forward(self, inputs: Tensor, rows: PackedRows) -> Tensor:
         """[tokens, dim] -> [batch, heads * dim]; 0 for a text without tokens."""
-        return rows.in_order(rows.each(self._reduced, inputs, self.queries_keys(inputs)))
+        return rows.restore_order(rows.apply_each(self._reduce, inputs, self.queries_keys(inputs)))
 
-    def _reduced(self, inputs: Tensor, projected: Tensor, rows: PackedRows) -> Tensor:
+    def _reduce(self, inputs: Tensor, projected: Tensor, rows: PackedRows) -> Tensor:
         padded, mask = rows.put(projected), rows.mask
         queries, keys = padded.unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [b, heads, n, size]
         scores = queries @ keys.transpose(2, 3)  # [b, heads, n, n]
@@ -56,11 +56,11 @@ class FeedForward(nn.Module):
     def __init__(self, input_size: int, config: ConvertConfig) -> None:
         super().__init__()
         sizes = (input_size, *config.head_sizes)
-        self.input_norm = layer_norm(input_size)
+        self.input_norm = build_layer_norm(input_size)
         self.layers = nn.ModuleList(nn.Linear(before, after, bias=False) for before, after in pairwise(sizes))
-        self.norms = nn.ModuleList(layer_norm(size) for size in config.head_sizes)
+        self.norms = nn.ModuleList(build_layer_norm(size) for size in config.head_sizes)
         self.output = nn.Linear(sizes[-1], config.output_size, bias=False)
-        self.output_norm = layer_norm(config.output_size)
+        self.output_norm = build_layer_norm(config.output_size)
         self.activation, self.skips = config.activation, config.skips
         for layer in (*self.layers, self.output):
             nn.init.orthogonal_(layer.weight)
@@ -70,7 +70,7 @@ class FeedForward(nn.Module):
         inputs = inputs.to(self.output.weight.dtype)
         hidden = self.input_norm(inputs)
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            new = activation(layer(hidden), self.activation)
+            new = activate(layer(hidden), self.activation)
             hidden = norm(hidden + new if self.skips and new.shape == hidden.shape else new)
         outputs = self.output(hidden)
         if skip is not None:
@@ -93,7 +93,7 @@ class AnnealedScale(nn.Module):
         done = (self.batches / self.over).clamp(max=1.0) if self.over else torch.ones_like(self.batches)
         return 1 + (self.highest - 1) * done
 
-    def why_low(self, batches: int) -> str | None:
+    def explain_low(self, batches: int) -> str | None:
         """Why `batches` more batches are too few for the highest scale, so that training is slow; None if enough."""
         done = int(self.batches) + batches
         if done >= self.over:

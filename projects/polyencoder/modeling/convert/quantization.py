@@ -34,7 +34,7 @@ class Range(NamedTuple):
     zero_point: Tensor
 
     @classmethod
-    def around(cls, values: Tensor) -> Range:
+    def from_values(cls, values: Tensor) -> Range:
         """The range of all values and 0, with "room for growth above and below - 10% of the range, or 0.01"."""
         lowest, highest = values.detach().float().aminmax()
         margin = (MARGIN * (highest - lowest)).clamp(min=MIN_MARGIN)
@@ -42,11 +42,11 @@ class Range(NamedTuple):
         scale = (highest - lowest) / MAX_CODE
         return cls(scale, (-lowest / scale).round().to(torch.uint8))
 
-    def codes(self, values: Tensor) -> Tensor:
+    def quantize(self, values: Tensor) -> Tensor:
         """Quantizes to uint8: the nearest code, clamped to the range."""
         return ((values / self.scale).round() + self.zero_point.float()).clamp(0, MAX_CODE).to(torch.uint8)
 
-    def values(self, codes: Tensor) -> Tensor:
+    def dequantize(self, codes: Tensor) -> Tensor:
         """Dequantizes to float32; the error is at most scale / 2 within the range."""
         return (codes.float() - self.zero_point.float()) * self.scale
 
@@ -73,20 +73,22 @@ class QuantizationAwareEmbedding(nn.Embedding):
     @torch.no_grad()
     def update_range(self) -> None:
         """Sets the range to that of the current weights."""
-        new = Range.around(self.weight)
+        new = Range.from_values(self.weight)
         self.scale.copy_(new.scale)
         self.zero_point.copy_(new.zero_point)
 
     def forward(self, ids: Tensor) -> Tensor:
         """[...] -> [..., dim]. Quantizes only the rows it looks up."""
         codec = self.range
-        return _StraightThrough.apply(F.embedding(ids, self.weight), lambda rows: codec.values(codec.codes(rows)))
+        return _StraightThrough.apply(
+            F.embedding(ids, self.weight), lambda rows: codec.dequantize(codec.quantize(rows))
+        )
 
     @torch.no_grad()
-    def quantized(self) -> QuantizedEmbedding:
+    def quantize(self) -> QuantizedEmbedding:
         """The table in 8 bits, for inference."""
         table = QuantizedEmbedding(*self.weight.shape, device="meta")
-        table.weight, table.scale, table.zero_point = self.range.codes(self.weight), *(t.clone() for t in self.range)
+        table.weight, table.scale, table.zero_point = self.range.quantize(self.weight), *(t.clone() for t in self.range)
         return table.train(self.training)
 
 
@@ -108,13 +110,13 @@ class QuantizedEmbedding(nn.Module):
         return self.weight.size(1)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return Range(self.scale, self.zero_point).values(self.weight[ids])
+        return Range(self.scale, self.zero_point).dequantize(self.weight[ids])
 
     @torch.no_grad()
-    def shadow(self) -> QuantizationAwareEmbedding:
+    def dequantize(self) -> QuantizationAwareEmbedding:
         """The table in float32, for further training."""
         table = QuantizationAwareEmbedding(*self.weight.shape, device=self.weight.device)
-        table.weight.copy_(Range(self.scale, self.zero_point).values(self.weight))
+        table.weight.copy_(Range(self.scale, self.zero_point).dequantize(self.weight))
         table.scale.copy_(self.scale)
         table.zero_point.copy_(self.zero_point)
         return table.train(self.training)
@@ -132,23 +134,23 @@ class _StraightThrough(torch.autograd.Function):
         return gradient, None
 
 
-def _rounded(values: Tensor) -> Tensor:
+def _round(values: Tensor) -> Tensor:
     return values.half().to(values.dtype)
 
 
-def with_rounded_parameters(model: nn.Module, method: Callable[[Any], T], argument: Any) -> T:
+def call_with_rounded_parameters(model: nn.Module, method: Callable[[Any], T], argument: Any) -> T:
     """Calls a model's method with all parameters but embeddings rounded to float16; gradients are the parameters'."""
-    rounded = {name: _StraightThrough.apply(parameter, _rounded) for name, parameter in _others(model).items()}
+    rounded = {name: _StraightThrough.apply(parameter, _round) for name, parameter in _select_others(model).items()}
     return run_with(model, rounded, method, argument)
 
 
 @torch.no_grad()
 def round_parameters(model: nn.Module) -> None:
     """Rounds a model's parameters, except embeddings, to float16, permanently."""
-    for parameter in _others(model).values():
+    for parameter in _select_others(model).values():
         parameter.copy_(parameter.half())
 
 
-def _others(model: nn.Module) -> dict[str, nn.Parameter]:
+def _select_others(model: nn.Module) -> dict[str, nn.Parameter]:
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in tables}

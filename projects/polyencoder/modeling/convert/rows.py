@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.modeling.tracing import is_traced
-from polyencoder.text.batches import length_groups
+from polyencoder.text.batches import group_lengths
 
 GROUP_COST = 64  # fixed cost of one more group in attention, in tokens of padding
 
@@ -30,24 +30,24 @@ class PackedRows:
     order: Tensor | None = None
 
     @classmethod
-    def of(cls, mask: Tensor) -> PackedRows:
+    def from_mask(cls, mask: Tensor) -> PackedRows:
         """Packs a batch in its order."""
         return cls(mask, mask.flatten().nonzero().squeeze(1))
 
     @classmethod
-    def grouped(cls, mask: Tensor) -> PackedRows:
+    def from_mask_by_length(cls, mask: Tensor) -> PackedRows:
         """Groups by length on a CPU, which saves attention over padding."""
         if is_traced() or mask.device.type != "cpu":
-            return cls.of(mask)
+            return cls.from_mask(mask)
         lengths = mask.sum(1)
-        groups = length_groups(lengths.tolist(), pass_cost=GROUP_COST)
+        groups = group_lengths(lengths.tolist(), pass_cost=GROUP_COST)
         if len(groups) <= 1:
-            return cls.of(mask)
+            return cls.from_mask(mask)
         order = torch.tensor([row for group in groups for row in group])
         batch = torch.arange(mask.numel()).view_as(mask)
         parts = [lengths[group] for group in order.split([len(group) for group in groups])]
         masks = [torch.arange(max(1, int(part[-1]))) < part[:, None] for part in parts]  # the last one is the longest
-        return cls(mask, batch[order][mask[order]], tuple(cls.of(part) for part in masks), order)
+        return cls(mask, batch[order][mask[order]], tuple(cls.from_mask(part) for part in masks), order)
 
     @property
     def positions(self) -> Tensor:
@@ -77,13 +77,13 @@ class PackedRows:
         padded = rows.new_zeros(batch * length, rows.size(-1))
         return padded.index_copy(0, self.places, rows).view(batch, length, rows.size(-1))
 
-    def each(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    def apply_each(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Applies a function of tensors [tokens, ...] and their `PackedRows` to each part."""
         if not self.parts:
             return function(*inputs, self)
         pieces = zip(*(tensor.split([len(part.places) for part in self.parts]) for tensor in inputs), strict=True)
         return torch.cat([function(*piece, part) for piece, part in zip(pieces, self.parts, strict=True)])
 
-    def in_order(self, texts: Tensor) -> Tensor:
+    def restore_order(self, texts: Tensor) -> Tensor:
         """Reorders [batch, ...] from the order of the parts to that of the batch."""
         return texts if self.order is None else texts[self.order.argsort()]

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from polyencoder.modeling.cpu.modules import decides, draw, keep_mask, raised
+from polyencoder.modeling.cpu.modules import compute_factor, compute_keep_mask, draw, is_random
 
 CACHED = 2**17  # attention weights processed together, per thread
 
 
-def attention(
+def apply_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -33,11 +33,11 @@ def attention(
     """`scaled_dot_product_attention` with the faster kernel; `bias`, [heads, length, length], is added to scores."""
     needs_mask_gradient = attn_mask is not None and attn_mask.requires_grad  # which ours does not compute
     trains_bias = bias is not None and bias.requires_grad and torch.is_grad_enabled()
-    if (decides(dropout_p) and not needs_mask_gradient) or (trains_bias and dropout_p == 0):
-        return attention_by_heads(query, key, value, attn_mask=attn_mask, bias=bias, dropout_p=dropout_p, scale=scale)
+    if (is_random(dropout_p) and not needs_mask_gradient) or (trains_bias and dropout_p == 0):
+        return attend_by_heads(query, key, value, attn_mask=attn_mask, bias=bias, dropout_p=dropout_p, scale=scale)
     options: dict[str, Any] = {"dropout_p": dropout_p, "scale": scale}
     if bias is not None:
-        attn_mask = biased_mask(bias.to(query.dtype), attn_mask)
+        attn_mask = combine_bias(bias.to(query.dtype), attn_mask)
     if query.dtype == torch.float32 or not torch.is_grad_enabled():
         return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, **options)
     if attn_mask is not None and attn_mask.dtype != torch.bool:
@@ -49,12 +49,12 @@ def attention(
     return output.to(query.dtype)
 
 
-def biased_mask(bias: Tensor, mask: Tensor | None) -> Tensor:
+def combine_bias(bias: Tensor, mask: Tensor | None) -> Tensor:
     """Combines a bias [heads, length, length] and a bool mask of the keys: [1 or batch, heads, length, length]."""
     return bias.unsqueeze(0) if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
 
 
-def attention_by_heads(
+def attend_by_heads(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -80,11 +80,11 @@ def attention_by_heads(
     scale = query.size(-1) ** -0.5 if scale is None else scale
     with torch.autocast("cpu", enabled=False):
         inputs = [tensor.flatten(0, 1).float() for tensor in (query, key, value)]
-        output: Tensor = _ByHeads.apply(*inputs, _added(attn_mask, batch, heads), bias, scale, dropout_p)
+        output: Tensor = _ByHeads.apply(*inputs, _expand_mask(attn_mask, batch, heads), bias, scale, dropout_p)
     return output.unflatten(0, (batch, heads)).to(query.dtype)
 
 
-def _added(mask: Tensor | None, batch: int, heads: int) -> Tensor | None:
+def _expand_mask(mask: Tensor | None, batch: int, heads: int) -> Tensor | None:
     """A mask as a bias of the scores [batch x heads, length, length], expanded no more than needed."""
     if mask is None:
         return None
@@ -111,18 +111,20 @@ class _ByHeads(torch.autograd.Function):
         weights = query.new_empty(len(query), query.size(1), key.size(1))
         numbers, output = draw(weights.shape) if p else None, torch.empty_like(value)
         # The factors are applied to the smaller tensors, not to the weights
-        query, value = query * scale, value * raised(p)
-        for heads in _cached(weights, bias):
+        query, value = query * scale, value * compute_factor(p)
+        for heads in _iter_cached(weights, bias):
             part = weights[heads]
             torch.bmm(query[heads], key[heads].mT, out=part)
             if added is not None:
                 part += added if len(added) == 1 else added[heads]
             if bias is not None:
-                ours, same = _same_heads(bias, part, heads)
+                ours, same = _match_heads(bias, part, heads)
                 same += ours
             torch.softmax(part, -1, out=part)
             torch.bmm(
-                part if numbers is None else keep_mask(numbers[heads], p).mul_(part), value[heads], out=output[heads]
+                part if numbers is None else compute_keep_mask(numbers[heads], p).mul_(part),
+                value[heads],
+                out=output[heads],
             )
         ctx.save_for_backward(query, key, value, weights, numbers, bias)
         ctx.scale, ctx.p = scale, p
@@ -134,9 +136,9 @@ class _ByHeads(torch.autograd.Function):
         query, key, value, weights, numbers, bias = ctx.saved_tensors
         of_query, of_key, of_value = (torch.empty_like(tensor) for tensor in (query, key, value))
         of_bias = torch.zeros_like(bias, dtype=torch.float32) if ctx.needs_input_grad[4] else None
-        for heads in _cached(weights, bias):
+        for heads in _iter_cached(weights, bias):
             part, of_output = weights[heads], gradient[heads]
-            chosen = None if numbers is None else keep_mask(numbers[heads], ctx.p)
+            chosen = None if numbers is None else compute_keep_mask(numbers[heads], ctx.p)
             torch.bmm((part if chosen is None else part * chosen).mT, of_output, out=of_value[heads])
             # With `out`, autocast casts nothing
             of_weights = torch.bmm(of_output, value[heads].mT, out=torch.empty_like(part))
@@ -145,15 +147,15 @@ class _ByHeads(torch.autograd.Function):
             # of the softmax: w * (g - sum(w * g))
             of_scores = of_weights.sub_((of_weights * part).sum(-1, keepdim=True)).mul_(part)
             if of_bias is not None:
-                ours, same = _same_heads(of_bias, of_scores, heads)
+                ours, same = _match_heads(of_bias, of_scores, heads)
                 ours += same.sum(0)
             torch.bmm(of_scores, key[heads], out=of_query[heads])
             torch.bmm(of_scores.mT, query[heads], out=of_key[heads])
         of_bias = None if of_bias is None else of_bias.to(bias.dtype)
-        return of_query.mul_(ctx.scale), of_key, of_value.mul_(raised(ctx.p)), None, of_bias, None, None
+        return of_query.mul_(ctx.scale), of_key, of_value.mul_(compute_factor(ctx.p)), None, of_bias, None, None
 
 
-def _cached(weights: Tensor, bias: Tensor | None) -> Iterator[slice]:
+def _iter_cached(weights: Tensor, bias: Tensor | None) -> Iterator[slice]:
     """Slices of [batch x heads, length, length] that fit the caches; with a bias, whole sequences or equal parts."""
     step = max(1, CACHED * torch.get_num_threads() // max(1, weights.shape[1:].numel()))
     if bias is not None and step > len(bias):
@@ -163,7 +165,7 @@ def _cached(weights: Tensor, bias: Tensor | None) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, len(weights), step))
 
 
-def _same_heads(bias: Tensor, part: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
+def _match_heads(bias: Tensor, part: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
     """The heads [n, length, length] of the bias that a slice has, and the slice as [sequences, n, length, length]."""
     count = min(len(part), len(bias))
     first = heads.start % len(bias)

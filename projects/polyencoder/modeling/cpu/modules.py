@@ -6,24 +6,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyencoder.modeling.cpu.products import CpuLinear, onednn_is_faster
+from polyencoder.modeling.cpu.products import CpuLinear, is_onednn_faster
 from polyencoder.modeling.tracing import is_traced
 
 LOWEST, VALUES = -(2**15), 2**16  # of the 16 random bits
 
 
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+def apply_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """`torch.nn.functional.dropout`, with `p` rounded to a multiple of 1 / 65,536: four decisions a random number.
 
     torch's generator runs on one core, and draws a number for every value: a sixth of training time. Decisions are
     integer arithmetic, as comparing and converting booleans takes five times as long in torch.
     """
-    if not decides(p) or not training or inplace:
+    if not is_random(p) or not training or inplace:
         return F.dropout(input, p, training, inplace)
-    return input * keep_mask(draw(input.shape), p, input.dtype).mul_(raised(p))
+    return input * compute_keep_mask(draw(input.shape), p, input.dtype).mul_(compute_factor(p))
 
 
-def decides(p: float) -> bool:
+def is_random(p: float) -> bool:
     """Whether `p`, rounded to 1 / 65,536, is neither 0 nor 1."""
     return 0 < round(p * VALUES) < VALUES
 
@@ -35,27 +35,27 @@ def draw(shape: torch.Size | tuple[int, ...]) -> Tensor:
     return numbers.view(torch.int16)[:count].view(shape)
 
 
-def keep_mask(numbers: Tensor, p: float, dtype: torch.dtype = torch.float32) -> Tensor:
+def compute_keep_mask(numbers: Tensor, p: float, dtype: torch.dtype = torch.float32) -> Tensor:
     """The mask of kept values (1) from the numbers of `draw`: the lowest share `p` is dropped (0)."""
     last = LOWEST + round(p * VALUES) - 1  # the largest number that drops
     return numbers.clamp(last, last + 1).sub_(last).to(dtype)
 
 
-def raised(p: float) -> float:
+def compute_factor(p: float) -> float:
     """The factor of kept values, which preserves the mean: 1 / (1 - p)."""
     return VALUES / (VALUES - round(p * VALUES))
 
 
 class CpuDropout(nn.Dropout):
-    """`torch.nn.Dropout` with `dropout` on a CPU."""
+    """`torch.nn.Dropout` with `apply_dropout` on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
         if input.device.type != "cpu" or is_traced():
             return super().forward(input)
-        return dropout(input, self.p, self.training, self.inplace)
+        return apply_dropout(input, self.p, self.training, self.inplace)
 
 
-def for_cpu(model: nn.Module) -> None:
+def replace_layers(model: nn.Module) -> None:
     """Replaces linear layers and dropout in `model` by equivalent ones that are faster on a CPU.
 
     In place and permanently: they share the parameters, under the same names, and behave as torch's on other devices
@@ -65,11 +65,11 @@ def for_cpu(model: nn.Module) -> None:
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:
                 parent.register_module(name, CpuDropout(child.p, child.inplace).train(child.training))
-            elif type(child) is nn.Linear and onednn_is_faster():
-                parent.register_module(name, _linear(child))
+            elif type(child) is nn.Linear and is_onednn_faster():
+                parent.register_module(name, _convert_linear(child))
 
 
-def _linear(layer: nn.Linear) -> CpuLinear:
+def _convert_linear(layer: nn.Linear) -> CpuLinear:
     ours = CpuLinear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
     ours.weight, ours.bias = layer.weight, layer.bias
     return ours.train(layer.training)

@@ -34,37 +34,37 @@ def limit_shape_cache() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def apply_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear` with oneDNN, if large, float32 and dense."""
     operands = [tensor for tensor in (input, weight, bias) if tensor is not None]
     if input.numel() * weight.size(0) < MIN_PRODUCTS or any(tensor.dtype != torch.float32 for tensor in operands):
         return F.linear(input, weight, bias)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands):
         return _Linear.apply(input, weight, bias)
-    return _product(input, weight, bias)
+    return _multiply(input, weight, bias)
 
 
-def scaled_linear(input: Tensor, weight: Tensor, bias: Tensor, *, scale: float) -> Tensor:
+def apply_scaled_linear(input: Tensor, weight: Tensor, bias: Tensor, *, scale: float) -> Tensor:
     """scale * input @ weight^T + bias, [n, in] -> [n, out], without another pass for the scale."""
-    if input.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and onednn_is_faster():
-        return torch.add(bias, linear(input, weight), alpha=scale)
+    if input.device.type == "cpu" and not torch.is_autocast_enabled("cpu") and is_onednn_faster():
+        return torch.add(bias, apply_linear(input, weight), alpha=scale)
     return torch.addmm(bias, input, weight.t(), alpha=scale)
 
 
 class CpuLinear(nn.Linear):
-    """`torch.nn.Linear` with `linear` on a CPU; in bfloat16 torch itself uses oneDNN."""
+    """`torch.nn.Linear` with `apply_linear` on a CPU; in bfloat16 torch itself uses oneDNN."""
 
     def forward(self, input: Tensor) -> Tensor:
         if input.device.type != "cpu" or is_traced() or torch.is_autocast_enabled("cpu"):
             return super().forward(input)
-        return linear(input, self.weight, self.bias)
+        return apply_linear(input, self.weight, self.bias)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(input, weight)
-        return _product(input, weight, bias)
+        return _multiply(input, weight, bias)
 
     @staticmethod
     @once_differentiable
@@ -73,34 +73,34 @@ class _Linear(torch.autograd.Function):
         of_input, of_weight, of_bias = ctx.needs_input_grad
         rows = gradient.flatten(0, -2)
         return (
-            _product(gradient.contiguous(), weight.t(), None) if of_input else None,
+            _multiply(gradient.contiguous(), weight.t(), None) if of_input else None,
             rows.t() @ input.flatten(0, -2) if of_weight else None,
             rows.sum(0) if of_bias else None,
         )
 
 
-def _product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _multiply(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")
 
 
 @cache
-def onednn_is_faster() -> bool:
+def is_onednn_faster() -> bool:
     """Whether torch would use MKL's AVX2 code on a processor with AVX-512."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return False
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or is_intel():
         return False
-    return _product_is_right()
+    return _is_product_right()
 
 
 @torch.no_grad()
-def _product_is_right() -> bool:
+def _is_product_right() -> bool:
     """Whether the operator, which is not public, computes a linear layer in this version of torch."""
     values = torch.arange(1.0, 2 * 3 * 8 + 4 * 8 + 4 + 1).sin().split([2 * 3 * 8, 4 * 8, 4])
     input, weight, bias = values[0].view(2, 3, 8), values[1].view(4, 8), values[2]
     cases = ((input, weight, bias), (input, weight, None), (input[..., :4], weight.t(), None))  # the last as backward
     try:
-        pairs = [(_product(*case), F.linear(*case)) for case in cases]
+        pairs = [(_multiply(*case), F.linear(*case)) for case in cases]
         return all(ours.shape == torchs.shape and torch.allclose(ours, torchs, atol=1e-5) for ours, torchs in pairs)
     except (AttributeError, RuntimeError, TypeError):
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polyencoder.lazy import lazy_names
+from polyencoder.lazy import build_lazy_names
 
 if TYPE_CHECKING:
     from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords, learn_subwords_to_size
@@ -32,4 +32,4 @@ _MODULES = {
     "split_words": "polyencoder.text.subwords.tokenizer",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = build_lazy_names(__name__, _MODULES)

@@ -51,8 +51,10 @@ def learn_subwords(words: Mapping[str, int], settings: SubwordSettings | None = 
     digits = regex.compile(rf"\d{{{settings.max_digits + 1}}}")
     tokenizer = SubwordTokenizer([], buckets=settings.buckets)  # which takes words for their characters
     for _ in range(settings.iterations):
-        counts = _counts(words, tokenizer, max_length=settings.max_length)
-        subwords = _most_frequent(counts, min_count=settings.min_count, may_be=lambda piece: not digits.search(piece))
+        counts = _count_starts(words, tokenizer, max_length=settings.max_length)
+        subwords = _select_most_frequent(
+            counts, min_count=settings.min_count, may_be=lambda piece: not digits.search(piece)
+        )
         if not subwords:
             raise ConfigError(
                 f"no subword occurs {settings.min_count} times; give more text, or a smaller min_count",
@@ -101,13 +103,13 @@ def learn_subwords_to_size(
     return best[2], best[1]
 
 
-def _counts(words: Mapping[str, int], tokenizer: SubwordTokenizer, *, max_length: int) -> dict[str, int]:
+def _count_starts(words: Mapping[str, int], tokenizer: SubwordTokenizer, *, max_length: int) -> dict[str, int]:
     """Counts each text that begins at a subword's start within words."""
     counts: dict[str, int] = {}
     get = counts.get
     for word, count in words.items():
         start = 0
-        for piece in tokenizer.pieces(word):
+        for piece in tokenizer.split_word(word):
             for end in range(start + 1, min(len(word), start + max_length) + 1):
                 subword = word[start:end]
                 counts[subword] = get(subword, 0) + count
@@ -115,7 +117,7 @@ def _counts(words: Mapping[str, int], tokenizer: SubwordTokenizer, *, max_length
     return counts
 
 
-def _most_frequent(counts: dict[str, int], *, min_count: int, may_be: Callable[[str], bool]) -> list[str]:
+def _select_most_frequent(counts: dict[str, int], *, min_count: int, may_be: Callable[[str], bool]) -> list[str]:
     """The frequent subwords, longest first: a subword's count is subtracted from those of its prefixes."""
     by_length: dict[int, list[str]] = {}
     for subword, count in counts.items():

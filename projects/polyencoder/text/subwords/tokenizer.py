@@ -25,12 +25,12 @@ _ASCII = "".join(re.escape(chr(i)) for i in range(128) if _SEPARATES.match(chr(i
 _ASCII_RUNS = re.compile(rf"[^{_ASCII}]+|[{_ASCII}]+")
 
 
-def separates(character: str) -> bool:
+def is_separator(character: str) -> bool:
     """Whether a character is punctuation or a separator."""
     return _SEPARATES.match(character) is not None
 
 
-def runs(text: str) -> list[str]:
+def split_runs(text: str) -> list[str]:
     """Lower-cases a text and splits it into runs, whose concatenation it is; a space between two words is a run."""
     if text.isascii():
         return _ASCII_RUNS.findall(text.lower())
@@ -46,7 +46,7 @@ def split_words(text: str) -> list[str]:
     >>> split_words("Well, the cat -  yes")
     ['well', ', ', 'the', 'cat', ' -  ', 'yes']
     """
-    pieces = runs(text)
+    pieces = split_runs(text)
     last = len(pieces) - 1
     return [run for place, run in enumerate(pieces) if run != " " or place in (0, last)]
 
@@ -84,21 +84,21 @@ class SubwordTokenizer:
         self._special = {name: len(self.subwords) + buckets + i for i, name in enumerate(SPECIAL)}
         self._words = _Words(self)
 
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text; empty for an empty text."""
         of_run = self._words.__getitem__
         rows = []
         for text in texts:
-            pieces = runs(text)
+            pieces = split_runs(text)
             if pieces and (pieces[0] == " " or pieces[-1] == " "):  # which is a word at an end of the text alone
-                rows.append([i for word in split_words(text) for i in self.segment(MARKER + word)])
+                rows.append([i for word in split_words(text) for i in self.encode_word(MARKER + word)])
             else:
                 rows.append(list(chain.from_iterable(map(of_run, pieces))))
         return rows
 
-    def tokens(self, text: str) -> list[str]:
+    def tokenize(self, text: str) -> list[str]:
         """The subwords of a text, and its unknown characters, as text."""
-        return [piece for word in split_words(text) for piece in self.pieces(MARKER + word)]
+        return [piece for word in split_words(text) for piece in self.split_word(MARKER + word)]
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a subword or a special token; None for any other text."""
@@ -153,11 +153,11 @@ class SubwordTokenizer:
         except ConfigError as error:
             raise ConfigError(f"{origin}: {error}") from None
 
-    def segment(self, word: str) -> list[int]:
+    def encode_word(self, word: str) -> list[int]:
         """The ids of a word with its mark."""
-        return [self._id(piece) for piece in self.pieces(word)]
+        return [self._get_id(piece) for piece in self.split_word(word)]
 
-    def pieces(self, word: str) -> list[str]:
+    def split_word(self, word: str) -> list[str]:
         """Splits a word greedily into the longest prefixes in the vocabulary, or single characters."""
         pieces, start, end = [], 0, len(word)
         while start < end:
@@ -168,9 +168,9 @@ class SubwordTokenizer:
             start = stop
         return pieces
 
-    def _id(self, piece: str) -> int:
+    def _get_id(self, piece: str) -> int:
         id_ = self._ids.get(piece)
-        return len(self.subwords) + fingerprint64(piece) % self.buckets if id_ is None else id_
+        return len(self.subwords) + compute_fingerprint64(piece) % self.buckets if id_ is None else id_
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(SubwordTokenizer, buckets=self.buckets), (self.subwords,)
@@ -184,7 +184,7 @@ class _Words(dict[str, list[int]]):
         self._tokenizer = tokenizer
 
     def __missing__(self, run: str) -> list[int]:
-        ids = [] if run == " " else self._tokenizer.segment(MARKER + run)
+        ids = [] if run == " " else self._tokenizer.encode_word(MARKER + run)
         if len(run) <= LONGEST:
             if len(self) >= MEMORY:
                 self.clear()
@@ -201,13 +201,13 @@ def _join_characters(text: str) -> str:
     """Joins marked words, and restores the dropped space between two words of letters."""
     out = ""
     for word in text.split(MARKER):
-        if out and word and not separates(out[-1]) and not separates(word[0]):
+        if out and word and not is_separator(out[-1]) and not is_separator(word[0]):
             out += " "
         out += word
     return out
 
 
-def fingerprint64(character: str) -> int:
+def compute_fingerprint64(character: str) -> int:
     """FarmHash's `Fingerprint64` of a character's one to four UTF-8 bytes: 64 bits, unsigned.
 
     TensorFlow's `StringToHashBucketFast` is this function, so unknown characters get the ids that the published graphs

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from polyencoder.data.example import Example
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError
-from polyencoder.evaluation.names import format_line, main_measures, shown_name
+from polyencoder.evaluation.names import format_line, format_name, select_main_measures
 from polyencoder.evaluation.tfidf import evaluate_tfidf
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.evaluation import evaluate_together
-from polyencoder.training.randomness import random_state, restore_random_state
+from polyencoder.training.randomness import get_random_state, restore_random_state
 
 _log = logging.getLogger(__name__)
 
@@ -49,15 +49,15 @@ class Baselines(Callback):
     def on_start(self, run: Run) -> None:
         if self.before:
             return
-        random = random_state()  # training is the same with and without the comparison
+        random = get_random_state()  # training is the same with and without the comparison
         untrained = self._untrained()
         self.before = evaluate_together(untrained, self._examples, processes=run.processes)
         self.stands_in = untrained.model.config.architecture != run.model.config.architecture
         stand_in = ", a bi-encoder of the backbone" if self.stands_in else ""
-        _log.info("before training%s: %s", stand_in, format_line(main_measures(self.before)))
+        _log.info("before training%s: %s", stand_in, format_line(select_main_measures(self.before)))
         try:
             self.tfidf = evaluate_tfidf(self._responses(), self._examples)
-            _log.info("TF-IDF: %s", format_line(main_measures(self.tfidf)))
+            _log.info("TF-IDF: %s", format_line(select_main_measures(self.tfidf)))
         except InputError as error:
             _log.info("no comparison with TF-IDF: %s", error)
         restore_random_state(random)
@@ -70,7 +70,7 @@ HIGHER_LOSS = 1.02  # relative to before training
 FEW_DIFFERENT = 0.1  # share of distinct responses
 
 
-def why_no_better(
+def explain_no_better(
     run: Run,
     *,
     before: Mapping[str, float],
@@ -87,13 +87,13 @@ def why_no_better(
     if best[metric] > before[metric]:
         return None
     loss = None if of_another else before["loss"]  # another model's loss does not compare
-    reasons = _reasons(run, before=loss, after=best["loss"], responses=list(responses))
+    reasons = _list_reasons(run, before=loss, after=best["loss"], responses=list(responses))
     than = "a bi-encoder of the backbone" if of_another else "before"
-    difference = f"{shown_name(metric, best)} {best[metric] - before[metric]:+.3f}"
+    difference = f"{format_name(metric, best)} {best[metric] - before[metric]:+.3f}"
     return f"the trained model is no better than {than}: {difference}. {'; '.join(reasons)}"
 
 
-def _reasons(run: Run, *, before: float | None, after: float, responses: list[str]) -> list[str]:
+def _list_reasons(run: Run, *, before: float | None, after: float, responses: list[str]) -> list[str]:
     updates, config, reasons = run.updates.count, run.config, []
     if updates < FEW_UPDATES:
         reasons.append(f"{updates} updates are few: give more epochs, or more data")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from polyencoder.checkpoint import write_states
-from polyencoder.errors import CheckpointError, TrainingError, first_line
+from polyencoder.errors import CheckpointError, TrainingError, get_first_line
 from polyencoder.storage.files import discard_leftovers
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
@@ -130,7 +130,7 @@ def read_checkpoint(path: Path, *, instead: str) -> dict[str, Any]:
     try:
         states = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, UnpicklingError, EOFError, ValueError, OSError) as error:
-        raise CheckpointError(f"{path}: damaged, cannot be resumed from ({first_line(error)})") from None
+        raise CheckpointError(f"{path}: damaged, cannot be resumed from ({get_first_line(error)})") from None
     if not isinstance(states, dict) or states.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(f"{path}: another version of polyencoder wrote it; {instead}")
     return states

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from polyencoder.errors import ConfigError
-from polyencoder.evaluation.names import main_measures, number_of_candidates
-from polyencoder.pictures import new_figure, save_figure
+from polyencoder.evaluation.names import parse_num_candidates, select_main_measures
+from polyencoder.pictures import create_figure, save_figure
 from polyencoder.training.callbacks.base import Callback, Run
-from polyencoder.training.callbacks.log import AMONG, batch_measures
+from polyencoder.training.callbacks.log import AMONG, measure_batch
 from polyencoder.training.objective import Outcome
 
 RATE = "learning rate"
@@ -40,21 +40,21 @@ class LearningCurve(Callback):
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         updates = run.updates.count
-        measures = {} if outcome is None or not len(outcome) else batch_measures(outcome)
+        measures = {} if outcome is None or not len(outcome) else measure_batch(outcome)
         if measures:
             means = {name: value / count for name, (value, count) in measures.items() if count}
             self._batches.append({**means, RATE: run.updates.learning_rate})
         points = self.points["training"]
         if self._batches and updates - (points[-1]["updates"] if points else 0) >= self._every:
-            points.append({"updates": updates, **_mean(self._batches)})
+            points.append({"updates": updates, **_compute_mean(self._batches)})
             self._batches.clear()
         if len(points) >= MOST_POINTS:
             pairs = zip(points[::2], points[1::2], strict=True)
-            points[:] = [_mean(pair) | {"updates": pair[1]["updates"]} for pair in pairs]
+            points[:] = [_compute_mean(pair) | {"updates": pair[1]["updates"]} for pair in pairs]
             self._every *= 2
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        values = {**report, "R@1": report.get("hits@1"), AMONG: number_of_candidates(main_measures(report))}
+        values = {**report, "R@1": report.get("hits@1"), AMONG: parse_num_candidates(select_main_measures(report))}
         shown = {name: float(value) for name in (*self.panels, AMONG) if (value := values.get(name)) is not None}
         self.points["validation"].append({"updates": run.updates.count, **shown})
 
@@ -71,13 +71,13 @@ class LearningCurve(Callback):
     def draw(self) -> None:
         """Writes the picture, a panel for each measure. ConfigError if the extra `plot` is not installed."""
         panels, points = self.panels, self.points
-        figure = new_figure(WIDTH, HEIGHT * len(panels))
+        figure = create_figure(WIDTH, HEIGHT * len(panels))
         figure.suptitle(self._title, parse_math=False)  # a folder's name may have dollars
         for panel, axes in zip(panels, figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], strict=True):
             for kind, style in (("training", {}), ("validation", {"marker": "o"})):
                 drawn = [(point["updates"], point[panel]) for point in points[kind] if panel in point]
                 if drawn:
-                    axes.plot(*zip(*drawn, strict=True), label=curve_label(kind, points[kind]), **style)
+                    axes.plot(*zip(*drawn, strict=True), label=format_curve_label(kind, points[kind]), **style)
             axes.set_ylabel(panel.replace("_", " "))
             axes.grid(alpha=0.3)
             if axes.lines and panel != RATE:
@@ -86,13 +86,13 @@ class LearningCurve(Callback):
         save_figure(figure, self.path)
 
 
-def curve_label(kind: str, points: Sequence[Mapping[str, float]]) -> str:
+def format_curve_label(kind: str, points: Sequence[Mapping[str, float]]) -> str:
     """`training, among 64 candidates`: their mean number, if known."""
     counts = [point[AMONG] for point in points if AMONG in point]
     return f"{kind}, among {round(sum(counts) / len(counts)):,} candidates" if counts else kind
 
 
-def _mean(points: Any) -> dict[str, float]:
+def _compute_mean(points: Any) -> dict[str, float]:
     """The mean of each number over the points that have it."""
     names = dict.fromkeys(name for point in points for name in point)
     by_name = {name: [point[name] for point in points if name in point] for name in names}

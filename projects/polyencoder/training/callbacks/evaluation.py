@@ -8,12 +8,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from polyencoder.checks import checked_count
+from polyencoder.checks import check_count
 from polyencoder.data.example import Example
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import Tally, evaluate
-from polyencoder.evaluation.names import format_line, main_measures, shown_name
+from polyencoder.evaluation.names import format_line, format_name, select_main_measures
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import Processes, gather_objects
 from polyencoder.training.objective import Outcome
@@ -25,7 +25,7 @@ LOWER_IS_BETTER = ("loss", "rank")
 
 def evaluate_together(ranker: TextRanker, examples: Sequence[Example], *, processes: Processes) -> dict[str, float]:
     """Evaluates a ranker on examples, shared among the processes; the metrics are the same in all of them."""
-    part = processes.share(examples)
+    part = processes.take_share(examples)
     graded = any(one.labels is not None for one in examples)
     tally = Tally()
     for share in gather_objects(dict(evaluate(ranker, part, graded=graded).sums) if part else {}):
@@ -44,13 +44,13 @@ class Evaluation(Callback):
         self._begin(every)
 
     def _begin(self, every: int) -> None:
-        self._every = checked_count("every", every)
-        self._done = 0  # evaluations by `position`
+        self._every = check_count("every", every)
+        self._done = 0  # evaluations by `get_position`
         self._at = 0  # updates at the last one: a model without updates is not evaluated
         self.report: dict[str, float] = {}
         """The last evaluation."""
 
-    def position(self, run: Run) -> int:
+    def get_position(self, run: Run) -> int:
         """The run's position, in the unit of `every`."""
         return run.progress.examples
 
@@ -59,7 +59,7 @@ class Evaluation(Callback):
         return evaluate_together(self._ranker, self._examples, processes=run.processes)
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        due = self.position(run) // self._every
+        due = self.get_position(run) // self._every
         if due > self._done or run.is_over:
             self._evaluate(run)
         self._done = due
@@ -99,15 +99,15 @@ class KeepBest(Callback):
         if self._metric not in report:
             names = ", ".join(report)
             raise ConfigError(f"no metric {self._metric!r} to choose the best model by; use one of {names}")
-        order = self._order(report)
-        self._bad = 0 if order[0] > self._order(self.trained)[0] else self._bad + 1
+        order = self._get_sort_key(report)
+        self._bad = 0 if order[0] > self._get_sort_key(self.trained)[0] else self._bad + 1
         if self._patience is not None and self._bad >= self._patience:
-            run.stop(f"no better {shown_name(self._metric, report)} in {self._bad} evaluations")
+            run.stop(f"no better {format_name(self._metric, report)} in {self._bad} evaluations")
         if order[0] == -math.inf:
             return
-        if order >= self._order(self.trained):
+        if order >= self._get_sort_key(self.trained):
             self.trained = dict(report)
-        if order >= self._order(self.report):
+        if order >= self._get_sort_key(self.report):
             self.keep(run, report)
 
     def keep(self, run: Run, report: Mapping[str, float]) -> None:
@@ -116,7 +116,7 @@ class KeepBest(Callback):
         if run.processes.is_first:
             self._ranker.save_pretrained(self._folder)
 
-    def _order(self, report: Mapping[str, float] | None) -> tuple[float, ...]:
+    def _get_sort_key(self, report: Mapping[str, float] | None) -> tuple[float, ...]:
         """The sort key of models, higher is better; -inf without an evaluation or for a non-finite metric."""
         if report is None:
             return (-math.inf,)
@@ -127,4 +127,4 @@ class KeepBest(Callback):
     def on_end(self, run: Run) -> None:
         if self.report is not None and run.processes.is_first:
             which = f"after {self.updates} of {run.updates.count} updates" if self.updates else "as before training"
-            _log.info("kept: the model %s: %s", which, format_line(main_measures(self.report)))
+            _log.info("kept: the model %s: %s", which, format_line(select_main_measures(self.report)))

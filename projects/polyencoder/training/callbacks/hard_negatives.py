@@ -14,11 +14,11 @@ from torch import Tensor
 
 from polyencoder.data.collator import Batch
 from polyencoder.encoding.protocol import TextRanker
-from polyencoder.index.meta import separable
+from polyencoder.index.meta import get_separable_model
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.settings.training import HardNegatives
 from polyencoder.training.callbacks.base import Callback, Run
-from polyencoder.training.hard_negatives import Miner, exhaustive_search
+from polyencoder.training.hard_negatives import Miner, build_exhaustive_search
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ class MinedNegatives(Callback):
         if batch is None:
             return None
         assert batch.pool.labels is not None
-        labels = [batch.pool.candidates(row)[column] for row, column in enumerate(batch.pool.labels.tolist())]
-        right = batch.pool.right()
+        labels = [batch.pool.list_candidates(row)[column] for row, column in enumerate(batch.pool.labels.tolist())]
+        right = batch.pool.list_right()
         self._seen.update(dict.fromkeys(chain.from_iterable(right)))
         steps = run.updates.count + run.skipped  # without mined negatives a batch may have none at all
         if self._encoded_at is None:
@@ -58,10 +58,10 @@ class MinedNegatives(Callback):
             self._encode(run)
         if self._miner is None:
             return batch
-        model = separable(self._ranker)
+        model = get_separable_model(self._ranker)
         with in_evaluation(run.model), torch.no_grad(), run.updates.autocast():
             mined = self._miner(model.encode_context(batch.contexts), labels, right=right)
-        return replace(batch, pool=batch.pool.with_negatives(mined), candidates=None)
+        return replace(batch, pool=batch.pool.add_negatives(mined), candidates=None)
 
     def _encode(self, run: Run) -> None:
         start = time.perf_counter()
@@ -85,7 +85,7 @@ class MinedNegatives(Callback):
     def _mine_among(self, vectors: Tensor) -> None:
         self._vectors = vectors
         attention = self._ranker.model.config.poly_attention
-        find = exhaustive_search(list(self._seen)[: len(vectors)], vectors, attention=attention)
+        find = build_exhaustive_search(list(self._seen)[: len(vectors)], vectors, attention=attention)
         self._miner = Miner(self._ranker, find, self._settings, size=len(vectors))
 
     def state_dict(self) -> dict[str, Any]:

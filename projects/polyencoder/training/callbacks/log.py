@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from polyencoder.data.collator import Batch
 from polyencoder.evaluation import Tally, pool_ranks
-from polyencoder.evaluation.names import format_line, main_measures
+from polyencoder.evaluation.names import format_line, select_main_measures
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.objective import Outcome
 from polyencoder.training.schedule import MEASURED
@@ -22,7 +22,7 @@ SOON = 0.05  # of the time that a run has
 _log = logging.getLogger(__name__)
 
 
-def batch_measures(outcome: Outcome) -> dict[str, tuple[float, int]]:
+def measure_batch(outcome: Outcome) -> dict[str, tuple[float, int]]:
     """The measures of a batch as (sum, count): `loss`, `R@1` and `AMONG`.
 
     R@1 in training is among the candidates of a batch, and does not compare with evaluations. A batch without labels to
@@ -32,11 +32,11 @@ def batch_measures(outcome: Outcome) -> dict[str, tuple[float, int]]:
     if labels is None or not count:
         return dict(outcome.sums)
     hits = int((pool_ranks(outcome.scores, outcome.pool) == 1).sum())
-    loss, candidates = float(outcome.losses.sum()), sum(outcome.pool.counts(count))
+    loss, candidates = float(outcome.losses.sum()), sum(outcome.pool.count_candidates(count))
     return {"loss": (loss, count), "R@1": (hits, count), AMONG: (candidates, count)}
 
 
-def shown_rate(rate: float) -> str:
+def format_rate(rate: float) -> str:
     """Formats examples per second: `1,184 examples/s`, `0.3 examples/s`."""
     return f"{rate:,.0f} examples/s" if rate >= 1 else f"{rate:.1g} examples/s"
 
@@ -72,12 +72,12 @@ class Log(Callback):
         return batch
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        if not self._by_time and run.updates.count >= MEASURED and run.goal.time(run.progress) >= SOON:
+        if not self._by_time and run.updates.count >= MEASURED and run.goal.compute_time(run.progress) >= SOON:
             self._by_time = True
             self._log_expected(run)
         self._examples, self._seen = self._examples + run.progress.examples - self._seen, run.progress.examples
         if outcome is not None:
-            self._tally.merge(batch_measures(outcome))
+            self._tally.merge(measure_batch(outcome))
         self._until = time.monotonic()  # an evaluation may follow
         if self._every is not None and self._tally.sums and self._until - self._last >= self._every:
             self._log_batches(run)
@@ -85,29 +85,29 @@ class Log(Callback):
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
         if self._every is not None and self._tally.sums:
             self._log_batches(run)
-        _log.info("after %d updates: %s", run.updates.count, self.shown_report(report))
+        _log.info("after %d updates: %s", run.updates.count, self.format_report(report))
         self.clear()
         self._begun = False
 
-    def shown_report(self, report: Mapping[str, float]) -> str:
+    def format_report(self, report: Mapping[str, float]) -> str:
         """Formats an evaluation."""
-        return format_line(main_measures(report))
+        return format_line(select_main_measures(report))
 
-    def shown_means(self, means: Mapping[str, float]) -> str:
-        """Formats the means of `batch_measures`."""
+    def format_means(self, means: Mapping[str, float]) -> str:
+        """Formats the means of `measure_batch`."""
         return f"loss {means['loss']:.4g}, R@1 of the batch {means['R@1']:.3f} (among {means[AMONG]:.0f})"
 
-    def shown_speed(self, seconds: float) -> str:
+    def format_speed(self, seconds: float) -> str:
         """Formats the speed since the last line."""
-        return shown_rate(self._examples / seconds)
+        return format_rate(self._examples / seconds)
 
     def _log_batches(self, run: Run) -> None:
         seconds = max(self._until - self._last, 1e-9)
         rate = self._examples / seconds
-        share, left = run.goal.share(run.progress), run.goal.seconds_left(run.progress, rate=rate)
+        share, left = run.goal.compute_share(run.progress), run.goal.estimate_seconds_left(run.progress, rate=rate)
         parts = [] if share is None else [f"{share:4.0%}"]
-        parts += [self.shown_means(self._tally.report())]
-        parts += [f"lr {run.updates.learning_rate:.2g}", self.shown_speed(seconds)]
+        parts += [self.format_means(self._tally.report())]
+        parts += [f"lr {run.updates.learning_rate:.2g}", self.format_speed(seconds)]
         if left is not None:
             parts += [f"{left // 60:.0f}:{left % 60:02.0f} left"]
         _log.info(", ".join(parts))

@@ -50,7 +50,7 @@ class MeasuredScaling(Callback):
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
         new = None
         if self._scaling is None and not run.updates.count:
-            new = self._scaling = self._measured(run, batch)
+            new = self._scaling = self._measure(run, batch)
         if self._scaling is not None and not self._done:  # of a resumed run only the weights were loaded
             self._done = True
             run.model.config = replace(run.model.config, output_scaling=self._scaling)
@@ -58,11 +58,11 @@ class MeasuredScaling(Callback):
             self._on_measured(new)
         return batch
 
-    def _measured(self, run: Run, batch: Batch | None) -> float | None:
+    def _measure(self, run: Run, batch: Batch | None) -> float | None:
         measured = None
         if batch is not None:
-            tokens = run.text.candidates(batch.pool.texts).to(batch.contexts.ids.device)
-            measured = measured_scaling(run.model, batch.contexts, tokens)
+            tokens = run.text.batch_candidates(batch.pool.texts).to(batch.contexts.ids.device)
+            measured = measure_scaling(run.model, batch.contexts, tokens)
         scaling = next((value for value in gather_objects(measured) if value is not None), None)
         if scaling is not None:
             what = "output scaling %.4g: the outputs have a standard deviation of %.4g, BERT's of %g"
@@ -71,7 +71,7 @@ class MeasuredScaling(Callback):
 
 
 @torch.no_grad()
-def output_std(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch) -> float:
+def compute_output_std(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch) -> float:
     """The standard deviation of all outputs of both towers, each on its own kind of text, before scaling."""
     if model.towers is None:
         raise ConfigError("only rankers around a backbone have outputs whose deviation can be measured")
@@ -81,14 +81,14 @@ def output_std(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch)
     return float(torch.cat(outputs).std())
 
 
-def measured_scaling(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch) -> float:
+def measure_scaling(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch) -> float:
     """The `output_scaling` that gives a batch's outputs the standard deviation of BERT's, or an error."""
     if model.config.normalize:
         raise ConfigError(
             "output_scaling is auto, but normalize already scales vectors to length 1; give a number",
             argument="output_scaling",
         )
-    deviation = output_std(model, contexts, candidates)
+    deviation = compute_output_std(model, contexts, candidates)
     if not 0 < deviation < float("inf"):
         raise InputError(
             f"output_scaling is auto, but the outputs have a standard deviation of {deviation}; give a number, or "

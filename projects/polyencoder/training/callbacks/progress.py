@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 from tqdm import tqdm
 
 from polyencoder.training.callbacks.base import Callback, Run
-from polyencoder.training.callbacks.log import batch_measures, shown_rate
+from polyencoder.training.callbacks.log import format_rate, measure_batch
 from polyencoder.training.objective import Outcome
 
 EVERY = 0.2  # seconds between two versions of the line
@@ -45,10 +45,10 @@ class ProgressLine(Callback):
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         now, examples = time.monotonic(), run.progress.examples - self._examples
         self._examples = run.progress.examples
-        self._steps.append(_Step(now, examples, {} if outcome is None else batch_measures(outcome)))
+        self._steps.append(_Step(now, examples, {} if outcome is None else measure_batch(outcome)))
         if now >= self._next:
             self._next = now + EVERY
-            self._show(self.text(run), run.goal.share(run.progress))
+            self._show(self.format_line(run), run.goal.compute_share(run.progress))
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
         self._steps.clear()  # evaluation time does not count
@@ -62,23 +62,23 @@ class ProgressLine(Callback):
 
     on_failure = on_end
 
-    def rate(self) -> float:
+    def compute_rate(self) -> float:
         """Recent examples per second; 0 before it is known."""
         if len(self._steps) < 2:
             return 0.0
         seconds = self._steps[-1].time - self._steps[0].time
         return sum(step.examples for step in list(self._steps)[1:]) / max(seconds, 1e-9)
 
-    def text(self, run: Run) -> str:
+    def format_line(self, run: Run) -> str:
         """The line, with the numbers known: `1,184 examples/s, loss 1.342, R@1 0.478, lr 5e-05, 03:12 left`."""
-        rate = self.rate()
-        parts = [shown_rate(rate)] if rate else []
+        rate = self.compute_rate()
+        parts = [format_rate(rate)] if rate else []
         for name, shown in (("loss", "loss {:.4g}"), ("R@1", "R@1 {:.3f}")):
             values = [step.measures[name] for step in self._steps if name in step.measures]
             if values:
                 parts += [shown.format(sum(value for value, _ in values) / sum(count for _, count in values))]
         parts += [f"lr {run.updates.learning_rate:.2g}"]
-        if (left := run.goal.seconds_left(run.progress, rate=rate)) is not None:
+        if (left := run.goal.estimate_seconds_left(run.progress, rate=rate)) is not None:
             parts += [f"{tqdm.format_interval(left)} left"]
         return ", ".join(parts)
 

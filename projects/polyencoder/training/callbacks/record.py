@@ -31,21 +31,21 @@ class Record(Callback):
 
     def on_start(self, run: Run) -> None:
         start = {
-            "time": _now(),
+            "time": _format_now(),
             "command": shlex.join(sys.argv),
             "updates": run.updates.count,
             "versions": {"python": platform.python_version(), **{name: get_version(name) for name in PACKAGES}},
             "machine": {"platform": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
             | {"gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]},
         }
-        starts = [*(_starts(self.path) if run.updates.count else []), start]
+        starts = [*(_read_starts(self.path) if run.updates.count else []), start]
         self._write(starts)
 
     def on_end(self, run: Run) -> None:
-        starts = _starts(self.path)
+        starts = _read_starts(self.path)
         if starts:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # resident; in kilobytes, but on macOS in bytes
-            end = {"time": _now(), "peak_bytes": peak if sys.platform == "darwin" else 1024 * peak}
+            end = {"time": _format_now(), "peak_bytes": peak if sys.platform == "darwin" else 1024 * peak}
             if torch.cuda.is_initialized():
                 end["gpu_peak_bytes"] = max(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
             starts[-1]["end"] = end
@@ -59,11 +59,11 @@ class Record(Callback):
             _log.error("%s could not be written: %s", self.path, error.strerror)
 
 
-def _now() -> str:
+def _format_now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def _starts(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def _read_starts(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     try:
         return list(json.loads(Path(path).read_text(encoding="utf-8"))["starts"])
     except (OSError, ValueError, KeyError, TypeError):

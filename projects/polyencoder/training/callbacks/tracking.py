@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyencoder.errors import PolyencoderError, TrainingError, first_line
-from polyencoder.evaluation.names import main_measures
+from polyencoder.errors import PolyencoderError, TrainingError, get_first_line
+from polyencoder.evaluation.names import select_main_measures
 from polyencoder.packages import require
 from polyencoder.settings.training import TrackerName, TrackerSettings
 from polyencoder.storage.names import RECORD
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 NOT_FIGURES = ("updates", AMONG)
 
 
-def recorders(
+def build_recorders(
     trackers: TrackerSettings, curve: LearningCurve, *, out: Path, options: Mapping[str, Any]
 ) -> list[Callback]:
     """The callbacks that record a run in its folder `out`: `run.json`, and the trackers that were asked for."""
@@ -72,7 +72,7 @@ class Tracking(Callback):
             except PolyencoderError:
                 raise
             except Exception as error:  # whatever its package, its server or the disk do
-                raise TrainingError(f"{name}: cannot be reported to ({first_line(error)})") from error
+                raise TrainingError(f"{name}: cannot be reported to ({get_first_line(error)})") from error
             self._ids[name] = made.id
             self._trackers[name] = made
 
@@ -83,7 +83,7 @@ class Tracking(Callback):
                 self._logged = int(point["updates"])
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        self._log("valid", main_measures(report) or report, step=run.updates.count)
+        self._log("valid", select_main_measures(report) or report, step=run.updates.count)
 
     def on_end(self, run: Run) -> None:
         self._close(failed=False)
@@ -92,20 +92,20 @@ class Tracking(Callback):
         self._close(failed=True)
 
     def _close(self, *, failed: bool) -> None:
-        self._each(lambda tracker: tracker.close(failed=failed))
+        self._ask_each(lambda tracker: tracker.close(failed=failed))
         self._trackers.clear()
 
     def _log(self, part: str, figures: Mapping[str, float], *, step: int) -> None:
         numbers = {f"{part}/{name}": float(value) for name, value in figures.items() if name not in NOT_FIGURES}
-        self._each(lambda tracker: tracker.log(numbers, step=step))
+        self._ask_each(lambda tracker: tracker.log(numbers, step=step))
 
-    def _each(self, ask: Callable[[Tracker], None]) -> None:
+    def _ask_each(self, ask: Callable[[Tracker], None]) -> None:
         for name, tracker in [*self._trackers.items()]:
             try:
                 ask(tracker)
             except Exception as error:
                 del self._trackers[name]
-                _log.warning("%s: the rest of the run is not reported there (%s)", name, first_line(error))
+                _log.warning("%s: the rest of the run is not reported there (%s)", name, get_first_line(error))
 
 
 class Tracker:

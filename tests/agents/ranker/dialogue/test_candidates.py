@@ -30,9 +30,9 @@ def test_equal_labels_are_not_each_others_negative(model, make_agent, respond):
     pairs = [("how are you ?", "fine ."), ("are you well ?", "fine ."), ("bye", "see you ."), ("tired ?", "no .")]
     agent = make_agent(model, candidates="batch")
     text = agent.dict.text
-    contexts = text.contexts([[context] for context, _ in pairs])
+    contexts = text.batch_contexts([[context] for context, _ in pairs])
     with torch.no_grad():
-        scores = agent.ranker.train()(contexts, text.candidates(["fine .", "see you .", "no ."]))
+        scores = agent.ranker.train()(contexts, text.batch_candidates(["fine .", "see you .", "no ."]))
     expected = F.cross_entropy(scores, torch.tensor([0, 0, 1, 2]))
     assert batch_loss(agent, respond, pairs) == pytest.approx(float(expected), rel=1e-5)
     report = agent.global_metrics.report()
@@ -95,9 +95,9 @@ def test_parlais_own_way_of_scoring(make_agent, respond, labels):
     turns = [{"text": text, "label_candidates": labels} for text in ("where is the cat ?", "i look for a pig .")]
     replies = respond(agent, *turns)
     text = agent.dict.text
-    contexts = text.contexts([[turn["text"]] for turn in turns])
+    contexts = text.batch_contexts([[turn["text"]] for turn in turns])
     batch = type("Batch", (), {"text_vec": contexts.ids, "text_mask": contexts.mask})
-    ids = text.candidates(labels).ids
+    ids = text.batch_candidates(labels).ids
     with torch.no_grad():
         shared = agent.score_candidates(batch, ids)
         own = agent.score_candidates(batch, torch.stack([ids, ids]))
@@ -199,7 +199,7 @@ def test_several_labels_among_the_candidates_are_all_right(source, make_agent, r
     agent.train_step(batch)
     (outcome,) = outcomes
     p = outcome.scores.softmax(1)
-    columns = [outcome.pool.candidates(0).index(text) for text in ("i ski .", "yes .")]
+    columns = [outcome.pool.list_candidates(0).index(text) for text in ("i ski .", "yes .")]
     assert float(outcome.losses[0]) == pytest.approx(-float(p[0, columns].sum().log()), abs=1e-5)
     (reply,) = respond(agent, {**turn, "eval_labels": several})
     order = reply["text_candidates"]

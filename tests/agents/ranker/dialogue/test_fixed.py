@@ -210,7 +210,7 @@ def test_only_one_process_of_many_writes_the_index(monkeypatch, make_ranker, tmp
     options = {"fixed_candidates_path": str(tmp_path / "candidates.txt"), "model_file": str(tmp_path / "model")}
     source, ranker = FixedSource("fixed", Opt({**options, "encode_candidate_vecs": True})), make_ranker("bi")
     source.open(lambda: ranker, autocast=nullcontext, learns=False)
-    (vectors,) = source.vectors(ranker)
+    (vectors,) = source.list_vectors(ranker)
     assert len(vectors) == 2
     assert os.listdir(tmp_path) == ["candidates.txt"]
 

@@ -70,7 +70,7 @@ def test_history_size_counts_the_lines_of_a_message(make_agent):
 def test_the_agent_and_the_library_see_the_same_context(context_of):
     for size in (1, 3, -1):
         ids, agent = context_of(history_size=size)
-        assert ids == agent.dict.text.context_ids(LINES) == agent.dict.text.context_ids("\n".join(LINES))
+        assert ids == agent.dict.text.tokenize_context(LINES) == agent.dict.text.tokenize_context("\n".join(LINES))
 
 
 @pytest.mark.slow
@@ -88,10 +88,14 @@ def test_person_tokens_stay_with_the_model(context_of, make_agent, tmp_path, aft
         Ranker.from_pretrained(tmp_path / "folder", device="cpu").text,
         make_agent("biencoder", model_file=str(tmp_path / "folder")).dict.text,
     ):
-        assert text.context_ids(LINES) == text.context_ids([TURNS[0], "hi !", TURNS[1], "fine .", TURNS[2]]) == ids
+        assert (
+            text.tokenize_context(LINES)
+            == text.tokenize_context([TURNS[0], "hi !", TURNS[1], "fine .", TURNS[2]])
+            == ids
+        )
     again = make_agent("biencoder", model_file=str(tmp_path / "folder")).clone()
     heard = again.observe({"text": "\n".join(LINES[:3]), "episode_done": False})["text_vec"]
-    assert heard == ranker.text.context_ids(LINES[:3])
+    assert heard == ranker.text.tokenize_context(LINES[:3])
 
 
 @pytest.mark.parametrize("after_newline", [False, True])
@@ -123,7 +127,7 @@ def test_use_reply_model_remembers_what_was_said(make_agent):
         agent.observe({"text": text, "label_candidates": candidates, "episode_done": False})
         agent.self_observe(agent.batch_act([agent.observation])[0])
     agent.observe({"text": "bye", "episode_done": False})
-    assert agent.history.turns() == ["hello", "how are you ?", "fine .", "bye"]
+    assert agent.history.list_turns() == ["hello", "how are you ?", "fine .", "bye"]
 
 
 def test_use_reply_model_in_training_needs_replies(make_agent):
@@ -155,7 +159,7 @@ def test_what_stands_between_turns_stays_with_the_model(how, between, context_of
         make_agent("biencoder", model_file=tmp_path / "model", turn_separator=how).dict.text,
         Ranker.from_pretrained(tmp_path / "model").text,
     ):
-        assert text.context_ids(LINES) == ids
+        assert text.tokenize_context(LINES) == ids
     other = "none" if how != "none" else "newline"
     with pytest.raises(CheckpointError, match=f"--turn-separator {other} contradicts .*, which was trained with {how}"):
         make_agent("biencoder", model_file=tmp_path / "model", turn_separator=other)
@@ -182,8 +186,8 @@ def test_a_pretrained_encoder_gets_it_in_the_library_as_in_training(how, backbon
     dict_file = str(tmp_path / "new.dict")
     agent = make_agent("biencoder", backbone=str(folder), dict_file=dict_file, turn_separator=how, **lengths)
     ranker = Ranker.from_backbone(folder, "bi", text=lengths, turn_separator=how)
-    assert agent.dict.text.context_ids(["hi", "bye"]) == ranker.text.context_ids(["hi", "bye"])
-    assert agent.dict.text.fingerprint() == ranker.text.fingerprint()
+    assert agent.dict.text.tokenize_context(["hi", "bye"]) == ranker.text.tokenize_context(["hi", "bye"])
+    assert agent.dict.text.compute_fingerprint() == ranker.text.compute_fingerprint()
     assert ranker.model.config.backbone["vocab_size"] >= len(ranker.text)
     assert np.isfinite(ranker.score([["hi", "bye"]], ["hello"])).all()
 

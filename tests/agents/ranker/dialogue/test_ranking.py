@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parlai.agents.ranker.dialogue.ranking import parlai_metrics, rank_pool
+from parlai.agents.ranker.dialogue.ranking import convert_metrics, rank_pool
 from parlai.utils.misc import nice_report
 
-from polyencoder.data.pool import inline_pool
+from polyencoder.data.pool import build_inline_pool
 from polyencoder.evaluation import of_example
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 
 
 def test_the_right_candidate_is_listed_behind_those_with_its_score():
-    pool = inline_pool([["a", "b", "c"], ["a", "b", "c"]], ["a", "b"])
+    pool = build_inline_pool([["a", "b", "c"], ["a", "b", "c"]], ["a", "b"])
     found = rank_pool(torch.tensor([[1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]), pool, top_k=3)
     assert [[text for text, _ in one] for one in found] == [["c", "b", "a"], ["a", "c", "b"]]
 
 
 def test_metrics_of_an_example():
-    metrics = parlai_metrics(of_example(3, 0.25, 20, hits_at=[1, 2, 3, 10]))
+    metrics = convert_metrics(of_example(3, 0.25, 20, hits_at=[1, 2, 3, 10]))
     values = {name: metric.value() for name, metric in metrics.items()}
     assert values == {
         "loss": 0.25,
@@ -36,7 +36,7 @@ def test_metrics_of_an_example():
 
 
 def test_recall_among_as_many_candidates_as_k_is_left_out():
-    metrics = parlai_metrics(of_example(1, 0.0, 2, hits_at=[1, 2, 5]))
+    metrics = convert_metrics(of_example(1, 0.0, 2, hits_at=[1, 2, 5]))
     assert [name for name in metrics if name.startswith("R")] == ["R2@1"]
 
 
@@ -69,7 +69,7 @@ def test_no_recall_at_k_of_n_where_n_is_the_batchs(make_agent, respond):
 
 def test_parlai_shows_each_metric_as_a_column():
     """It takes what stands before a slash for a task, of which there are two here."""
-    own = parlai_metrics(of_example(1, 0.5, 20, hits_at=[1, 5]))
+    own = convert_metrics(of_example(1, 0.5, 20, hits_at=[1, 5]))
     report = {f"{task}/{name}": metric for task in ("a", "b") for name, metric in own.items()} | own
     shown = nice_report(report)
     heading, *rows = shown.splitlines()

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from parlai.agents.ranker.dialogue import choice
-from parlai.agents.ranker.dialogue.choice import INDEX, check_sources, source_of
+from parlai.agents.ranker.dialogue.choice import INDEX, build_source, check_sources
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.core.message import Message
 from parlai.core.opt import Opt
@@ -22,7 +22,7 @@ FIXED = ["c", "a", "z"]
 
 
 def source(name: str, **options) -> Source:
-    return source_of(name, Opt(options))
+    return build_source(name, Opt(options))
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,8 @@ def test_candidates_of_a_batch_are_ranked_by_score(name, own, fixed_options):
         return numbers.expand(len(own), -1) if pool.index is None else numbers[pool.index]
 
     batch = Batch(labels=labels, candidates=own, right=None)
-    its._scores = scorer
-    its._keys = lambda pool: pool.texts
+    its._compute_scores = scorer
+    its._list_keys = lambda pool: pool.texts
     ranked = its.answer(batch, top_k=100)
     if all(len(texts) == 1 for texts in wanted):
         assert ranked is None
@@ -72,7 +72,7 @@ def test_fixed_candidates_are_those_of_the_file(fixed_options):
 
 def test_an_index_lists_nothing_for_training():
     with pytest.raises(ConfigError, match="leave it out in training"):
-        source(INDEX).pool(Batch(labels=["a"], candidates=None, right=None))
+        source(INDEX).build_pool(Batch(labels=["a"], candidates=None, right=None))
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def test_fixed_candidates_need_a_file_or_a_task_and_a_model_beside_which_to_writ
 
 def test_an_unknown_source_is_named():
     with pytest.raises(InputError, match="'vocab' are not supported; use batch, inline or batch-all-cands"):
-        source("vocab").pool(Batch(labels=["a"], candidates=None, right=None))
+        source("vocab").build_pool(Batch(labels=["a"], candidates=None, right=None))
 
 
 def test_in_a_conversation_the_flag_of_candidates_is_another():
     of_interactive = {"interactive_mode": True, "local_human_candidates_file": None}
-    found = source("inline", **of_interactive).problem(Message({"text": "hello"}))
+    found = source("inline", **of_interactive).find_problem(Message({"text": "hello"}))
     assert "which --interactive-candidates inline needs" in found
     assert found.endswith("or give them in --local-human-candidates-file FILE")
-    found = source("inline", interactive_mode=True).problem(Message({"text": "hello"}))  # as in self_chat
+    found = source("inline", interactive_mode=True).find_problem(Message({"text": "hello"}))  # as in self_chat
     assert found.endswith("use --interactive-candidates fixed with --fixed-candidates-path FILE")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from parlai.agents.ranker.dialogue.fixed import read_candidates, task_candidates, training_labels
+from parlai.agents.ranker.dialogue.fixed import collect_task_candidates, iter_training_labels, read_candidates
 from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
@@ -20,16 +20,18 @@ def test_candidates_of_the_task_serve_when_no_file_is_given(copy_of, trained, ev
 
 def test_candidates_of_the_task_are_collected_for_a_model_that_talks_to_itself(make_agent, labels, tmp_path):
     opt = Opt({**make_agent("biencoder").opt, "selfchat_task": True, "model_file": str(tmp_path / "model")})
-    assert {*read_candidates(task_candidates(opt))} == {*labels}
+    assert {*read_candidates(collect_task_candidates(opt))} == {*labels}
 
 
 def test_the_labels_of_a_task_are_those_of_its_whole_training_data_in_order(task, labels, tmp_path):
     """Whatever part of it a command reads, and by how many processes: the file is kept for other commands."""
-    assert sorted(training_labels(Opt({**task, "datatype": "valid"}))) == sorted(labels * 4)
+    assert sorted(iter_training_labels(Opt({**task, "datatype": "valid"}))) == sorted(labels * 4)
     pairs = [{"context": f"question {n}", "response": f"answer {n % 6}"} for n in range(8)]
     file = str(write(tmp_path / "pairs.jsonl", pairs))
     opt = {"task": "selection:jsonl", "selection_file": file, "model_file": str(tmp_path / "model")}
-    path = task_candidates(Opt({**opt, "num_examples": 3, "num_workers": 2, "datatype": "valid", "batchsize": 5}))
+    path = collect_task_candidates(
+        Opt({**opt, "num_examples": 3, "num_workers": 2, "datatype": "valid", "batchsize": 5})
+    )
     assert read_candidates(path) == [f"answer {n}" for n in range(6)]
 
 
@@ -37,7 +39,7 @@ def test_the_labels_of_a_task_include_those_that_only_training_has(tmp_path):
     lines = "1 hi !\thello .\n2 do you ski ?\tyes .\n"
     write(tmp_path / "ConvAI2" / "train_self_original_no_cands.txt", lines)
     opt = Opt({"task": "selection:convai2:both_sides", "datapath": str(tmp_path), "datatype": "valid"})
-    assert [*training_labels(opt)] == ["hello .", "yes .", "hi !", "do you ski ?"]
+    assert [*iter_training_labels(opt)] == ["hello .", "yes .", "hi !", "do you ski ?"]
 
 
 def test_candidates_of_the_task_are_written_before_the_model_has_a_folder(make_agent, labels, tmp_path):

@@ -68,7 +68,7 @@ def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_
     teacher = Ranker.from_pretrained(teacher_file, device="cpu")
     contexts = [["hello", "my cat is here .", "where is the dog ?"], TURNS[1]["text"], TURNS[2]["text"]]
     for i, context in enumerate(contexts):
-        candidates, label = list(pool.candidates(i)), pool.labels[i : i + 1]
+        candidates, label = list(pool.list_candidates(i)), pool.labels[i : i + 1]
         ours = scores[i : i + 1, : len(candidates)]
         theirs = torch.as_tensor(teacher.score([context], candidates))
         hard = F.cross_entropy(ours, label)
@@ -78,7 +78,7 @@ def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_
             soft = margin_mse(ours, theirs, label)
         assert losses[i].item() == pytest.approx((0.7 * hard + 0.3 * soft).item(), rel=1e-3, abs=1e-4)
     report = agent.global_metrics.report()
-    assert report["teacher_pairs"].value() == sum(len(pool.candidates(i)) for i in range(3))
+    assert report["teacher_pairs"].value() == sum(len(pool.list_candidates(i)) for i in range(3))
     assert report["mean_loss"].value() == pytest.approx(losses.mean().item(), rel=1e-4)
 
 

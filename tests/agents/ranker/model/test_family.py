@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from parlai.agents.ranker.model.family import text_config
+from parlai.agents.ranker.model.family import build_text_config
 from parlai.core.agents import create_agent
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
@@ -143,7 +143,7 @@ def test_a_ranker_is_no_backbone(make_ranker, make_agent, tmp_path):
 )
 def test_truncate_stands_in_for_the_lengths_that_are_not_given(given, lengths):
     opt = {"text_truncate": 360, "label_truncate": 72, "truncate": 1024, "history_size": 20, **given, "override": given}
-    config = text_config(opt, {})
+    config = build_text_config(opt, {})
     assert (config.text_truncate, config.label_truncate) == lengths
 
 

@@ -55,7 +55,7 @@ def test_of_several_processes_the_first_has_it(make_agent, in_processes, tmp_pat
         return agent._run._lock is not None
 
     assert in_processes(run) == [True, False]
-    lock = TrainingLock.shared(path)
+    lock = TrainingLock.get_or_create(path)
     results = in_processes(lambda rank: _error(lambda: run(rank)))
     assert all(f"process {os.getpid()}" in result for result in results)
     lock.release()

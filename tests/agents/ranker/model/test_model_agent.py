@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from polyencoder import Ranker
-from polyencoder.encoding.fingerprint import candidate_fingerprint
+from polyencoder.encoding.fingerprint import compute_candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError
 from tests.parameters import mostly_long
 
@@ -62,9 +62,9 @@ def test_freeze_candidates(model, make_agent, learn):
     agent = make_agent(
         model, freeze_candidates=True, type_optimization="all", learningrate=1e-2, warmup_updates=-1, dropout=0.5
     )
-    before = candidate_fingerprint(agent.ranker, agent.dict.text)
+    before = compute_candidate_fingerprint(agent.ranker, agent.dict.text)
     assert learn(agent)
-    assert candidate_fingerprint(agent.ranker, agent.dict.text) == before
+    assert compute_candidate_fingerprint(agent.ranker, agent.dict.text) == before
     with pytest.raises(ConfigError, match="which --freeze-candidates keeps: set a number"):
         make_agent(model, freeze_candidates=True, output_scaling="auto")
 

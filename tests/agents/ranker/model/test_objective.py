@@ -35,14 +35,14 @@ def test_a_step_has_the_loss_of_the_messages_grades(model, objective, source, ma
     agent = make_agent(model, candidates=source, objective=objective)
     respond(agent, GRADED, PLAIN)
     ((scores, pool, losses),) = steps
-    texts = [pool.candidates(row) for row in range(2)]
+    texts = [pool.list_candidates(row) for row in range(2)]
     labels = torch.tensor(
         [[{CAT: 2.0, DOG: 1.0}.get(text, 0.0) for text in texts[0]], [text == COW for text in texts[1]]]
     )
     loss = OF_LABELS.get(objective, softmax_loss)
     torch.testing.assert_close(losses, loss(scores, labels), rtol=1e-4, atol=1e-5)
     assert CAT in texts[1]
-    assert pool.candidates(0)[pool.labels[0]] == CAT  # the best
+    assert pool.list_candidates(0)[pool.labels[0]] == CAT  # the best
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import ConfigError
-from polyencoder.training.callbacks.output_scaling import BERT_OUTPUT_STD, output_std
+from polyencoder.training.callbacks.output_scaling import BERT_OUTPUT_STD, compute_output_std
 
 TURNS = [
     {"text": f"{word} there ?", "labels": [f"{word} too"], "label_candidates": ["hi too", "bye too"]}
@@ -21,8 +21,8 @@ def test_it_is_measured_before_anything_is_trained(model, make_agent, respond):
     agent = make_agent(model, output_scaling="auto", learningrate=1e-2, warmup_updates=-1)
     assert agent.ranker.config.output_scaling == 1.0
     text = agent.dict.text
-    contexts = text.contexts([["hi there ?"], ["bye there ?"]])
-    before = output_std(agent.ranker, contexts, text.candidates(["hi too", "bye too"]))
+    contexts = text.batch_contexts([["hi there ?"], ["bye there ?"]])
+    before = compute_output_std(agent.ranker, contexts, text.batch_candidates(["hi too", "bye too"]))
     respond(agent, *TURNS)
     scaling = agent.ranker.config.output_scaling
     assert scaling * before == pytest.approx(BERT_OUTPUT_STD, rel=1e-5)

@@ -64,7 +64,7 @@ def test_two_precisions_are_refused(make_agent):
 
 @pytest.mark.parametrize("reason", [None, "this processor is too old"])
 def test_bf16_says_where_it_gains_nothing(make_agent, warnings, monkeypatch, reason):
-    monkeypatch.setattr(optimization, "why_bf16_gains_nothing", lambda device: reason)
+    monkeypatch.setattr(optimization, "explain_no_bf16_gain", lambda device: reason)
     make_agent("biencoder", bf16=True)
     said = [text for text in warnings if "bf16" in text]
     assert said == ([] if reason is None else ["--bf16 true gains nothing here: this processor is too old"])

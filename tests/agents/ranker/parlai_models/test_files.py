@@ -13,7 +13,7 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, PolyencoderError
-from polyencoder.importing import import_parlai, is_parlai_model, parlai_text
+from polyencoder.importing import import_parlai, is_parlai_model, read_parlai_text
 from polyencoder.importing.parlai_model import read_parlai_model
 from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.ranker import Ranker
@@ -117,7 +117,7 @@ def test_lengths_never_exceed_the_positions(copy):
         ({"n_positions": 40, "model": THEIRS["crossencoder"], "text_truncate": 50, "label_truncate": 9}, (38, 9)),
     ]:
         path.with_suffix(".opt").write_text(json.dumps({**opt, **options}))
-        config = parlai_text(path)[1]
+        config = read_parlai_text(path)[1]
         assert (config.text_truncate, config.label_truncate) == expected
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from polyencoder.cli.shared.output import say, table
+from polyencoder.cli.shared.output import format_table, say
 
 
 def test_control_characters_are_written_as_json_writes_them(capsys):
@@ -21,4 +21,4 @@ def test_json_stays_json(capsys):
 
 
 def test_columns_of_a_table_are_aligned_without_spaces_at_the_end():
-    assert table([("name", "size"), ("a", "10 MB"), ("longer", "")]) == "name    size\na       10 MB\nlonger"
+    assert format_table([("name", "size"), ("a", "10 MB"), ("longer", "")]) == "name    size\na       10 MB\nlonger"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyencoder.data.readers import BadExamples, records
+from polyencoder.data.readers import BadExamples, iter_records
 
 
 @pytest.fixture
@@ -19,4 +19,4 @@ def write(tmp_path):
 
 def read_all(path, **options) -> tuple[list[dict], BadExamples]:
     bad = BadExamples(skip=True)
-    return [record for _, record in records(path, bad=bad, **options)], bad
+    return [record for _, record in iter_records(path, bad=bad, **options)], bad

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.data.readers import BadExamples, parse_delimiter, records
+from polyencoder.data.readers import BadExamples, iter_records, parse_delimiter
 from polyencoder.errors import ConfigError, InputError
 from tests.polyencoder.data.readers.conftest import read_all
 
@@ -38,13 +38,13 @@ def test_any_table_reads_back(tmp_path_factory, rows, tabs, end, mark):
     path = tmp_path_factory.getbasetemp() / ("any.tsv" if tabs else "any.csv")
     content = table([("a", "b", "c"), *rows], "\t" if tabs else ",", end)
     path.write_bytes(b"\xef\xbb\xbf" * mark + content)
-    assert [tuple(record.values()) for _, record in records(path)] == rows
+    assert [tuple(record.values()) for _, record in iter_records(path)] == rows
 
 
 def test_the_place_of_a_row_is_the_line_where_it_begins(write):
     path = write("a.csv", 'a,b\n1,"x\ny\n"\n\n2,z\n3\n')
     bad = BadExamples(skip=True)
-    found = list(records(path, bad=bad))
+    found = list(iter_records(path, bad=bad))
     assert found == [(f"{path}, line 2", {"a": "1", "b": "x\ny\n"}), (f"{path}, line 6", {"a": "2", "b": "z"})]
     assert bad.first == f"{path}, line 7: has 1 cells, but the header names 2 columns"
 
@@ -62,7 +62,7 @@ def test_the_place_of_a_row_is_the_line_where_it_begins(write):
 def test_a_row_that_cannot_be_used_is_named_or_skipped_alone(write, row, message):
     path = write("a.csv", b"a,b\n1,x\n" + row + b"\n3,z\n")
     with pytest.raises(InputError, match=message):
-        list(records(path))
+        list(iter_records(path))
     found, bad = read_all(path)
     assert (found, bad.count) == ([{"a": "1", "b": "x"}, {"a": "3", "b": "z"}], 1)
 
@@ -70,7 +70,7 @@ def test_a_row_that_cannot_be_used_is_named_or_skipped_alone(write, row, message
 def test_a_quote_that_is_never_closed_is_an_error_where_it_opens(write):
     path = write("a.csv", 'a,b\n1,x\n2,"y\n3,z\n')
     with pytest.raises(InputError, match="a.csv, line 3: not a row of cells"):
-        list(records(path))
+        list(iter_records(path))
 
 
 def test_a_row_of_several_lines_that_cannot_be_read_names_all_of_them(write):
@@ -79,7 +79,7 @@ def test_a_row_of_several_lines_that_cannot_be_read_names_all_of_them(write):
     found, bad = read_all(path)
     assert (found, bad.count) == ([{"text": "kept", "id": "4"}], 1)
     with pytest.raises(InputError, match="a.csv, lines 2 to 4: not a row of cells"):
-        list(records(path))
+        list(iter_records(path))
 
 
 def test_rows_behind_a_quote_that_is_never_closed_are_read(write):
@@ -90,7 +90,7 @@ def test_rows_behind_a_quote_that_is_never_closed_are_read(write):
     assert bad.count == 2
     assert bad.first is not None
     assert bad.first.startswith(f"{path}, line 3: not a row of cells")
-    assert [where for where, _ in records(path, bad=BadExamples(skip=True))][-1] == f"{path}, line 5005"
+    assert [where for where, _ in iter_records(path, bad=BadExamples(skip=True))][-1] == f"{path}, line 5005"
 
 
 def test_a_cell_may_be_longer_than_pythons_own_limit(write):
@@ -112,7 +112,7 @@ def test_a_cell_may_be_longer_than_pythons_own_limit(write):
 def test_nothing_is_read_below_a_wrong_header(write, content, message):
     path = write("a.csv", content)
     with pytest.raises(InputError, match=message):
-        list(records(path))
+        list(iter_records(path))
     found, bad = read_all(path)
     assert (found, bad.count) == ([], 1)
 
@@ -136,19 +136,19 @@ def test_the_delimiter_is_what_the_first_rows_show(write, name, delimiter):
     csv.writer(text, delimiter=delimiter).writerows([("question", "answer"), *rows * 30])
     content = text.getvalue().encode()
     path = write(name, gzip.compress(content) if name.endswith(".gz") else content)
-    assert [tuple(record.values()) for _, record in records(path)] == rows * 30
+    assert [tuple(record.values()) for _, record in iter_records(path)] == rows * 30
 
 
 def test_a_delimiter_that_is_said_is_used(write):
     content = "a;b,c\n1;2,3\n"
-    assert [record for _, record in records(write("a.csv", content))] == [{"a;b": "1;2", "c": "3"}]
-    assert [record for _, record in records(write("a.csv", content), delimiter=";")] == [{"a": "1", "b,c": "2,3"}]
-    assert [record for _, record in records(write("a.jsonl", '{"a": 1}'), delimiter=";")] == [{"a": 1}]
+    assert [record for _, record in iter_records(write("a.csv", content))] == [{"a;b": "1;2", "c": "3"}]
+    assert [record for _, record in iter_records(write("a.csv", content), delimiter=";")] == [{"a": "1", "b,c": "2,3"}]
+    assert [record for _, record in iter_records(write("a.jsonl", '{"a": 1}'), delimiter=";")] == [{"a": 1}]
 
 
 def test_a_column_of_texts_with_delimiters_is_one_column(write):
     path = write("a.csv", 'text\n"a, b"\nx;y\n1|2\n')
-    assert [record["text"] for _, record in records(path)] == ["a, b", "x;y", "1|2"]
+    assert [record["text"] for _, record in iter_records(path)] == ["a, b", "x;y", "1|2"]
 
 
 @pytest.mark.parametrize(("text", "character"), [("tab", "\t"), (r"\t", "\t"), ("Pipe", "|"), ("~", "~"), (None, None)])

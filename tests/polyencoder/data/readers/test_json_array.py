@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.data.readers import BadExamples, json_array, open_bytes
+from polyencoder.data.readers import BadExamples, iter_json_array, open_bytes
 from polyencoder.errors import ConfigError, InputError
 
 INTEGERS = st.integers(min_value=1 - 2**63, max_value=2**63 - 1)
@@ -21,7 +21,7 @@ OBJECTS = st.lists(st.dictionaries(st.text(), VALUES, max_size=4), max_size=6)
 
 def read_all(path) -> tuple[list[dict], BadExamples]:
     bad = BadExamples(skip=True)
-    return [record for _, record in json_array(path, bad=bad)], bad
+    return [record for _, record in iter_json_array(path, bad=bad)], bad
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def read_all(path) -> tuple[list[dict], BadExamples]:
 def test_any_list_of_objects_reads_back(tmp_path_factory, objects, indent, ascii_only, before):
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(before + json.dumps(objects, indent=indent, ensure_ascii=ascii_only) + "\n", encoding="utf-8")
-    found = list(json_array(path))
+    found = list(iter_json_array(path))
     assert json.dumps([record for _, record in found]) == json.dumps(objects)  # 1 is not 1.0, nor 0.0 -0.0
     assert [where for where, _ in found] == [f"{path}, example {i + 1}" for i in range(len(objects))]
 
@@ -88,7 +88,7 @@ def test_all_objects_before_the_damage_are_given(write):
 )
 def test_what_is_wrong_is_named_in_one_line(write, content, message):
     with pytest.raises(InputError, match=message) as raised:
-        list(json_array(write("data.json", content)))
+        list(iter_json_array(write("data.json", content)))
     assert "\n" not in str(raised.value)
 
 
@@ -97,7 +97,7 @@ def test_the_parsers_picture_of_the_place_is_in_the_error(write):
     if ijson.backend_name == "python":
         pytest.skip("ijson's Python backend says the place alone")
     with pytest.raises(InputError, match=r'unallowed token .*: \[\{"a": 1\},, \{"a": 3\}\]'):
-        list(json_array(write("data.json", '[{"a": 1},, {"a": 3}]')))
+        list(iter_json_array(write("data.json", '[{"a": 1},, {"a": 3}]')))
 
 
 def test_elements_that_are_no_objects_are_skipped_and_counted(write):
@@ -114,7 +114,7 @@ def test_memory_does_not_grow_with_the_array(write):
         path = write("data.json", "[" + ",".join(json.dumps({"text": f"{i} " * 50}) for i in range(n)) + "]")
         tracemalloc.start()
         try:
-            assert sum(1 for _ in json_array(path)) == n
+            assert sum(1 for _ in iter_json_array(path)) == n
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -139,7 +139,7 @@ def test_without_ijson_the_error_says_what_to_install(write, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "ijson", None)
     with pytest.raises(ConfigError, match=r"`ijson` is not installed: pip install 'parlai-polyencoder\[data\]'"):
-        list(json_array(write("data.json", "[]")))
+        list(iter_json_array(write("data.json", "[]")))
 
 
 @pytest.mark.slow
@@ -150,5 +150,5 @@ def test_real_conversations(data_path):
     with gzip.open(path, "rt", encoding="utf-8") as file:
         expected = json.load(file)
     with open_bytes(path) as file:
-        assert [record for _, record in json_array(file)] == expected
+        assert [record for _, record in iter_json_array(file)] == expected
         assert file.fraction == 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.data.readers import BadExamples, lines, open_bytes
+from polyencoder.data.readers import BadExamples, iter_lines, open_bytes
 from polyencoder.errors import InputError
 
 # Ends of lines, what looks like one, a mark of UTF-8, characters of one to four bytes.
@@ -27,7 +27,7 @@ def test_the_lines_are_those_of_pythons_text_files(tmp_path_factory, pieces, cop
     path.write_bytes(content)
     # newline=None is "universal newlines"; utf-8-sig drops the mark at the beginning.
     expected = [line.removesuffix("\n") for line in io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig")]
-    assert list(lines(path)) == list(enumerate(expected, start=1))
+    assert list(iter_lines(path)) == list(enumerate(expected, start=1))
 
 
 @settings(deadline=None, max_examples=100)
@@ -46,14 +46,14 @@ def test_each_line_that_is_not_utf8_is_left_out_alone(tmp_path_factory, rows, la
         except UnicodeDecodeError:
             n_bad += 1
     bad = BadExamples(skip=True)
-    assert list(lines(path, bad=bad)) == expected
+    assert list(iter_lines(path, bad=bad)) == expected
     assert bad.count == n_bad
 
 
 def test_a_line_in_another_encoding_is_named(tmp_path):
     path = tmp_path / "latin.txt"
     path.write_bytes("one\ncaf\u00e9\n".encode("latin-1"))
-    found = lines(path)
+    found = iter_lines(path)
     assert next(found) == (1, "one")
     with pytest.raises(InputError, match=r"latin.txt, line 2: is not utf-8 text \(byte 0xe9 at column 4\); convert"):
         next(found)
@@ -63,17 +63,17 @@ def test_utf16_is_recognised(tmp_path):
     path = tmp_path / "notepad.txt"
     path.write_bytes("one\n".encode("utf-16"))
     with pytest.raises(InputError, match="line 1: is not utf-8 text .* looks like UTF-16: save it as UTF-8"):
-        list(lines(path))
+        list(iter_lines(path))
 
 
 def test_files_of_other_kinds_are_recognised(tmp_path):
     """To convert them to UTF-8 would break them."""
     (tmp_path / "c.xlsx").write_bytes(b"PK\3\4\x14\0\6\0\b\0\0\0!\0\xdf\xa4\xd2l")
     with pytest.raises(InputError, match="c.xlsx, line 1: .* looks like an Excel workbook .*: save the table as CSV"):
-        list(lines(tmp_path / "c.xlsx"))
+        list(iter_lines(tmp_path / "c.xlsx"))
     (tmp_path / "c.jsonl").write_bytes(gzip.compress(b'{"text": "a"}\n', mtime=0))
     with pytest.raises(InputError, match="c.jsonl, line 1: .* looks compressed: let its name end in .gz"):
-        list(lines(tmp_path / "c.jsonl"))
+        list(iter_lines(tmp_path / "c.jsonl"))
 
 
 def test_a_cut_gzip_gives_whole_lines_and_then_an_error(tmp_path):
@@ -85,9 +85,9 @@ def test_a_cut_gzip_gives_whole_lines_and_then_an_error(tmp_path):
         bad = BadExamples(skip=True)
         if length == 0:
             with pytest.raises(InputError, match="is empty"):
-                list(lines(path, bad=bad))
+                list(iter_lines(path, bad=bad))
             continue
-        found = list(lines(path, bad=bad))
+        found = list(iter_lines(path, bad=bad))
         assert found == expected[: len(found)]
         assert bad.count == (length < len(whole))
         if bad.first is not None:
@@ -102,7 +102,7 @@ def test_a_damaged_gzip_never_gives_a_wrong_line_without_an_error(tmp_path):
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
         bad = BadExamples(skip=True)
-        if list(lines(path, bad=bad)) != expected:
+        if list(iter_lines(path, bad=bad)) != expected:
             assert bad.count
 
 
@@ -115,7 +115,7 @@ def test_all_lines_before_the_damage_are_given(tmp_path, missing):
     path.write_bytes(cut)
     *expected, _ = zlib.decompressobj(wbits=31).decompress(cut).decode().split("\n")
     bad = BadExamples(skip=True)
-    assert [line for _, line in lines(path, bad=bad)] == expected
+    assert [line for _, line in iter_lines(path, bad=bad)] == expected
     assert bad.first.endswith(f"; line {len(expected)} is the last whole one")
 
 
@@ -123,5 +123,5 @@ def test_an_open_file_is_left_open(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("one\ntwo\n")
     with open_bytes(path) as file:
-        assert [text for _, text in lines(file)] == ["one", "two"]
+        assert [text for _, text in iter_lines(file)] == ["one", "two"]
         assert not file.closed

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.data.readers import HEAD, detect_format, open_bytes, records
+from polyencoder.data.readers import HEAD, detect_format, iter_records, open_bytes
 from polyencoder.errors import ConfigError, InputError
 from tests.polyencoder.data.readers.conftest import read_all
 
@@ -41,7 +41,7 @@ def test_the_name_says_the_format(name, format):
 
 def test_an_unknown_format_is_refused(write):
     with pytest.raises(ConfigError, match="unknown format 'xml'; use one of jsonl, csv, tsv, parquet, txt"):
-        records(write("a.txt", ""), format="xml")
+        iter_records(write("a.txt", ""), format="xml")
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a"])
@@ -51,7 +51,7 @@ def test_records_are_not_read_as_texts(write, name, head):
     with pytest.raises(
         InputError, match=rf"line {line}: is JSON with 'id', 'text', but is read as a text: .* in \.jsonl"
     ):
-        list(records(path))
+        list(iter_records(path))
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a"])
@@ -72,7 +72,7 @@ def test_any_objects_read_back_from_json_lines(tmp_path_factory, objects, ascii_
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     text = "".join(json.dumps(value, ensure_ascii=ascii_only) + end for value in objects)
     path.write_bytes(("\ufeff" * mark + text).encode())
-    found = list(records(path))
+    found = list(iter_records(path))
     assert json.dumps([record for _, record in found]) == json.dumps(objects)
     step = 2 if end == "\n\n" else 1
     assert [where for where, _ in found] == [f"{path}, line {1 + i * step}" for i in range(len(objects))]
@@ -91,7 +91,7 @@ def test_any_objects_read_back_from_json_lines(tmp_path_factory, objects, ascii_
 def test_a_line_that_is_no_object_is_named_or_skipped(write, line, message):
     path = write("a.jsonl", f'{{"a": 1}}\n{line}\n{{"a": 3}}\n')
     with pytest.raises(InputError, match=message) as raised:
-        list(records(path))
+        list(iter_records(path))
     assert "\n" not in str(raised.value)
     found, bad = read_all(path)
     assert (found, bad.count) == ([{"a": 1}, {"a": 3}], 1)
@@ -99,7 +99,7 @@ def test_a_line_that_is_no_object_is_named_or_skipped(write, line, message):
 
 def test_a_json_file_may_be_one_array(write):
     path = write("a.json", '\ufeff [{"a": 1},\n {"a": 2}]\n')
-    assert list(records(path)) == [(f"{path}, example 1", {"a": 1}), (f"{path}, example 2", {"a": 2})]
+    assert list(iter_records(path)) == [(f"{path}, example 1", {"a": 1}), (f"{path}, example 2", {"a": 2})]
 
 
 # --- Parquet ---
@@ -123,14 +123,14 @@ ROWS = [{"text": f"row \u00e9 {i}", "n": i, "turns": ["a"] * (i % 3), "none": No
 
 def test_parquet_rows_read_back_in_order(write_parquet):
     path = write_parquet(ROWS, row_group_size=700)
-    found = list(records(path))
+    found = list(iter_records(path))
     assert [record for _, record in found] == ROWS
     assert [where for where, _ in found] == [f"{path}, row {i + 1}" for i in range(len(ROWS))]
 
 
 def test_the_fraction_of_parquet_is_exact(write_parquet):
     with open_bytes(write_parquet(ROWS)) as file:
-        found = records(file)
+        found = iter_records(file)
         for _ in range(10):
             next(found)
         assert 10 / file.fraction == pytest.approx(len(ROWS))
@@ -144,10 +144,10 @@ def test_parquet_errors(write_parquet, write, monkeypatch):
         assert (found, bad.count) == ([], 1)
         assert "cut.parquet, after row 0: not a Parquet file, or damaged" in bad.first
     with pytest.raises(InputError, match=r"a.parquet.gz: Parquet must be an ordinary file"):
-        list(records(write("a.parquet.gz", gzip.compress(content))))
+        list(iter_records(write("a.parquet.gz", gzip.compress(content))))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ConfigError, match=r"pip install 'parlai-polyencoder\[data\]'"):
-        list(records(path))
+        list(iter_records(path))
 
 
 # --- text ---
@@ -155,14 +155,14 @@ def test_parquet_errors(write_parquet, write, monkeypatch):
 
 def test_every_line_of_text_is_a_record(write):
     path = write("a.txt", "one\n\n{two}")
-    assert list(records(path)) == [
+    assert list(iter_records(path)) == [
         (f"{path}, line {i}", {"text": text}) for i, text in enumerate(["one", "", "{two}"], 1)
     ]
 
 
 def test_standard_input_in_another_format(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"a": 1}\n')))
-    assert list(records("-", format="jsonl")) == [("standard input, line 1", {"a": 1})]
+    assert list(iter_records("-", format="jsonl")) == [("standard input, line 1", {"a": 1})]
 
 
 # --- real files ---
@@ -183,4 +183,4 @@ def test_real_files_have_as_many_records_as_their_readme_says(data_path, name, n
     path = data_path / name
     if not path.is_file():
         pytest.skip(f"no real data: ../shared/data/{name} does not exist")
-    assert sum(1 for _ in records(path)) == n
+    assert sum(1 for _ in iter_records(path)) == n

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from polyencoder.data.readers import DamagedFile, expand, json_array, lines, open_bytes, records
+from polyencoder.data.readers import DamagedFile, expand, iter_json_array, iter_lines, iter_records, open_bytes
 from polyencoder.errors import InputError
 from tests.parameters import mostly_long
 
@@ -83,16 +83,16 @@ def test_a_file_that_is_not_compressed_although_its_name_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("name", "reader", "line"),
     [
-        ("a.jsonl", records, '{{"text": "{}"}}\n'),
-        ("a.txt", lines, "{}\n"),
-        ("a.json", json_array, ',{{"text": "{}"}}\n'),
+        ("a.jsonl", iter_records, '{{"text": "{}"}}\n'),
+        ("a.txt", iter_lines, "{}\n"),
+        ("a.json", iter_json_array, ',{{"text": "{}"}}\n'),
     ],
 )
 def test_the_fraction_tells_how_many_records_there_are(tmp_path, suffix, name, reader, line):
     # Lines of random digits, so that every part of the file is compressed alike.
     n, digits = 20_000, random.Random(0)
     text = "".join(line.format(digits.randrange(10**30)) for _ in range(n))
-    if reader is json_array:
+    if reader is iter_json_array:
         text = f"[{text[1:]}]"
     path = tmp_path / (name + suffix)
     path.write_bytes(PACKED[suffix](text.encode()))

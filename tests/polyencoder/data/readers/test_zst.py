@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from polyencoder.data.readers import DamagedFile, open_bytes, records
+from polyencoder.data.readers import DamagedFile, iter_records, open_bytes
 
 zstandard = pytest.importorskip("zstandard", reason="the extra `data` is not installed: zstandard")
 
@@ -35,7 +35,7 @@ def test_a_window_that_is_longer_than_the_default_allows(tmp_path):
     with open(path, "wb") as file, zstandard.ZstdCompressor(compression_params=settings).stream_writer(file) as writer:
         for _ in range(1_000):
             writer.write(line)
-    assert sum(1 for _ in records(str(path), format="jsonl")) == 1_000
+    assert sum(1 for _ in iter_records(str(path), format="jsonl")) == 1_000
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.999])

@@ -75,12 +75,12 @@ def separable(request) -> str:
 @pytest.fixture(scope="session")
 def trace_candidates() -> Callable[[pytest.MonkeyPatch], None]:
     """(patch) -> graphs of candidates are traced, also where the current exporter makes the others."""
-    exported_by = exporters._exported
+    exported_by = exporters._export_with_torch
 
     def trace(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(
             exporters,
-            "_exported",
+            "_export_with_torch",
             lambda step, *given: not isinstance(step, CandidatesStep) and exported_by(step, *given),
         )
 

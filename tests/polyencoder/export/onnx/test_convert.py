@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from polyencoder.evaluation.contexts import with_contexts
+from polyencoder.evaluation.contexts import use_contexts
 from polyencoder.export.onnx import export_onnx, quantize_int8
 from polyencoder.modeling.convert import CONTEXT_VECTORS
 from polyencoder.ranker import Ranker
@@ -44,10 +44,10 @@ def check_graphs(ranker: Ranker, folder, sentences) -> None:
     for context, scores in zip(CONTEXTS, expected, strict=True):  # alone, perhaps without anything said before
         assert_close(graphs.score([context], sentences)[0], scores)
     for vector in CONTEXT_VECTORS if ranker.model.context_vector is not None else ():
-        both = (with_contexts(one, extra_contexts=1, vector=vector) for one in (graphs, ranker))
+        both = (use_contexts(one, extra_contexts=1, vector=vector) for one in (graphs, ranker))
         assert_close(*(one.score(CONTEXTS, sentences) for one in both))
     if ranker.model.context_vector is not None:
-        with_contexts(ranker, vector="combined")
+        use_contexts(ranker, vector="combined")
     quantize_int8(folder)
     assert_close(load_graphs(folder, "onnx-int8").score(CONTEXTS, sentences), expected, rtol=0, atol=0.3)
 

@@ -156,7 +156,7 @@ def test_check_texts_are_checked(make_ranker, tmp_path, monkeypatch):
     """A graph that is wrong about one token only fails on the texts that have it."""
     ranker = make_ranker("bi")
     encode = ranker.model.encode_context
-    rare = ranker.text.ids(["~"])[0][-1]
+    rare = ranker.text.tokenize(["~"])[0][-1]
 
     def wrong(tokens):
         context = encode(tokens)

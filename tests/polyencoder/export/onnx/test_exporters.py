@@ -48,7 +48,7 @@ class Outputs(Step):
         super().__init__(backbone)
         self.backbones = [backbone]
 
-    def axes(self, name):
+    def list_axes(self, name):
         return ("batch", "length")
 
     def forward(self, ids, mask):
@@ -75,7 +75,7 @@ def check_graph(backbone: Backbone, path) -> None:
         tokens = batch(lengths)
         with torch.no_grad():
             (expected,) = Outputs(backbone)(tokens.ids, tokens.mask)
-        (found,) = graph(tokens.sequences()).values()
+        (found,) = graph(tokens.list_sequences()).values()
         assert_close(found, expected)
 
 
@@ -85,7 +85,7 @@ def said(caplog) -> list[str]:
 
 def write(backbone: Backbone, path) -> None:
     tokens = batch(LENGTHS[0])
-    write_graph(exporters.for_graphs(Outputs(backbone)), (tokens.ids, tokens.mask), path)
+    write_graph(exporters.prepare_for_graphs(Outputs(backbone)), (tokens.ids, tokens.mask), path)
 
 
 # the code of the others is roberta's, or bert's, of which the rankers of conftest.py are
@@ -141,7 +141,7 @@ def test_families_traced(family, implementation, tmp_path):
 def test_attention_is_few_operators_and_the_model_keeps_its_own(tmp_path):
     backbone = encoder("bert")
     before = backbone.model.config._attn_implementation
-    copy = exporters.for_graphs(Outputs(backbone)).model
+    copy = exporters.prepare_for_graphs(Outputs(backbone)).model
     assert copy.model.config._attn_implementation == exporters.NAME
     assert backbone.model.config._attn_implementation == before == "polyencoder"
     pairs = zip(backbone.parameters(), copy.parameters(), strict=True)
@@ -171,7 +171,7 @@ def test_what_the_exporter_cannot_follow_is_traced_and_the_log_says_so(tmp_path,
     assert message.startswith("torch's ONNX exporter cannot follow this model, which is traced instead")
     with torch.no_grad():
         (expected,) = step(tokens.ids, tokens.mask)
-    (found,) = Graph(tmp_path / "graph.onnx")(tokens.sequences()).values()
+    (found,) = Graph(tmp_path / "graph.onnx")(tokens.list_sequences()).values()
     assert_close(found, expected)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from polyencoder import CheckpointError, ConfigError
 from polyencoder.calibration import Calibration
-from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.encoding.graph_files import Description
 from polyencoder.export.onnx import export_onnx, exporters, quantize_int8
 from tests.polyencoder.export.onnx.conftest import load_graphs
@@ -122,7 +122,9 @@ def test_an_index_and_a_calibration_belong_to_a_quantization(quantized, sentence
     older = load_int8(folder)
     older.index(sentences, tmp_path / "index")
     assert older.search(["hi"], tmp_path / "index")
-    calibration = Calibration(temperature=0.2, none=-3.0, fingerprint=model_fingerprint(older.model, older.text))
+    calibration = Calibration(
+        temperature=0.2, none=-3.0, fingerprint=compute_model_fingerprint(older.model, older.text)
+    )
     calibration.save(folder)
     assert load_int8(folder).calibration == calibration
     description.write_text(json.dumps(newer))

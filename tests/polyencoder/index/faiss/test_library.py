@@ -23,9 +23,9 @@ pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai
 
 KERNELS = """
 import ctypes, os
-from polyencoder.index.faiss.library import faiss_library
+from polyencoder.index.faiss.library import import_faiss
 before = dict(os.environ)
-faiss_library()
+import_faiss()
 assert dict(os.environ) == before
 libraries = {line.split()[-1] for line in open("/proc/self/maps") if "faiss_cpu.libs/libopenblas" in line}
 for library in libraries:
@@ -62,28 +62,28 @@ def test_only_where_it_is_needed(monkeypatch):
         return SimpleNamespace(__version__="1.15.0")
 
     monkeypatch.setattr(faiss_library, "require", require)
-    monkeypatch.setattr(faiss_library, "vector_instructions", lambda: "AVX512")
+    monkeypatch.setattr(faiss_library, "find_vector_instructions", lambda: "AVX512")
     for intels in (True, False):
         monkeypatch.setattr(faiss_library, "is_intel", lambda intels=intels: intels)
-        faiss_library.faiss_library()
+        faiss_library.import_faiss()
     assert told == ["SkylakeX", None]
     assert "OPENBLAS_CORETYPE" not in os.environ
 
 
 def test_the_processor_is_read_only_before_the_import(monkeypatch):
     """Each search asks for the module; of many processors Linux writes pages."""
-    faiss_library.faiss_library()
-    monkeypatch.setattr(processor, "_cpuinfo", lambda: pytest.fail("read again"))
-    assert faiss_library.faiss_library() is sys.modules["faiss"]
+    faiss_library.import_faiss()
+    monkeypatch.setattr(processor, "_read_cpuinfo", lambda: pytest.fail("read again"))
+    assert faiss_library.import_faiss() is sys.modules["faiss"]
 
 
 def test_an_old_one_is_refused(monkeypatch):
     """The fast scan of FAISS 1.12 finds half of what it should, without an error; packages say the same."""
-    faiss = faiss_library.faiss_library()
+    faiss = faiss_library.import_faiss()
     monkeypatch.setattr(faiss, "__version__", "1.14.3")
     message = "faiss 1.14.3 is installed; 1.15 or later is needed: pip install 'faiss-cpu>=1.15'"
     with pytest.raises(ConfigError, match=re.escape(message)):
-        faiss_library.faiss_library()
+        faiss_library.import_faiss()
     for file in ("pyproject.toml", "runtime/pyproject.toml"):
         assert 'faiss = ["faiss-cpu>=1.15", "numpy>=1.26.4"]' in (Path(__file__).parents[4] / file).read_text(
             encoding="utf-8"

@@ -29,7 +29,7 @@ faiss = pytest.importorskip("faiss", reason="faiss is not installed: pip install
 
 
 def contexts_of(vectors: torch.Tensor, mask: torch.Tensor | None = None) -> Contexts:
-    return Contexts.of(ContextEncoding(vectors, mask))
+    return Contexts.from_encoding(ContextEncoding(vectors, mask))
 
 
 def check_against_scan(found, searcher, contexts, **query):
@@ -53,7 +53,7 @@ def test_under_multi_head_attention_everything_is_scanned(kind, exactness, make_
     torch.manual_seed(0)
     searcher = make_search(torch.randn(90, 8), kind=kind, **SMALL[kind])
     with torch.no_grad():
-        contexts = Contexts.of(CandidateAttention(8, 2)(ContextEncoding(torch.randn(3, 4, 8))))
+        contexts = Contexts.from_encoding(CandidateAttention(8, 2)(ContextEncoding(torch.randn(3, 4, 8))))
     found = searcher.search(contexts, top_k=5, attention="multihead", exactness=exactness)
     assert found.exactness == ["exact"] * 3
     check_against_scan(found, searcher, contexts, top_k=5, attention="multihead")

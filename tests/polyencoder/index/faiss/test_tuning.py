@@ -17,7 +17,7 @@ from polyencoder.index import Candidate, FolderIndex, open_index
 from polyencoder.index.faiss import tuning
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import tune
-from polyencoder.index.open import described
+from polyencoder.index.open import describe_index
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.scan import search
 from tests.parameters import mostly_long
@@ -148,7 +148,7 @@ SAID = [["do you ski ?", "no , i have two dogs ."], ["hello"], ["what do you do 
 def test_an_index_keeps_what_was_measured(many, ranker, caplog):
     many.build_faiss("ivf-flat", nlist=16, nprobe=1)
     file = many.meta.faiss.file
-    assert "recall: not measured" in "\n".join(described(many.folder))
+    assert "recall: not measured" in "\n".join(describe_index(many.folder))
     before, open_all_the_time = many.search(ranker.encode_contexts(SAID)), FolderIndex.open(many.folder, ranker)
     tuned = many.tune(recall=0.99, contexts=SAID, source="said.txt")
     assert caplog.messages == []
@@ -161,11 +161,11 @@ def test_an_index_keeps_what_was_measured(many, ranker, caplog):
         assert index.search(ranker.encode_contexts(SAID), effort=1, list_length=256) == before
     assert (
         "recall: 0.99 wanted; recall@10 1.0000 (standard error 0.0574, 3 contexts of said.txt) by effort"
-        in "\n".join(described(many.folder))
+        in "\n".join(describe_index(many.folder))
     )
     many.add([Candidate("new", "a new one")])
     assert many.meta.faiss.tuned == tuned
-    assert f"measured with {tuned.rows:,} vectors" in "\n".join(described(many.folder))
+    assert f"measured with {tuned.rows:,} vectors" in "\n".join(describe_index(many.folder))
     many.build_faiss("hnsw")
     assert many.meta.faiss.tuned is None
 

@@ -46,7 +46,7 @@ def test_each_text_has_its_vector(make_index, ranker, dtype):
     meta, vectors, texts = index.meta, index.vectors, index.texts()
     assert (meta.rows, meta.dim, meta.dtype, meta.architecture) == (N_TEXTS, 16, dtype, "poly")
     one_by_one = np.concatenate([ranker.encode_candidates([text]) for text in texts])
-    expected, largest = Block(0, *quantize(one_by_one, dtype)).vectors(), np.abs(one_by_one).max()
+    expected, largest = Block(0, *quantize(one_by_one, dtype)).read_vectors(), np.abs(one_by_one).max()
     step = {"float32": 0, "float16": 2**-10, "bfloat16": 2**-7, "int8": 1 / 127}[dtype]  # one place of rounding
     found = vectors.take(np.arange(N_TEXTS))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=float(largest * step) + 1e-5)
@@ -114,7 +114,7 @@ def test_the_environment_alone_shares_nothing(monkeypatch, make_index):
 def test_a_finished_index_is_left_as_it_is(monkeypatch, make_index):
     folder = make_index()
     before = contents(folder)
-    monkeypatch.setattr(shards_module, "candidate_ids", lambda *args, **kwargs: pytest.fail("encoded again"))
+    monkeypatch.setattr(shards_module, "tokenize_candidates", lambda *args, **kwargs: pytest.fail("encoded again"))
     make_index()
     assert contents(folder) == before
 
@@ -203,7 +203,7 @@ def test_candidates_that_cannot_be_used(make_index, tmp_path, bad, message):
 )
 def test_what_faiss_cannot_build_is_refused_before_texts_are_encoded(monkeypatch, make_index, tmp_path, faiss, message):
     with monkeypatch.context() as patched:
-        patched.setattr(shards_module, "candidate_ids", None)
+        patched.setattr(shards_module, "tokenize_candidates", None)
         with pytest.raises(ConfigError, match=message):
             make_index(faiss=faiss)
     assert not (tmp_path / "index").exists()
@@ -261,7 +261,7 @@ def test_memory_does_not_grow_with_the_candidates(tmp_path, ranker, monkeypatch)
         progress(len(texts))
         return np.array([[float(len(text))] * ranker.model.dim for text in texts], dtype=np.float32)
 
-    monkeypatch.setattr(shards_module, "candidate_ids", lambda text, texts, remember: texts)
+    monkeypatch.setattr(shards_module, "tokenize_candidates", lambda text, texts, remember: texts)
     monkeypatch.setattr(ranker.encoder, "encode_candidates", encode)
     peaks = []
     for n in (1_000, 10_000):

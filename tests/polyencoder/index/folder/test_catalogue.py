@@ -47,8 +47,8 @@ def ids_of(catalogue, row, **filter) -> list[str]:
 
 def test_equal_texts_share_a_row(catalogue):
     assert catalogue.rows == 4
-    assert catalogue.texts(0, 10) == ["hello", "hallo", "no id", "bye"]
-    assert catalogue.texts(1, 3) == ["hallo", "no id"]
+    assert catalogue.list_texts(0, 10) == ["hello", "hallo", "no id", "bye"]
+    assert catalogue.list_texts(1, 3) == ["hallo", "no id"]
     assert catalogue.get_row_texts([3, 0]) == {3: "bye", 0: "hello"}
     assert ids_of(catalogue, 0) == ["a", "c"]
 
@@ -97,12 +97,12 @@ def test_what_cannot_be_held(catalogue, candidate, message):
 
 def test_removing_the_last_entry_of_a_row_makes_it_dead(catalogue):
     assert catalogue.remove("a") == -1
-    assert catalogue.dead_rows().tolist() == []
+    assert catalogue.find_dead_rows().tolist() == []
     catalogue.remove("c")
-    assert catalogue.dead_rows().tolist() == [0]
+    assert catalogue.find_dead_rows().tolist() == [0]
     assert catalogue.count() == 3
     catalogue.put(Candidate("again", "hello"))
-    assert catalogue.dead_rows().tolist() == []
+    assert catalogue.find_dead_rows().tolist() == []
     assert catalogue.rows == 4
 
 
@@ -137,12 +137,12 @@ def test_compacting(catalogue):
     catalogue.put(Candidate("e", "bye", {"x": 1}))
     before = {row: catalogue.get_entries([row])[row] for row in range(4)}
     catalogue.compact()
-    assert catalogue.texts(0, 9) == ["hello", "no id", "bye"]
-    assert catalogue.dead_rows().tolist() == []
+    assert catalogue.list_texts(0, 9) == ["hello", "no id", "bye"]
+    assert catalogue.find_dead_rows().tolist() == []
     assert [catalogue.get_entries([row])[row] for row in range(3)] == [before[0], before[2], before[3]]
     assert catalogue.check() is None
     catalogue.put(Candidate("f", "a new one"))
-    assert catalogue.texts(3, 9) == ["a new one"]
+    assert catalogue.list_texts(3, 9) == ["a new one"]
 
 
 def test_what_was_not_entered(catalogue, tmp_path):

@@ -22,8 +22,8 @@ FILES = f"vectors-{12 * '?'}-{16 * '?'}.npy"  # without what is beside them
 
 class TestChanging:
     def test_only_new_texts_are_encoded(self, monkeypatch, index, candidates):
-        encode = Mock(wraps=encoding_module.candidate_ids)
-        monkeypatch.setattr(encoding_module, "candidate_ids", encode)
+        encode = Mock(wraps=encoding_module.tokenize_candidates)
+        monkeypatch.setattr(encoding_module, "tokenize_candidates", encode)
         index.add([*candidates, Candidate("x", candidates[0].text), Candidate("y", "new"), Candidate("z", "new")])
         index.update([Candidate("0", candidates[0].text, {"other": 1}), Candidate("1", "newer")])
         index.compact()
@@ -73,7 +73,7 @@ class TestChanging:
     def test_killed_and_begun_again(self, monkeypatch, index, folder, ranker, candidates, assert_finds):
         """Whole files of vectors that a killed change has written are not written again."""
         new = [Candidate(f"new {i}", f"new text {i}") for i in range(9)]
-        encoded, original = [], encoding_module.candidate_ids
+        encoded, original = [], encoding_module.tokenize_candidates
 
         def encode(text, texts, **settings):
             if len(encoded) == 6:
@@ -82,7 +82,7 @@ class TestChanging:
             return original(text, texts, **settings)
 
         with monkeypatch.context() as patch:
-            patch.setattr(encoding_module, "candidate_ids", encode)
+            patch.setattr(encoding_module, "tokenize_candidates", encode)
             with pytest.raises(KeyboardInterrupt):
                 index.add(new)
             encoded.append("so that it goes on")
@@ -160,7 +160,7 @@ class TestOneChange:
 
     def test_what_faiss_cannot_build_is_refused_before_texts_are_encoded(self, monkeypatch, index, candidates):
         pytest.importorskip("faiss")
-        monkeypatch.setattr(encoding_module, "candidate_ids", None)
+        monkeypatch.setattr(encoding_module, "tokenize_candidates", None)
         message = "nlist is 99, which takes 99 rows to train, and there are 9"
 
         def change():

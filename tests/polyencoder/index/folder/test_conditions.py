@@ -8,9 +8,9 @@ from typing import get_args
 
 import pytest
 
-from polyencoder.index.folder.conditions import exists, to_sql
+from polyencoder.index.folder.conditions import build_exists, to_sql
 from polyencoder.index.folder.schema import create_tables
-from polyencoder.index.values import Kind, field_values
+from polyencoder.index.values import Kind, list_field_values
 
 
 def kind_of(value):
@@ -23,9 +23,9 @@ def test_fields_with_values_of_a_kind(field):
     elements = field if isinstance(field, list) else [field]
     with closing(sqlite3.connect(":memory:")) as connection:
         create_tables(connection)
-        connection.executemany("INSERT INTO fields VALUES ('k', ?, 0)", [(text,) for text in field_values(field)])
+        connection.executemany("INSERT INTO fields VALUES ('k', ?, 0)", [(text,) for text in list_field_values(field)])
         for kinds in ([], *([kind] for kind in get_args(Kind)), ["text", "number"]):
-            condition, values = exists("k", kinds)
+            condition, values = build_exists("k", kinds)
             row = connection.execute(f"SELECT 1 FROM fields WHERE {condition}", values).fetchone()
             assert (row is not None) == (not kinds or any(kind_of(element) in kinds for element in elements))
 

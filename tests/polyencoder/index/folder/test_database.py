@@ -82,7 +82,7 @@ class TestReading:
     def test_a_filter_is_asked_once(self, index, contexts, monkeypatch):
         first = index.search(contexts, filter={"even": True})
         with monkeypatch.context() as patch:
-            patch.setattr(Catalogue, "allowed", lambda *_: pytest.fail("asked again"))
+            patch.setattr(Catalogue, "select_allowed", lambda *_: pytest.fail("asked again"))
             assert index.search(contexts, filter={"even": True}) == first
             assert index.count_texts({"even": True}) == 4
         assert index.count({"even": True}) == 4
@@ -363,9 +363,9 @@ class TestVerify:
         def checksum(path, **more):
             if next(gone, False):
                 raise FileNotFoundError(path)
-            return change_module.checksum(path, **more)
+            return change_module.compute_checksum(path, **more)
 
-        monkeypatch.setattr(verify_module, "checksum", checksum)
+        monkeypatch.setattr(verify_module, "compute_checksum", checksum)
         verify(folder)
 
 

@@ -18,8 +18,8 @@ from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.database import connect
 from polyencoder.index.folder.files import DATABASE, UNFINISHED
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.open import described
-from polyencoder.index.vectors import beside
+from polyencoder.index.open import describe_index
+from polyencoder.index.vectors import list_side_files
 
 
 def test_another_model(folder, make_ranker):
@@ -97,7 +97,9 @@ def test_another_thread_may_empty_the_cache_of_filters(index):
             self.clear()
 
     index.state._allowed = Emptied()
-    assert index.count_texts({"n": [None]}) == index._read(lambda _, catalogue: catalogue.allowed({"n": None}).sum())
+    assert index.count_texts({"n": [None]}) == index._read(
+        lambda _, catalogue: catalogue.select_allowed({"n": None}).sum()
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,8 +162,8 @@ def test_neither_vectors_nor_texts_are_read(folder, index, ranker):
     path = folder / f"vectors-000000000000-{index.meta.build}.npy"
     for name, kind, size in (
         (path, "<f4", dim),
-        (beside(path)["int8"], "|i1", dim),
-        (beside(path)["bounds"], "<f4", 3),
+        (list_side_files(path)["int8"], "|i1", dim),
+        (list_side_files(path)["bounds"], "<f4", 3),
     ):
         with open(name, "wb") as file:
             header = {"descr": kind, "fortran_order": False, "shape": (rows, size)}
@@ -170,7 +172,7 @@ def test_neither_vectors_nor_texts_are_read(folder, index, ranker):
     with closing(connect(folder / DATABASE)) as connection:
         catalogue = Catalogue(connection, folder)
         connection.execute("INSERT INTO texts VALUES (?, x'00', 'last')", (rows - 1,))
-        catalogue.forget_files(file.name for file in catalogue.files())
+        catalogue.forget_files(file.name for file in catalogue.list_files())
         catalogue.add_file(File(path.name, rows, path.stat().st_size, ""))
         catalogue.describe(replace(index.meta, rows=rows, entries=rows).to_json())
     fingerprints = Fingerprints.of(ranker)
@@ -218,7 +220,7 @@ def test_a_crafted_database(folder, ranker, contexts, statement, filter):
 
     for use in (
         lambda: verify(folder),
-        lambda: described(folder),
+        lambda: describe_index(folder),
         search,
         lambda: FolderIndex.open(folder, fingerprints).count(filter),
         lambda: FolderIndex.open(folder, fingerprints).texts(),

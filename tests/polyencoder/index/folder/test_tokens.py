@@ -17,9 +17,9 @@ from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.folder.index import FolderIndex
-from polyencoder.index.open import described
+from polyencoder.index.open import describe_index
 from polyencoder.modeling import late
-from polyencoder.scoring.tokens import TokenVectors, packed
+from polyencoder.scoring.tokens import TokenVectors, pack_candidates
 from tests.commands import run_command
 
 STEP = {"int8": 1 / 127, "float16": 2**-10}  # one place of rounding of the largest number
@@ -56,7 +56,7 @@ def make_index(tmp_path, ranker, candidates):
 
 
 def read_one_by_one(ranker, texts) -> dict[str, TokenVectors]:
-    return {text: ranker.model.read_candidates(ranker.text.candidates([text]))[0] for text in texts}
+    return {text: ranker.model.read_candidates(ranker.text.batch_candidates([text]))[0] for text in texts}
 
 
 def assert_holds(index: FolderIndex, ranker, step: float) -> None:
@@ -84,7 +84,7 @@ def test_a_search_reads_no_candidate_and_scores_as_if_it_did(make_index, ranker,
     stored = index.token_vectors(texts, model.token_fingerprint)
     stored = {text: TokenVectors(*map(torch.from_numpy, one)) for text, one in stored.items()}
     for text, read in read_one_by_one(ranker, texts).items():
-        true, rounded = (model._candidate_texts(*packed([one])) for one in (read, stored[text]))
+        true, rounded = (model._build_candidate_texts(*pack_candidates([one])) for one in (read, stored[text]))
         moved = (true.tokens - rounded.tokens).norm(dim=-1).max()
         weights = model.term_weights.detach()
         shift = weights[1] * ((true.weights - rounded.weights).abs().sum() + moved) + weights[2] * moved
@@ -124,7 +124,7 @@ def test_changes_keep_them(make_index, ranker, tmp_path):
     assert all(np.array_equal(before[text], one.tokens) for text, one in after.items())
     index.remove({hit.id for hit in index.search(ranker.encode_contexts(["hello"]), top_k=100)[0]})
     index.compact()
-    assert "tokens: of 5 numbers, int8; 0 bytes per text" in described(tmp_path / "index")
+    assert "tokens: of 5 numbers, int8; 0 bytes per text" in describe_index(tmp_path / "index")
     index.add(["one again"])
     assert_holds(index, ranker, STEP["int8"])
 
@@ -234,8 +234,8 @@ def test_commands(ranker, sentences, tmp_path):
     run_command("update", *model, "--index", where, "--add", tmp_path / "b.txt", "--compact")
     index = FolderIndex.open(where, ranker)
     assert_holds(index, ranker, STEP["int8"])
-    tokens = sum(map(len, ranker.text.candidate_ids(index.texts())))
-    (line,) = [line for line in described(where) if line.startswith("tokens: ")]
+    tokens = sum(map(len, ranker.text.tokenize_candidates(index.texts())))
+    (line,) = [line for line in describe_index(where) if line.startswith("tokens: ")]
     assert line.startswith("tokens: of 5 numbers, int8; ")
     assert int(line.split("; ")[1].split()[0]) >= tokens * 5 / 9 + 8
     question = ("--context", "a new text", "--keep-turns")

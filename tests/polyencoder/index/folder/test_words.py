@@ -22,8 +22,8 @@ from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.folder.schema import create_tables
 from polyencoder.index.folder.words import Words
-from polyencoder.index.open import described
-from polyencoder.index.words import query_words, split_into_words
+from polyencoder.index.open import describe_index
+from polyencoder.index.words import split_into_words, split_query_words
 
 VOCABULARY = ["ski", "snow", "dog", "cat", "the", "order", "4711", "北京"]
 TEXTS = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=6).map(" ".join)
@@ -101,8 +101,8 @@ def test_no_query_is_syntax(query):
         words = Words(connection.execute)
         words.create()
         words.fill(enumerate(TWO))
-        found = {row for row, _ in words.find(query_words([query]), k=5, allowed=None)}
-        asked = {*query_words([query])}
+        found = {row for row, _ in words.find(split_query_words([query]), k=5, allowed=None)}
+        asked = {*split_query_words([query])}
         assert found >= {row for row, text in enumerate(TWO) if {*text.split()} & asked}
 
 
@@ -113,7 +113,7 @@ def test_every_word_of_a_text_finds_it(text):
         words = Words(connection.execute)
         words.create()
         words.fill([(0, text), (1, "another")])
-        for word in query_words([text]):
+        for word in split_query_words([text]):
             assert 0 in {row for row, _ in words.find([word], k=5, allowed=None)}, word
 
 
@@ -165,7 +165,7 @@ def test_changes_filters_and_removed_candidates(folder, ranker, candidates):
     living = {*index.texts()}
     assert found_in(index, ranker, "4712 sent") == pytest.approx(bm25(living, ["4712", "sent"]))
     verify(folder)
-    assert "words: of all texts, for hybrid searches" in described(folder)
+    assert "words: of all texts, for hybrid searches" in describe_index(folder)
 
 
 def test_any_number_of_results(folder, ranker):

@@ -162,7 +162,7 @@ class TestAServer:
         with pytest.raises(
             PolyencoderError, match="refused .*check the password" if accepts else "no connection"
         ) as caught:
-            MilvusCollection(f"milvus:http://127.0.0.1:{port}").description()
+            MilvusCollection(f"milvus:http://127.0.0.1:{port}").read_description()
         server.stop(0)
         assert not isinstance(caught.value, NoAnswerError)
 

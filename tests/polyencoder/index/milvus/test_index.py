@@ -19,7 +19,7 @@ from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index import Fingerprints
 from polyencoder.index.entries import Candidate
 from polyencoder.index.milvus.index import MilvusIndex
-from polyencoder.index.open import described, make_index
+from polyencoder.index.open import describe_index, make_index
 from polyencoder.index.rows import Entry, hash_id
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
@@ -35,8 +35,8 @@ def test_a_database_in_a_file_is_not_remote(index):
 
 class TestChanging:
     def test_only_new_texts_are_encoded_and_each_once(self, monkeypatch, index, few):
-        encode = Mock(wraps=encoding_module.candidate_ids)
-        monkeypatch.setattr(encoding_module, "candidate_ids", encode)
+        encode = Mock(wraps=encoding_module.tokenize_candidates)
+        monkeypatch.setattr(encoding_module, "tokenize_candidates", encode)
         assert index.add([*few, Candidate("x", "new"), Candidate("y", "new"), Candidate(None, "new", {"a": 1})]) == 3
         assert index.add(few) == 0
         changed = [Candidate("x", "new", {"other": 1}), Candidate("y", "newer"), Candidate("id 1", "newer")]
@@ -219,7 +219,7 @@ def test_vectors_that_exist(where, make_ranker, few, assert_best, contexts):
     for context, found in enumerate(MilvusIndex.open(where).search(first, top_k=3)):
         assert [hit.score for hit in found] == pytest.approx(scores[:, context].topk(3).values.tolist(), rel=1e-5)
     index.put([Candidate("new", few[0].text, None, vector=-vectors[0])])  # each candidate has its own
-    stored = index.collection.rows([hash_id("new"), hash_id(few[0].id)], ["vector"])
+    stored = index.collection.fetch_rows([hash_id("new"), hash_id(few[0].id)], ["vector"])
     assert torch.tensor(stored[hash_id("new")]["vector"]).equal(-torch.tensor(stored[hash_id(few[0].id)]["vector"]))
     with pytest.raises(InputError, match="its vector has 3 numbers, not 16"):
         index.add([{"text": "short", "vector": [1, 2, 3]}])
@@ -233,7 +233,7 @@ def test_a_collection_is_of_one_kind_and_says_which(where, ranker, few, kind):
     index = MilvusIndex.create(where, ranker, kind=kind)
     index.add(few)
     index.close()
-    lines = described(where)
+    lines = describe_index(where)
     assert lines[-1].startswith(f"search: Milvus, {kind}: ")
     assert lines[0] == f"{index.address}: 8 candidates"
     MilvusIndex.create(where, ranker, kind=kind).close()

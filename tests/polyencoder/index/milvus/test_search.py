@@ -43,7 +43,7 @@ class TestSearching:
         ranker = make_ranker("bi")
         index = MilvusIndex.create(where, ranker, kind="flat")
         index.add(many)
-        monkeypatch.setattr(index.collection, "pages", None)
+        monkeypatch.setattr(index.collection, "iter_pages", None)
         contexts = ranker.encode_contexts(dialogues)
         assert_best(index.search(contexts, top_k=5), ranker, contexts, many, k=5, found={"certified"})
 
@@ -70,7 +70,7 @@ class TestSearching:
         contexts = ContextEncoding(torch.randn(3, 1, 16))
         found = index.search(contexts, top_k=5, exactness="certified")
         assert {hit.found for hits in found for hit in hits} == {"certified"}
-        expected = search(Contexts.of(contexts), vectors.numpy(), k=5)
+        expected = search(Contexts.from_encoding(contexts), vectors.numpy(), k=5)
         assert [[int(hit.id) for hit in hits] for hits in found] == expected.rows.tolist()
 
     def test_pages_and_groups_of_contexts(self, shared, ranker, contexts, many, monkeypatch):

@@ -24,7 +24,7 @@ def stored(where: str, vectors: np.ndarray, metadata: list[dict] | None = None, 
     """An index of these vectors, whose ids are "0", "1", ...; without a model."""
     name, parameters = parse_kind(kind)
     fingerprints, dim = Fingerprints("model", "tokenizer"), vectors.shape[1]
-    meta = PostgresMeta.of(fingerprints, model_name="", dim=dim, kind=name, parameters=parameters)
+    meta = PostgresMeta.from_ranker(fingerprints, model_name="", dim=dim, kind=name, parameters=parameters)
     server = Server(where)
     with server.changing() as session:
         table = Table(session, server)
@@ -41,7 +41,7 @@ def stored(where: str, vectors: np.ndarray, metadata: list[dict] | None = None, 
 def scanned(contexts: ContextEncoding, vectors: np.ndarray, *, k: int) -> list[list[str]]:
     """The ids of the k best, scored in float64; of equal scores the lowest key comes first."""
     keys = np.array([hash_id(str(i)) for i in range(len(vectors))])
-    scores = score(Contexts.of(contexts), vectors.astype(np.float64))
+    scores = score(Contexts.from_encoding(contexts), vectors.astype(np.float64))
     return [[str(row) for row in np.lexsort((keys, -own))[:k]] for own in scores]
 
 

@@ -20,7 +20,7 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswe
 from polyencoder.index import open_index
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.open import described
+from polyencoder.index.open import describe_index
 from polyencoder.index.postgres.connection import Server
 from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.index.postgres.table import Table, parse_kind
@@ -191,7 +191,7 @@ def test_a_table_of_others_is_left_alone(where):
 
 def test_it_is_described(where, index):
     address, _, name = where.partition("#")
-    lines = described(f"{address.replace('tester@', 'tester:secret@')}?application_name=secret#{name}")
+    lines = describe_index(f"{address.replace('tester@', 'tester:secret@')}?application_name=secret#{name}")
     assert lines[0] == f"{where}: 6 candidates"
     assert "secret" not in "".join(lines)
     assert lines[-1] == "search: PostgreSQL, flat: results can be certified"

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
-from polyencoder.index.entries import Candidate, canonical
+from polyencoder.index.entries import Candidate, format_metadata
 from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.index.postgres.rows import write_condition
 from tests.polyencoder.index.postgres.tables import drawn, names, stored
@@ -33,7 +33,7 @@ def test_metadata_come_back_as_they_were(postgres, metadata):
     index = stored(f"{postgres.address}#{next(names)}", np.ones((len(metadata), 2), np.float32), metadata)
     hits = index.search(drawn(1, 1, 2, contexts=1)[1], top_k=100)[0]
     for hit in hits:
-        assert canonical(hit.metadata) == canonical(metadata[int(hit.id)])
+        assert format_metadata(hit.metadata) == format_metadata(metadata[int(hit.id)])
     index.close()
 
 

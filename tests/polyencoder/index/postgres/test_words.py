@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import open_index
 from polyencoder.index.entries import Candidate
-from polyencoder.index.open import described
+from polyencoder.index.open import describe_index
 from polyencoder.index.postgres.index import PostgresIndex
-from polyencoder.index.postgres.rows import tsquery, tsvector
-from polyencoder.index.words import query_words, split_into_words
+from polyencoder.index.postgres.rows import format_tsquery, format_tsvector
+from polyencoder.index.words import split_into_words, split_query_words
 
 FEW = [
     Candidate("a", "order 4711 was sent on monday", {"n": 1}),
@@ -53,7 +53,7 @@ def test_words_find_texts_through_changes(index, where, ranker):
     again = open_index(where, ranker)
     assert found_in(again, ranker, "order 4711") == ["e", "a"] or found_in(again, ranker, "order 4711") == ["a", "e"]
     assert found_in(again, ranker, "word") == ["f"]
-    assert "words: of all texts, for hybrid searches" in described(where)
+    assert "words: of all texts, for hybrid searches" in describe_index(where)
 
 
 def test_a_hybrid_search_has_both(index, where, ranker):
@@ -82,7 +82,7 @@ def test_a_table_without_words(where, ranker):
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30))
 def test_a_tsvector_has_each_word_with_its_places(text):
-    data, found = tsvector(text), {}
+    data, found = format_tsvector(text), {}
     (n,), data = struct.unpack(">i", data[:4]), data[4:]
     for _ in range(n):
         word, data = data.split(b"\0", 1)
@@ -97,4 +97,4 @@ def test_a_tsvector_has_each_word_with_its_places(text):
 
 
 def test_a_query_has_words_or_neighbours():
-    assert [*map(tsquery, query_words(["cafe 北京"]))] == ["'cafe'", "'北' <-> '京'"]
+    assert [*map(format_tsquery, split_query_words(["cafe 北京"]))] == ["'cafe'", "'北' <-> '京'"]

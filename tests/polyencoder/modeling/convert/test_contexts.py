@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polyencoder.modeling.convert import CONTEXT_VECTORS
-from polyencoder.modeling.convert.contexts import immediate_and_extra
+from polyencoder.modeling.convert.contexts import split_contexts
 from polyencoder.text import pad
 
 SEPARATOR = 41  # behind the padding, 40
@@ -25,14 +25,14 @@ def model(make_convert):
 
 
 def test_contexts_are_taken_apart():
-    last, earlier, rows = immediate_and_extra(batch(), separator=SEPARATOR)
-    assert last.sequences() == LAST
+    last, earlier, rows = split_contexts(batch(), separator=SEPARATOR)
+    assert last.list_sequences() == LAST
     assert rows.tolist() == [0, 2, 4]
-    assert earlier.sequences() == [EARLIER[i] for i in rows]
-    last, earlier, rows = immediate_and_extra(batch(earlier=[[]] * 5), separator=SEPARATOR)
-    assert (last.sequences(), len(earlier), rows.tolist()) == (LAST, 0, [])
-    last, _, _ = immediate_and_extra(batch(last=[[1], [2]], earlier=[[3, SEPARATOR, 4], []]), separator=SEPARATOR)
-    assert last.sequences() == [[1], [2]]
+    assert earlier.list_sequences() == [EARLIER[i] for i in rows]
+    last, earlier, rows = split_contexts(batch(earlier=[[]] * 5), separator=SEPARATOR)
+    assert (last.list_sequences(), len(earlier), rows.tolist()) == (LAST, 0, [])
+    last, _, _ = split_contexts(batch(last=[[1], [2]], earlier=[[3, SEPARATOR, 4], []]), separator=SEPARATOR)
+    assert last.list_sequences() == [[1], [2]]
 
 
 @torch.no_grad()
@@ -83,7 +83,9 @@ def test_every_network_learns(model):
     model.train()
     encoded = model.encode_objectives(batch())
     candidates = model.encode_candidates(pad([[1, 2], [3]], pad_id=40))
-    sum(model.score(one, candidates)[:, 0].square().sum() for one in model.objectives(encoded).values()).backward()
+    sum(
+        model.score(one, candidates)[:, 0].square().sum() for one in model.split_objectives(encoded).values()
+    ).backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 

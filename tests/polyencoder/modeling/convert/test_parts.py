@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.modeling.convert import ConvertConfig
-from polyencoder.modeling.convert.blocks import Block, Embeddings, SelfAttention, activation, feed_forward
+from polyencoder.modeling.convert.blocks import Block, Embeddings, SelfAttention, activate, feed_forward
 from polyencoder.modeling.convert.outputs import AnnealedScale, FeedForward, Reduction
 from polyencoder.modeling.convert.rows import PackedRows
 from tests.polyencoder.modeling.convert.conftest import TINY
@@ -21,7 +21,7 @@ LENGTHS = [1, 7, 3, 0, 5]
 
 @pytest.fixture
 def rows() -> PackedRows:
-    return PackedRows.of(torch.arange(7) < torch.tensor(LENGTHS)[:, None])
+    return PackedRows.from_mask(torch.arange(7) < torch.tensor(LENGTHS)[:, None])
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def test_block(inputs, rows):
 
 def test_the_activation_is_near_gelu():
     values = torch.linspace(-6, 6, 1_000)
-    assert (activation(values, "gelu") - F.gelu(values)).abs().max() < 0.021
-    assert torch.equal(activation(values, "relu"), values.clamp(min=0))
+    assert (activate(values, "gelu") - F.gelu(values)).abs().max() < 0.021
+    assert torch.equal(activate(values, "relu"), values.clamp(min=0))
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -154,7 +154,7 @@ def test_feed_forward_1_in_fewer_passes(name):
     inputs, found = torch.randn(9, 6), []
     for run in (
         lambda x: feed_forward(x, inner, outer, activation_name=name),
-        lambda x: outer(activation(inner(x), name)),
+        lambda x: outer(activate(inner(x), name)),
     ):
         leaf = inputs.clone().requires_grad_()
         outputs = run(leaf)
@@ -167,11 +167,11 @@ def test_feed_forward_1_in_fewer_passes(name):
 
 
 def test_without_padding_nothing_is_moved():
-    rows = PackedRows.of(torch.ones(2, 3, dtype=torch.bool))
+    rows = PackedRows.from_mask(torch.ones(2, 3, dtype=torch.bool))
     inputs = torch.randn(6, 4)
     assert rows.put(inputs).data_ptr() == inputs.data_ptr()
     assert torch.equal(rows.take(rows.put(inputs)), inputs)
-    padded = PackedRows.of(torch.tensor([[True, True, True], [True, True, False]]))
+    padded = PackedRows.from_mask(torch.tensor([[True, True, True], [True, True, False]]))
     assert torch.equal(padded.take(padded.put(inputs[:5])), inputs[:5])
 
 
@@ -186,11 +186,11 @@ def test_sequences_of_like_length_together_give_the_same(lengths, extra):
     mask = (places >= extra) & (places < extra + torch.tensor(lengths)[:, None])
     padded = torch.randn(len(lengths), width, 12, dtype=torch.double)
     found = []
-    for rows in (PackedRows.of(mask), PackedRows.grouped(mask)):
+    for rows in (PackedRows.from_mask(mask), PackedRows.from_mask_by_length(mask)):
         leaf = padded.clone().requires_grad_()
         outputs = reduction(attention(rows.take(leaf), rows), rows)
         gradient = torch.autograd.grad(outputs.square().sum(), [leaf, *attention.parameters(), *reduction.parameters()])
-        positions = rows.in_order(rows.each(lambda own, part: part.put(own[:, None]).sum(1), rows.positions))
+        positions = rows.restore_order(rows.apply_each(lambda own, part: part.put(own[:, None]).sum(1), rows.positions))
         found.append([outputs.detach(), positions, *gradient])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
@@ -198,6 +198,6 @@ def test_sequences_of_like_length_together_give_the_same(lengths, extra):
 
 def test_a_batch_of_many_lengths_has_little_padding():
     lengths = torch.tensor([60] * 2 + [5] * 100)
-    rows = PackedRows.grouped(torch.arange(60) < lengths[:, None])
+    rows = PackedRows.from_mask_by_length(torch.arange(60) < lengths[:, None])
     assert sorted(tuple(part.mask.shape) for part in rows.parts) == [(2, 60), (100, 5)]
-    assert PackedRows.grouped(torch.ones(9, 60, dtype=torch.bool)).parts == ()
+    assert PackedRows.from_mask_by_length(torch.ones(9, 60, dtype=torch.bool)).parts == ()

@@ -44,22 +44,22 @@ def table_of(values: torch.Tensor) -> QuantizationAwareEmbedding:
 def test_no_value_is_further_from_its_code_than_half_a_step(values):
     """A step is a 255th of the range: that of the values and 0, and a tenth or 0.01 on either side."""
     values = torch.from_numpy(values)
-    found = Range.around(values)
+    found = Range.from_values(values)
     lowest, highest = float(values.min()), float(values.max())
     room = max(0.1 * (highest - lowest), 0.01)
     step = (max(highest + room, 0) - min(lowest - room, 0)) / 255
     assert float(found.scale) == pytest.approx(step, rel=1e-5)
-    error = (found.values(found.codes(values)) - values).abs()
+    error = (found.dequantize(found.quantize(values)) - values).abs()
     assert float(error.max()) <= step / 2 * 1.0001 + 1e-6 * float(values.abs().max())
-    assert found.values(found.codes(torch.zeros(1))) == 0
+    assert found.dequantize(found.quantize(torch.zeros(1))) == 0
 
 
 @pytest.mark.slow
 @given(tables)
 def test_there_is_room_above_and_below(values):
     values = torch.from_numpy(values)
-    found = Range.around(values)
-    lowest, highest = found.values(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
+    found = Range.from_values(values)
+    lowest, highest = found.dequantize(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
     room = max(0.1 * float(values.max() - values.min()), 0.01)
     slack = 0.51 * float(found.scale)  # that 0 is one of the codes moves the range by half a step at most
     assert lowest <= float(values.min()) - room + slack
@@ -67,9 +67,9 @@ def test_there_is_room_above_and_below(values):
 
 
 def test_values_beyond_the_range_are_those_of_its_ends():
-    found = Range.around(torch.tensor([-1.0, 1.0]))
-    lowest, highest = found.values(torch.tensor([0, 255], dtype=torch.uint8))
-    assert torch.equal(found.values(found.codes(torch.tensor([-9.0, 9.0]))), torch.stack([lowest, highest]))
+    found = Range.from_values(torch.tensor([-1.0, 1.0]))
+    lowest, highest = found.dequantize(torch.tensor([0, 255], dtype=torch.uint8))
+    assert torch.equal(found.dequantize(found.quantize(torch.tensor([-9.0, 9.0]))), torch.stack([lowest, highest]))
 
 
 @pytest.mark.slow
@@ -77,13 +77,13 @@ def test_values_beyond_the_range_are_those_of_its_ends():
 def test_looked_up_in_8_bits_as_in_training(values):
     values = torch.from_numpy(values)
     table = table_of(values)
-    kept = table.quantized()
+    kept = table.quantize()
     assert isinstance(kept, QuantizedEmbedding)
     assert kept.weight.dtype == torch.uint8
     ids = torch.arange(len(values)).flip(0)
     assert torch.equal(kept(ids), table(ids))
-    assert torch.equal(kept.shadow()(ids), table(ids))  # and again, when it goes on learning
-    assert torch.equal(kept.shadow().quantized().weight, kept.weight)
+    assert torch.equal(kept.dequantize()(ids), table(ids))  # and again, when it goes on learning
+    assert torch.equal(kept.dequantize().quantize().weight, kept.weight)
 
 
 def test_gradients_go_straight_through_also_beyond_the_range():
@@ -124,20 +124,20 @@ def vectors(model) -> list[torch.Tensor]:
 
 
 def test_the_two_forms_give_the_same_vectors(model):
-    kept = model.for_saving()
+    kept = model.copy_for_saving()
     assert kept.is_for_inference
     assert not model.is_for_inference
-    assert kept.for_saving() is kept
+    assert kept.copy_for_saving() is kept
     for one, other in zip(vectors(model), vectors(kept), strict=True):
         assert torch.equal(one, other)
     again = copy.deepcopy(kept)
-    again.for_training()
+    again.prepare_for_training()
     for one, other in zip(vectors(again), vectors(kept), strict=True):
         assert torch.equal(one, other)
 
 
 def test_every_weight_but_the_embeddings_has_16_bits(model):
-    kept = model.for_saving()
+    kept = model.copy_for_saving()
     for name, parameter in kept.named_parameters():
         assert torch.equal(parameter, parameter.half().float()), name
         if parameter.numel() > 1:
@@ -159,7 +159,7 @@ def test_quantized_is_near_what_it_was(make_convert):
 
 
 def test_everything_learns_and_gradients_are_those_of_the_rounded_weights(model):
-    kept = model.for_saving()
+    kept = model.copy_for_saving()
     for parameter in kept.parameters():
         parameter.requires_grad_(True)
     tokens = contexts() if model.history else batch()
@@ -208,7 +208,7 @@ def test_the_papers_sizes():
         sizes = ConvertConfig(vocab_size=31_476 + 1_000, quantized=True, multi_context=extra > 0)
         with torch.device("meta"):
             model = build_model(convert_ranker(sizes, convert_text(extra_contexts=extra)))
-            model.for_inference()
+            model.prepare_for_inference()
         weights = sum(parameter.numel() for parameter in model.parameters())
         codes = model.encoder.embeddings.words.weight
         assert codes.dtype == torch.uint8

@@ -78,11 +78,11 @@ def module(request, stubs) -> dict:
 def test_vectors_are_the_graphs(stubs, module, text):
     model = build_model(convert_ranker(STUB, text.config)).eval()
     load(model, module["weights"])
-    tokens = text.contexts(stubs["texts"])
-    candidates = text.candidates(stubs["texts"])
+    tokens = text.batch_contexts(stubs["texts"])
+    candidates = text.batch_candidates(stubs["texts"])
     torch.testing.assert_close((tokens.ids, tokens.mask), (candidates.ids, candidates.mask))
 
-    outputs = model.encoder.outputs(tokens, PackedRows.of(tokens.mask))
+    outputs = model.encoder.encode_tokens(tokens, PackedRows.from_mask(tokens.mask))
     expected = torch.tensor([vector for text in module["sequence"] for vector in text])
     torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(model.encoder(tokens), torch.tensor(module["reduced"]), rtol=0, atol=1e-5)
@@ -101,17 +101,17 @@ def test_contexts_with_a_history_are_the_graphs(stubs, text):
     load(model, module["weights"])
     separator = text.tokenizer.token_to_id("[EXTRA]")
     assert separator == model.sizes.separator_id
-    extra = text.tokenizer.ids(module["extra"])
+    extra = text.tokenizer.encode_texts(module["extra"])
     ids = [[*one, *([separator, *more] if more else [])] for one, more in zip(stubs["ids"], extra, strict=True)]
     assert 3 < sum(map(bool, extra)) < len(ids)  # with and without a history
 
     reader = TextEncoder(text.tokenizer, layout)
     for one, more, expected in zip(stubs["texts"], module["extra"], ids, strict=True):
-        assert reader.context_ids([more, one]) == expected or not one.strip()  # a blank turn is none
+        assert reader.tokenize_context([more, one]) == expected or not one.strip()  # a blank turn is none
     tokens = text.pad(ids)
     vectors = model.encode_context(tokens).vectors.squeeze(1) / 5**0.5
     torch.testing.assert_close(vectors, torch.tensor(module["combined"]), rtol=0, atol=1e-5)
-    parts = model.objectives(model.encode_objectives(tokens))
+    parts = model.split_objectives(model.encode_objectives(tokens))
     immediate, earlier = (parts[name].vectors.squeeze(1) / 5**0.5 for name in ("immediate", "extra"))
     torch.testing.assert_close(immediate, torch.tensor(module["context"]), rtol=0, atol=1e-5)
     torch.testing.assert_close((immediate + earlier) / 2, torch.tensor(module["mean"]), rtol=0, atol=1e-5)

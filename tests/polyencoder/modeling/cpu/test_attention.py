@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from polyencoder.modeling.cpu.attention import attention, attention_by_heads
+from polyencoder.modeling.cpu.attention import apply_attention, attend_by_heads
 from polyencoder.modeling.cpu.modules import draw
 from polyencoder.modeling.loading import build_backbone
 from polyencoder.text import TokenBatch
@@ -50,9 +50,7 @@ def test_dropout_by_the_book_with_gradients(monkeypatch, name, options, cached):
         query, key, value = tensors = inputs()
         torch.manual_seed(3)
         if ours:
-            output = attention_by_heads(
-                query, key, value, attn_mask=mask, dropout_p=options["p"], scale=options["scale"]
-            )
+            output = attend_by_heads(query, key, value, attn_mask=mask, dropout_p=options["p"], scale=options["scale"])
         else:
             output = by_the_book(query, key, value, mask, **options)
         output.square().sum().backward()
@@ -71,7 +69,7 @@ def test_dropout_of_rows_as_models_have_them():
         for ours in (True, False):
             views = [row.transpose(1, 2) for row in rows]
             torch.manual_seed(3)
-            output = attention_by_heads(*views, dropout_p=0.5) if ours else by_the_book(*views, None, p=0.5, scale=None)
+            output = attend_by_heads(*views, dropout_p=0.5) if ours else by_the_book(*views, None, p=0.5, scale=None)
             weights = torch.arange(float(DIM))
             results.append([output, *torch.autograd.grad((output.transpose(1, 2) @ weights).square().sum(), rows)])
         torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
@@ -80,15 +78,15 @@ def test_dropout_of_rows_as_models_have_them():
 def test_what_learns_nothing_gets_no_gradient():
     query, key, value = inputs()
     with torch.no_grad():
-        assert attention_by_heads(query, key, value, dropout_p=0.5).grad_fn is None
-    attention_by_heads(query, key.detach(), value.detach(), dropout_p=0.5).sum().backward()
+        assert attend_by_heads(query, key, value, dropout_p=0.5).grad_fn is None
+    attend_by_heads(query, key.detach(), value.detach(), dropout_p=0.5).sum().backward()
     assert query.grad is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_bias_that_learns_gets_its_gradient(dtype):
     bias = torch.zeros(HEADS, LENGTH, LENGTH, requires_grad=True)
-    attention(*inputs(dtype), bias, dropout_p=0.1).sum().backward()
+    apply_attention(*inputs(dtype), bias, dropout_p=0.1).sum().backward()
     assert bias.grad is not None
     assert bias.grad.norm() > 0
 
@@ -106,7 +104,7 @@ def test_a_bias_of_all_sequences_by_the_book_with_its_gradient(monkeypatch, name
         bias = torch.randn(heads, LENGTH, LENGTH, requires_grad=True)
         torch.manual_seed(3)
         if ours:
-            output = attention(*tensors, attn_mask=mask, dropout_p=p, bias=bias)
+            output = apply_attention(*tensors, attn_mask=mask, dropout_p=p, bias=bias)
         else:
             added = bias if mask is None else bias.masked_fill(~mask, -1e30)
             output = by_the_book(*tensors, added, p=p, scale=None)
@@ -120,14 +118,14 @@ def test_a_bias_of_all_sequences_by_the_book_with_its_gradient(monkeypatch, name
 def test_a_frozen_bias_takes_torchs_kernel(monkeypatch, name):
     tensors, bias, mask = inputs(), torch.randn(HEADS, LENGTH, LENGTH), masks()[name]
     expected = by_the_book(*tensors, bias if mask is None else bias.masked_fill(~mask, -1e30), p=0.0, scale=None)
-    monkeypatch.setattr("polyencoder.modeling.cpu.attention.attention_by_heads", None)
-    torch.testing.assert_close(attention(*tensors, attn_mask=mask, bias=bias), expected, rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr("polyencoder.modeling.cpu.attention.attend_by_heads", None)
+    torch.testing.assert_close(apply_attention(*tensors, attn_mask=mask, bias=bias), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(0, HEADS, LENGTH, DIM), (BATCH, HEADS, 0, DIM), (1, 1, 1, 1)])
 def test_dropout_of_nothing_or_little(shape):
     query = torch.ones(shape, requires_grad=True)
-    output = attention_by_heads(query, query, query, dropout_p=0.5)
+    output = attend_by_heads(query, query, query, dropout_p=0.5)
     output.sum().backward()
     assert output.shape == query.grad.shape == shape
 
@@ -135,7 +133,7 @@ def test_dropout_of_nothing_or_little(shape):
 @pytest.mark.parametrize("p", [1e-9, 1.0])
 def test_nothing_to_decide(p):
     tensors = inputs()
-    output = attention(*tensors, dropout_p=p)
+    output = apply_attention(*tensors, dropout_p=p)
     assert torch.allclose(output, torch.zeros(()) if p == 1 else F.scaled_dot_product_attention(*tensors), atol=1e-6)
 
 
@@ -143,7 +141,7 @@ def test_a_query_that_may_go_nowhere():
     query, key, value = inputs()
     mask = torch.ones(BATCH, 1, 1, LENGTH, dtype=torch.bool)
     mask[0] = False
-    output = attention_by_heads(query, key, value, attn_mask=mask, dropout_p=0.2)
+    output = attend_by_heads(query, key, value, attn_mask=mask, dropout_p=0.2)
     output.sum().backward()
     assert all(bool(tensor.isfinite().all()) for tensor in (output, query.grad, key.grad, value.grad))
 
@@ -177,11 +175,11 @@ def test_which_kernel_in_which_type(monkeypatch, learning, dtype, dropout_p):
     def counted(name, kernel):
         return lambda *tensors, **options: calls.append((name, tensors[0].dtype)) or kernel(*tensors, **options)
 
-    kernel = "polyencoder.modeling.cpu.attention.attention_by_heads"
-    monkeypatch.setattr(kernel, counted("ours", attention_by_heads))
+    kernel = "polyencoder.modeling.cpu.attention.attend_by_heads"
+    monkeypatch.setattr(kernel, counted("ours", attend_by_heads))
     monkeypatch.setattr(F, "scaled_dot_product_attention", counted("flash", flash))
     with torch.set_grad_enabled(learning), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        output = attention(*inputs(dtype), dropout_p=dropout_p)
+        output = apply_attention(*inputs(dtype), dropout_p=dropout_p)
     assert output.dtype == dtype
     assert calls == [("ours", dtype) if dropout_p else ("flash", torch.float32 if learning else dtype)]
 
@@ -195,7 +193,7 @@ def test_learning_in_bfloat16_is_that_of_float32_but_for_rounding(name, dropout_
         mask = masks()[name]
         mask = mask.to(dtype) if name == "added" else mask
         torch.manual_seed(3)
-        output = attention(*tensors, attn_mask=mask, dropout_p=dropout_p)
+        output = apply_attention(*tensors, attn_mask=mask, dropout_p=dropout_p)
         output.float().square().sum().backward()
         results.append([output.float(), *(tensor.grad.float() for tensor in tensors)])
     for exact, rounded in zip(*results, strict=True):

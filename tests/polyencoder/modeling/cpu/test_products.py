@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from polyencoder import processor as known_processor
 from polyencoder.modeling.cpu import products
-from polyencoder.modeling.cpu.products import linear, onednn_is_faster, scaled_linear
+from polyencoder.modeling.cpu.products import apply_linear, apply_scaled_linear, is_onednn_faster
 
 pytestmark = [
     pytest.mark.skipif(
@@ -30,9 +30,9 @@ def everything_goes_there(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def nothing_is_remembered():
-    onednn_is_faster.cache_clear()
+    is_onednn_faster.cache_clear()
     yield
-    onednn_is_faster.cache_clear()
+    is_onednn_faster.cache_clear()
 
 
 def results(function, tensors, gradient):
@@ -58,7 +58,7 @@ def test_values_and_gradients(batch, inputs, outputs, has_bias, learns):
     ]
     gradient = torch.randn(*batch, outputs)
     double = [None if t is None else t.detach().double().requires_grad_(t.requires_grad) for t in tensors]
-    for ours, exact in zip(results(linear, tensors, gradient), results(F.linear, double, gradient), strict=True):
+    for ours, exact in zip(results(apply_linear, tensors, gradient), results(F.linear, double, gradient), strict=True):
         assert (ours is None) == (exact is None)
         if ours is not None:
             torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-4)
@@ -68,28 +68,28 @@ def test_tensors_that_are_views():
     """Transposed, expanded and sliced ones, as models have them, and the gradient of a sum."""
     x, weight = torch.randn(6, 10).t()[1:], torch.randn(8, 12)[::2, ::2].requires_grad_()
     bias = torch.randn(1).expand(4).requires_grad_()
-    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
-    linear(x, weight, bias).sum().backward()
+    torch.testing.assert_close(apply_linear(x, weight, bias), F.linear(x, weight, bias))
+    apply_linear(x, weight, bias).sum().backward()
     torch.testing.assert_close(weight.grad, x.sum(0).expand(4, 6))
 
 
 @pytest.mark.parametrize("shape", [(0, 6), (2, 0, 6)])
 def test_nothing(shape):
-    assert linear(torch.randn(shape), torch.randn(4, 6)).shape == (*shape[:-1], 4)
+    assert apply_linear(torch.randn(shape), torch.randn(4, 6)).shape == (*shape[:-1], 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_types_are_torchs(monkeypatch, dtype):
-    monkeypatch.setattr(products, "_product", None)
+    monkeypatch.setattr(products, "_multiply", None)
     x, weight = torch.randn(5, 6, dtype=dtype), torch.randn(4, 6, dtype=dtype)
-    assert torch.equal(linear(x, weight), F.linear(x, weight))
+    assert torch.equal(apply_linear(x, weight), F.linear(x, weight))
 
 
 def test_what_is_small_is_torchs(monkeypatch):
     monkeypatch.setattr(products, "MIN_PRODUCTS", 5 * 6 * 4 + 1)
-    monkeypatch.setattr(products, "_product", None)
+    monkeypatch.setattr(products, "_multiply", None)
     x, weight = torch.randn(5, 6), torch.randn(4, 6)
-    assert torch.equal(linear(x, weight), F.linear(x, weight))
+    assert torch.equal(apply_linear(x, weight), F.linear(x, weight))
 
 
 @pytest.mark.parametrize(("set_before", "expected"), [({}, "64"), ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "7"}, "7")])
@@ -118,7 +118,7 @@ def test_which_processors(monkeypatch, tmp_path, mkl, capability, maker, faster)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert onednn_is_faster() is faster
+    assert is_onednn_faster() is faster
 
 
 @pytest.mark.parametrize(("processor", "faster"), [("AMD64 Family 25, AuthenticAMD", True), ("", False)])
@@ -128,7 +128,7 @@ def test_where_there_is_no_list_of_processors(monkeypatch, tmp_path, processor, 
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    assert onednn_is_faster() is faster
+    assert is_onednn_faster() is faster
 
 
 def _another_signature(input, weight):
@@ -143,20 +143,20 @@ def test_an_operator_that_has_changed_is_not_used(monkeypatch, product):
     """It is none of torch's public ones: another signature or meaning of it must not slip through."""
     monkeypatch.setattr(products, "is_intel", lambda: False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    assert onednn_is_faster()
-    onednn_is_faster.cache_clear()
-    monkeypatch.setattr(products, "_product", product)
-    assert not onednn_is_faster()
+    assert is_onednn_faster()
+    is_onednn_faster.cache_clear()
+    monkeypatch.setattr(products, "_multiply", product)
+    assert not is_onednn_faster()
 
 
 @pytest.mark.parametrize("is_faster", [True, False])
 @pytest.mark.parametrize("scale", [1.702, 1 / 1.702])
 def test_a_scaled_product(monkeypatch, is_faster, scale):
-    monkeypatch.setattr(products, "onednn_is_faster", lambda: is_faster)
+    monkeypatch.setattr(products, "is_onednn_faster", lambda: is_faster)
     tensors = [torch.randn(shape, requires_grad=True) for shape in ((7, 5), (3, 5), (3,))]
     double = [tensor.detach().double().requires_grad_() for tensor in tensors]
     gradient = torch.randn(7, 3)
-    found = results(lambda *given: scaled_linear(*given, scale=scale), tensors, gradient)
+    found = results(lambda *given: apply_scaled_linear(*given, scale=scale), tensors, gradient)
     exact = results(lambda x, weight, bias: scale * (x @ weight.t()) + bias, double, gradient)
     for ours, wanted in zip(found, exact, strict=True):
         torch.testing.assert_close(ours, wanted.float(), rtol=1e-5, atol=1e-5)

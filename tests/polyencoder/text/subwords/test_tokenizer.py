@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError
 from polyencoder.text.subwords import MARKER, SubwordTokenizer, split_words
-from polyencoder.text.subwords.tokenizer import fingerprint64
+from polyencoder.text.subwords.tokenizer import compute_fingerprint64
 from tests.polyencoder.text.subwords import reference
 
 SUBWORDS = st.lists(st.text(st.sampled_from([MARKER, *"aab .Té漢"]), min_size=1, max_size=5), unique=True, max_size=40)
@@ -20,37 +20,37 @@ TEXT = st.text(
 
 
 def test_ids_are_those_of_polyais_graph(stubs, stub_tokenizer):
-    assert stub_tokenizer.ids(stubs["texts"]) == stubs["ids"]
-    assert [stub_tokenizer.tokens(text) for text in stubs["texts"]] == stubs["tokens"]
+    assert stub_tokenizer.encode_texts(stubs["texts"]) == stubs["ids"]
+    assert [stub_tokenizer.tokenize(text) for text in stubs["texts"]] == stubs["tokens"]
 
 
 def test_unknown_characters_have_tensorflows_buckets(stubs):
-    assert {one: fingerprint64(one) % 1_000 for one in stubs["buckets_of_1000"]} == stubs["buckets_of_1000"]
+    assert {one: compute_fingerprint64(one) % 1_000 for one in stubs["buckets_of_1000"]} == stubs["buckets_of_1000"]
 
 
 @given(SUBWORDS, TEXT)
 def test_tokens_are_those_of_a_plain_reference(subwords, text):
     tokenizer = SubwordTokenizer(subwords, buckets=7)
     expected = reference.tokens(text, set(subwords))
-    assert tokenizer.tokens(text) == expected
+    assert tokenizer.tokenize(text) == expected
     known = {subword: place for place, subword in enumerate(subwords)}
-    ids = [known.get(token, len(subwords) + fingerprint64(token) % 7) for token in expected]
+    ids = [known.get(token, len(subwords) + compute_fingerprint64(token) % 7) for token in expected]
     for _ in range(2):  # segmented, then remembered
-        assert tokenizer.ids([text, text]) == [ids, ids]
+        assert tokenizer.encode_texts([text, text]) == [ids, ids]
     assert all(i < tokenizer.get_vocab_size(with_added_tokens=False) for i in ids)
 
 
 @given(st.text(st.sampled_from("ab ,.'-"), max_size=30))
 def test_ids_become_the_text_again(text):
     tokenizer = SubwordTokenizer([MARKER, *"ab ,.'-", "ab", f"{MARKER}a"])
-    assert tokenizer.decode(tokenizer.ids([text])[0]) == text
+    assert tokenizer.decode(tokenizer.encode_texts([text])[0]) == text
 
 
 def test_no_text_has_a_special_id(stub_tokenizer):
     special = {stub_tokenizer.token_to_id(name) for name in ("[PAD]", "[EXTRA]")}
     assert special == {119, 120}  # behind 112 subwords and 7 buckets
     assert stub_tokenizer.get_vocab_size() == 121
-    assert not special & {i for ids in stub_tokenizer.ids(["[PAD]", "[EXTRA] [PAD]"]) for i in ids}
+    assert not special & {i for ids in stub_tokenizer.encode_texts(["[PAD]", "[EXTRA] [PAD]"]) for i in ids}
     assert stub_tokenizer.decode([119, 1], skip_special_tokens=False) == "[PAD]s"
 
 
@@ -60,16 +60,16 @@ def test_it_is_the_same_when_it_has_been_written(stubs, stub_tokenizer):
         SubwordTokenizer.from_str(stub_tokenizer.to_str(pretty=True)),
         pickle.loads(pickle.dumps(stub_tokenizer)),  # noqa: S301 - our own, for processes that encode
     ):
-        assert again.ids(stubs["texts"]) == stubs["ids"]
+        assert again.encode_texts(stubs["texts"]) == stubs["ids"]
 
 
 def test_what_is_remembered_is_limited(monkeypatch, stubs, stub_tokenizer):
     monkeypatch.setattr("polyencoder.text.subwords.tokenizer.MEMORY", 3)
     tokenizer = SubwordTokenizer.from_str(stub_tokenizer.to_str())
     for _ in range(2):
-        assert tokenizer.ids(stubs["texts"]) == stubs["ids"]
+        assert tokenizer.encode_texts(stubs["texts"]) == stubs["ids"]
     assert len(tokenizer._words) <= 3
-    tokenizer.ids(["x" * 10_000])
+    tokenizer.encode_texts(["x" * 10_000])
     assert max(map(len, tokenizer._words)) < 1_000
 
 
@@ -94,7 +94,7 @@ def test_a_file_that_is_none_of_ours_is_an_error_that_names_it(stub_tokenizer, c
 def test_words_have_at_most_one_way_to_be_split():
     assert split_words("a b") == ["a", "b"]
     tokenizer = SubwordTokenizer([f"{MARKER}a", "a", "aa", f"{MARKER}aaa", "b"])
-    assert tokenizer.tokens("aaaaab") == [f"{MARKER}aaa", "aa", "b"]
+    assert tokenizer.tokenize("aaaaab") == [f"{MARKER}aaa", "aa", "b"]
 
 
 @pytest.mark.parametrize(

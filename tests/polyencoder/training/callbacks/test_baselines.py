@@ -10,7 +10,7 @@ import torch
 from polyencoder.data.example import Example
 from polyencoder.evaluation.examples import evaluate
 from polyencoder.evaluation.tfidf import evaluate_tfidf
-from polyencoder.training.callbacks.baselines import Baselines, why_no_better
+from polyencoder.training.callbacks.baselines import Baselines, explain_no_better
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import CONFIG, EXAMPLES, VALID, Losses
 
@@ -103,7 +103,7 @@ def measured(recall: float, loss: float = 2.0) -> dict[str, float]:
 
 
 def said(trainer, *, before=None, best=None, of_another=False, responses=LABELS) -> str | None:
-    return why_no_better(
+    return explain_no_better(
         trainer,
         before=before or measured(0.5),
         best=best or measured(0.5),

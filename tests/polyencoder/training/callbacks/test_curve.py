@@ -10,7 +10,7 @@ from PIL import Image
 
 from polyencoder.errors import ConfigError
 from polyencoder.training.callbacks import curve as curve_module
-from polyencoder.training.callbacks.curve import LearningCurve, curve_label
+from polyencoder.training.callbacks.curve import LearningCurve, format_curve_label
 
 pytestmark = pytest.mark.usefixtures("drawn_curves")
 
@@ -28,7 +28,7 @@ def test_points_of_training_and_of_evaluations(curve, run):
     assert one == {"updates": 1, "loss": 2.0, "R@1": 0.0, "learning rate": 5e-5, "among": 3}
     assert two == {"updates": 2, "loss": 1.0, "R@1": 1.0, "learning rate": 5e-5, "among": 5}
     assert curve.points["validation"] == [{"updates": 2, "loss": 0.5, "R@1": 0.25, "among": 20}]
-    assert [curve_label(*one) for one in curve.points.items()] == [
+    assert [format_curve_label(*one) for one in curve.points.items()] == [
         "training, among 4 candidates",
         "validation, among 20 candidates",
     ]

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from polyencoder.training.callbacks import log as module
-from polyencoder.training.callbacks.log import Log, shown_rate
+from polyencoder.training.callbacks.log import Log, format_rate
 
 
 def test_the_speed_is_that_of_the_steps_alone(run, monkeypatch, caplog):
@@ -55,7 +55,7 @@ def test_the_speed_is_that_of_all_processes_together(run, monkeypatch, caplog):
 
 
 def test_a_rate_below_one_is_not_zero():
-    shown = [shown_rate(rate) for rate in (1184.2, 2.4, 0.31, 0.004)]
+    shown = [format_rate(rate) for rate in (1184.2, 2.4, 0.31, 0.004)]
     assert shown == ["1,184 examples/s", "2 examples/s", "0.3 examples/s", "0.004 examples/s"]
 
 

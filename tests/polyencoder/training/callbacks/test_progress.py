@@ -20,10 +20,10 @@ def test_the_line(run):
     line = ProgressLine(stream=io.StringIO())
     run.step(line, loss=1.0, hit=True)
     run.step(line, loss=3.0, hit=False)
-    shown = line.text(run)
+    shown = line.format_line(run)
     assert re.fullmatch(r"[\d,]+ examples/s, loss 2, R@1 0.500, lr 5e-05, \d\d:\d\d left", shown), shown
     line.on_evaluation(run, {})
-    assert line.text(run) == "lr 5e-05", "nothing is said of what is not known"
+    assert line.format_line(run) == "lr 5e-05", "nothing is said of what is not known"
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 5), st.integers(1, 512)), min_size=2, max_size=20))
@@ -47,7 +47,7 @@ def test_the_rate_leaves_out_pauses(batches):
         for seconds, examples in batches:
             step(seconds, examples)
     seconds, examples = map(sum, zip(*batches, strict=True))
-    assert line.rate() == pytest.approx(examples / seconds)
+    assert line.compute_rate() == pytest.approx(examples / seconds)
 
 
 def test_the_line_gives_way_to_the_log(run, monkeypatch):
