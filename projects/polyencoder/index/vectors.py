@@ -22,7 +22,7 @@ import numpy as np
 from polyencoder.errors import CheckpointError, InputError, get_first_line
 from polyencoder.index.token_rows import StoredTokens, TokenRows
 from polyencoder.search.contexts import Array
-from polyencoder.search.rows import Block, Small
+from polyencoder.search.rows import Block, QuantizedRows
 from polyencoder.storage.files import write_array
 
 VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
@@ -71,13 +71,13 @@ class MappedFile(NamedTuple):
 
     rows: Array
     """[n, dim], as stored."""
-    small: Small
+    quantized: QuantizedRows
     """The same in 8 bits: `rows` themselves, if they are stored so."""
     tokens: TokenRows | None = None
 
     def read_vectors(self, places: slice | Array = slice(None)) -> Array:
         """The vectors of these rows, float32 [n, dim]."""
-        return Block(0, self.rows, self.small).read_vectors(places)
+        return Block(0, self.rows, self.quantized).read_vectors(places)
 
 
 class Vectors:
@@ -136,9 +136,9 @@ class Vectors:
 
     def iter_blocks(self, size: int) -> Iterator[Block]:
         """Yields all rows in order, in blocks of at most `size`: views of the files, not copies."""
-        for start, (rows, small, _) in zip(self._firsts, self._files, strict=False):
+        for start, (rows, quantized, _) in zip(self._firsts, self._files, strict=False):
             for i in range(0, len(rows), size):
-                yield Block(start + i, rows[i : i + size], small.select(slice(i, i + size)))
+                yield Block(start + i, rows[i : i + size], quantized.select(slice(i, i + size)))
 
     def take(self, rows: Array) -> Array:
         """The vectors of these rows (int64, in any order), float32 [len(rows), dim]."""
@@ -147,15 +147,15 @@ class Vectors:
             out[position] = file.read_vectors(inside)
         return out
 
-    def read_stored(self, rows: Array) -> tuple[Array, Small]:
+    def read_stored(self, rows: Array) -> tuple[Array, QuantizedRows]:
         """The vectors of these rows as stored, [len(rows), dim], and in 8 bits."""
         shape = len(rows), self.dim
-        small = Small(np.empty(shape, np.int8), np.empty((len(rows), 3), np.float32))
-        out = small.rows if self.dtype == "int8" else np.empty(shape, dtype=ON_DISK[self.dtype])
+        quantized = QuantizedRows(np.empty(shape, np.int8), np.empty((len(rows), 3), np.float32))
+        out = quantized.rows if self.dtype == "int8" else np.empty(shape, dtype=ON_DISK[self.dtype])
         for file, position, inside in self._split_rows(rows):
             out[position] = file.rows[inside]
-            small.rows[position], small.bounds[position] = file.small.select(inside)
-        return out, small
+            quantized.rows[position], quantized.bounds[position] = file.quantized.select(inside)
+        return out, quantized
 
     def read_token_rows(self, rows: Array) -> TokenRows | None:
         """The token vectors of these rows, at least one; None if the index has none."""
@@ -185,7 +185,7 @@ def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype, tokens: Sto
         return False
 
 
-def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None = None) -> tuple[Array, Small]:
+def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None = None) -> tuple[Array, QuantizedRows]:
     """Converts vectors [n, dim] for storage: in this dtype, and what they are then in 8 bits.
 
     A number changes by at most 1 part in 2,048 (float16), 1 in 256 (bfloat16), or 1/254 of its row's largest (int8).
@@ -214,22 +214,22 @@ def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None 
                 argument="dtype",
             )
         raise InputError(f"the model gives vectors{whose} that are not finite (inf or nan): it cannot fill an index")
-    small = Small.from_vectors(exact)
+    quantized = QuantizedRows.from_vectors(exact)
     if dtype != "int8":
-        return stored, small
-    small.bounds[:, 2] = 0  # what is stored is the vector
-    return small.rows, small
+        return stored, quantized
+    quantized.bounds[:, 2] = 0  # what is stored is the vector
+    return quantized.rows, quantized
 
 
 def write_vectors(
-    folder: Path, row: int, stored: Array, small: Small, tokens: TokenRows | None = None, *, tag: str = ""
+    folder: Path, row: int, stored: Array, quantized: QuantizedRows, tokens: TokenRows | None = None, *, tag: str = ""
 ) -> Path:
     """Writes the output of `quantize` as the rows from `row`; a kill leaves no partial file, an error none."""
     path = get_vectors_file(folder, row, tag=tag)
     paths = list_side_files(path)
-    arrays = {paths["bounds"]: small.bounds}
+    arrays = {paths["bounds"]: quantized.bounds}
     if stored.dtype != np.int8:
-        arrays[paths["int8"]] = small.rows
+        arrays[paths["int8"]] = quantized.rows
     if tokens is not None:
         arrays |= {paths["tokens"]: tokens.stored, paths["offsets"]: tokens.offsets}
     arrays[path] = stored  # the last: with it the rows are whole
@@ -248,11 +248,11 @@ def map_file(path: Path, *, dim: int, dtype: VectorDtype, tokens: StoredTokens |
     paths = list_side_files(path)
     rows = map_array(path, np.dtype(ON_DISK[dtype]), shape=(-1, dim))
     in_8_bits = rows if dtype == "int8" else map_array(paths["int8"], np.dtype(np.int8), shape=(len(rows), dim))
-    small = Small(in_8_bits, map_array(paths["bounds"], np.dtype(np.float32), shape=(len(rows), 3)))
+    quantized = QuantizedRows(in_8_bits, map_array(paths["bounds"], np.dtype(np.float32), shape=(len(rows), 3)))
     if tokens is None:
-        return MappedFile(rows, small)
+        return MappedFile(rows, quantized)
     offsets = map_array(paths["offsets"], np.dtype(np.int64), shape=(len(rows) + 1,))
     stored = map_array(paths["tokens"], np.dtype(tokens.dtype), shape=(-1, tokens.dim))
     if offsets[-1] != len(stored):
         raise CheckpointError(f"{path}: has {len(stored)} token vectors beside it, not {offsets[-1]}: it is damaged")
-    return MappedFile(rows, small, TokenRows(stored, offsets))
+    return MappedFile(rows, quantized, TokenRows(stored, offsets))

@@ -114,9 +114,9 @@ class Contexts:
         vectors = self.vectors.astype(np.float32, copy=False)
         return [*vectors] if self.mask is None else [v[m] for v, m in zip(vectors, self.mask, strict=True)]
 
-    def select(self, places: Sequence[int] | slice) -> Contexts:
-        """The contexts at these places."""
-        rows = places if isinstance(places, slice) else [*places]
+    def select(self, positions: Sequence[int] | slice) -> Contexts:
+        """The contexts at these positions."""
+        rows = positions if isinstance(positions, slice) else [*positions]
         tokens = self.tokens
         if tokens is not None:
             tokens = tokens[rows] if isinstance(rows, slice) else [tokens[place] for place in rows]

@@ -18,7 +18,7 @@ from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.rows import Block
 
 _ROUNDING = 1e-6  # of numbers in float32 that are computed from products, in parts of the lengths of both vectors
-_LEAST = np.float32(1e-34)  # a radius below which products of float32 lose digits
+_MIN_RADIUS = np.float32(1e-34)  # a radius below which products of float32 lose digits
 _log = logging.getLogger(__name__)
 
 
@@ -50,45 +50,45 @@ class Queries:
             vectors = np.where(contexts.mask[..., None], vectors, first)
         self.exact = vectors
         self._lengths = np.linalg.norm(vectors, axis=2).max(axis=1, initial=0)
-        self._small: tuple[Callable[[Array], Any], Array, Array] | None = None
-        self._wide: tuple[Array, Array] | None = None
+        self._quantized: tuple[Callable[[Array], Any], Array, Array] | None = None
+        self._in_float32: tuple[Array, Array] | None = None
 
-    def look(self, block: Block) -> Look:
+    def multiply(self, block: Block) -> ApproximateProducts:
         """The products of a block's rows with all queries."""
-        if block.small is None or import_numkong() is None:
+        if block.quantized is None or import_numkong() is None:
             return self._multiply_float32(block)
         multiply, scales, errors = self._quantize()
-        (rows, bounds), lengths = block.small, self._lengths.astype(np.float32)
+        (rows, bounds), lengths = block.quantized, self._lengths.astype(np.float32)
         radius = bounds @ np.stack([np.zeros_like(errors), errors, lengths])
-        radius += _LEAST
+        radius += _MIN_RADIUS
         products = np.asarray(multiply(rows)).reshape(len(rows), len(lengths), -1)
-        return Look(products, bounds[:, 0], scales, radius)
+        return ApproximateProducts(products, bounds[:, 0], scales, radius)
 
     def _quantize(self) -> tuple[Callable[[Array], Any], Array, Array]:
         """A function that multiplies rows with all queries; each context's scale and largest error of a vector."""
-        if self._small is None:
+        if self._quantized is None:
             scales = np.maximum(np.abs(self.exact).max(axis=(1, 2), initial=0) / 127, np.finfo(np.float32).tiny)
             scales = scales.astype(np.float32)
             queries = np.rint(self.exact / scales[:, None, None]).clip(-127, 127)
             errors = np.linalg.norm(self.exact - queries * scales[:, None, None].astype(np.float64), axis=2).max(1)
             errors += 2 * _ROUNDING * self._lengths
             flat = queries.astype(np.int8).reshape(-1, queries.shape[2])
-            self._small = _get_multiply(flat), scales, errors.astype(np.float32)
-        return self._small
+            self._quantized = _get_multiply(flat), scales, errors.astype(np.float32)
+        return self._quantized
 
-    def _multiply_float32(self, block: Block) -> Look:
-        if self._wide is None:
+    def _multiply_float32(self, block: Block) -> ApproximateProducts:
+        if self._in_float32 is None:
             flat = self.exact.reshape(-1, self.exact.shape[2]).astype(np.float32)
             errors = np.linalg.norm(self.exact - flat.reshape(self.exact.shape), axis=2).max(axis=1, initial=0)
             unit = (self.exact.shape[2] + 2) * np.finfo(np.float32).eps
-            self._wide = flat, (errors + (unit + _ROUNDING) * self._lengths).astype(np.float32)
-        flat, distances = self._wide
+            self._in_float32 = flat, (errors + (unit + _ROUNDING) * self._lengths).astype(np.float32)
+        flat, distances = self._in_float32
         vectors = block.read_vectors().astype(np.float32, copy=False)
         lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors)) * np.float32(1.001)
         products = (vectors @ flat.T).reshape(len(vectors), -1, self.codes)
         ones = np.ones(max(len(vectors), len(self.exact)), np.float32)
-        radius = lengths[:, None] * distances + _LEAST
-        return Look(products, ones[: len(vectors)], ones[: len(self.exact)], radius)
+        radius = lengths[:, None] * distances + _MIN_RADIUS
+        return ApproximateProducts(products, ones[: len(vectors)], ones[: len(self.exact)], radius)
 
 
 def _get_multiply(queries: Array) -> Callable[[Array], Any]:
@@ -99,7 +99,7 @@ def _get_multiply(queries: Array) -> Callable[[Array], Any]:
     return lambda rows: import_numkong().dots_packed(rows, packed)
 
 
-class Look(NamedTuple):
+class ApproximateProducts(NamedTuple):
     """Approximate inner products of rows with the codes of contexts."""
 
     products: Array
@@ -118,7 +118,8 @@ class Look(NamedTuple):
         largest *= products.astype(np.float32, copy=False)
         return np.maximum(largest, -np.finfo(np.float32).max, out=largest)  # not -inf, which no radius makes larger
 
-    def compute_logits(self, places: Array, of: Array) -> tuple[Array, Array]:
+    def compute_logits(self, positions: Array, context_ids: Array) -> tuple[Array, Array]:
         """The products of pairs of a row and a context, float64 [pairs, codes], and their radius."""
-        scales = self.row_scales[places].astype(np.float64) * self.scales[of]
-        return self.products[places, of] * scales[:, None], self.radius[places, of].astype(np.float64)
+        scales = self.row_scales[positions].astype(np.float64) * self.scales[context_ids]
+        logits: Array = self.products[positions, context_ids] * scales[:, None]
+        return logits, self.radius[positions, context_ids].astype(np.float64)

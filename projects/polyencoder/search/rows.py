@@ -12,7 +12,7 @@ from polyencoder.search.contexts import Array
 _AT_ONCE = 1 << 12  # rows that are in memory in float64
 
 
-class Small(NamedTuple):
+class QuantizedRows(NamedTuple):
     """Rows in 8 bits, and how far they are from the vectors."""
 
     rows: Array
@@ -21,21 +21,21 @@ class Small(NamedTuple):
     """float32 [n, 3]: the scale; the length of the row times its scale, and its distance from the vector, at least."""
 
     @classmethod
-    def from_vectors(cls, vectors: Array) -> Small:
+    def from_vectors(cls, vectors: Array) -> QuantizedRows:
         """The rows of float32 vectors [n, dim], which are finite."""
-        made = [_read_small(vectors[i : i + _AT_ONCE]) for i in range(0, len(vectors), _AT_ONCE)]
+        made = [_quantize(vectors[i : i + _AT_ONCE]) for i in range(0, len(vectors), _AT_ONCE)]
         if not made:
             return cls(np.empty(vectors.shape, np.int8), np.empty((0, 3), np.float32))
         return cls.concatenate(made)
 
     @classmethod
-    def concatenate(cls, parts: Sequence[Small]) -> Small:
+    def concatenate(cls, parts: Sequence[QuantizedRows]) -> QuantizedRows:
         """The rows of one part after those of another."""
         return cls(np.concatenate([part.rows for part in parts]), np.concatenate([part.bounds for part in parts]))
 
-    def select(self, places: slice | Array) -> Small:
+    def select(self, positions: slice | Array) -> QuantizedRows:
         """Some of the rows."""
-        return Small(self.rows[places], self.bounds[places])
+        return QuantizedRows(self.rows[positions], self.bounds[positions])
 
 
 class Block(NamedTuple):
@@ -44,39 +44,39 @@ class Block(NamedTuple):
     first: int
     stored: Array
     """[n, dim]: floats, int8, or uint16 with the bits of bfloat16, a type that numpy does not have."""
-    small: Small | None = None
+    quantized: QuantizedRows | None = None
     """The same in 8 bits, if the source has them; its scales are those of `stored` in int8."""
-    places: Array | None = None
+    positions: Array | None = None
     """Which of the stored rows; None for all."""
 
     @property
     def size(self) -> int:
         """The number of rows."""
-        return len(self.stored if self.places is None else self.places)
+        return len(self.stored if self.positions is None else self.positions)
 
-    def get_numbers(self, places: Array) -> Array:
+    def get_row_ids(self, positions: Array) -> Array:
         """The numbers in the source of these rows of the block."""
-        return self.first + (places if self.places is None else self.places[places])
+        return self.first + (positions if self.positions is None else self.positions[positions])
 
-    def read_vectors(self, places: slice | Array = slice(None)) -> Array:
+    def read_vectors(self, positions: slice | Array = slice(None)) -> Array:
         """The vectors of these rows of the block, float32 or float64 [n, dim]."""
-        stored = self.stored[places if self.places is None else self.places[places]]
+        stored = self.stored[positions if self.positions is None else self.positions[positions]]
         if stored.dtype == np.uint16:  # the first half of a float32's bits
             return (stored.astype(np.uint32) << 16).view(np.float32)
-        if stored.dtype == np.int8 and self.small is not None:
-            return stored.astype(np.float32) * self.small.bounds[places, :1]
+        if stored.dtype == np.int8 and self.quantized is not None:
+            return stored.astype(np.float32) * self.quantized.bounds[positions, :1]
         return stored if stored.dtype == np.float64 else stored.astype(np.float32, copy=False)
 
     def slice_rows(self, rows: slice) -> Block:
         """The rows of a slice of all, views."""
-        return Block(self.first + rows.start, self.stored[rows], self.small and self.small.select(rows))
+        return Block(self.first + rows.start, self.stored[rows], self.quantized and self.quantized.select(rows))
 
-    def select(self, places: Array) -> Block:
+    def select(self, positions: Array) -> Block:
         """Some of all rows; those in 8 bits are copied."""
-        return Block(self.first, self.stored, self.small and self.small.select(places), places)
+        return Block(self.first, self.stored, self.quantized and self.quantized.select(positions), positions)
 
 
-def _read_small(vectors: Array) -> Small:
+def _quantize(vectors: Array) -> QuantizedRows:
     limits = np.finfo(np.float32)
     scales = np.maximum(np.abs(vectors).max(axis=1, initial=0) / np.float32(127), limits.tiny)
     rows = np.rint(vectors / scales[:, None]).astype(np.int8)
@@ -84,7 +84,7 @@ def _read_small(vectors: Array) -> Small:
     lengths = np.linalg.norm(wide, axis=1)
     wide -= vectors
     bounds = np.stack([scales, _round_up(lengths), _round_up(np.linalg.norm(wide, axis=1))], axis=1)
-    return Small(rows, bounds)
+    return QuantizedRows(rows, bounds)
 
 
 def _round_up(numbers: Array) -> Array:

@@ -2,7 +2,7 @@
 
 A row's logits are known up to a radius, so its score is known up to an interval. A row whose upper end is below the
 k-th best score so far cannot be among the best. The others are scored in float64, and these scores order the result:
-it does not depend on the precision of the first look. docs/search/exactness.md has the proof.
+it does not depend on the precision of the first products. docs/search/exactness.md has the proof.
 
 Memory is O(block x codes + k), whatever the number of rows.
 """
@@ -21,8 +21,8 @@ from polyencoder.search.scores import attend, compute_attention_weights, get_sca
 
 _LOGITS = 1 << 21  # of a block; 8 MB, which a cache holds
 _UNSHARED = 1 << 19  # multiplications that OpenBLAS leaves to one thread
-_MOST_ROWS = 1 << 16  # of a block
-_MOST_QUERIES = 1 << 12  # vectors of contexts that a block is multiplied with at once
+_MAX_ROWS = 1 << 16  # of a block
+_MAX_QUERIES = 1 << 12  # vectors of contexts that a block is multiplied with at once
 _FIRST_ROWS = 512  # of a block before there are k scores
 _GROWTH = 32  # of blocks, whose rows are compared with the k-th best of those before
 # If a smaller share of a block's rows is allowed, these are copied out; otherwise all are multiplied.
@@ -53,15 +53,15 @@ def search(
     """
     if isinstance(rows, np.ndarray):
         rows = ArrayRows(rows)
-    at_once = max(1, _MOST_QUERIES // contexts.n_codes)
+    at_once = max(1, _MAX_QUERIES // contexts.n_codes)
     parts = [contexts.select(slice(i, i + at_once)) for i in range(0, len(contexts), at_once)]
     best = [_Best(part, k=k, attention=attention) for part in parts]
     queries = contexts.n_codes * min(at_once, max(1, len(contexts)))
-    size = max(1, min(_MOST_ROWS, _LOGITS // queries))
+    size = max(1, min(_MAX_ROWS, _LOGITS // queries))
     with np.errstate(all="ignore"):  # infinite and nan bounds keep a row
-        for block, permitted in _iter_blocks(rows, size, first=max(k, _FIRST_ROWS), k=k, allowed=allowed):
+        for block, mask in _iter_blocks(rows, size, first=max(k, _FIRST_ROWS), k=k, allowed=allowed):
             for each in best:
-                each.add(block, permitted)
+                each.add(block, mask)
     tops = [each.get_top() for each in best]
     width = min((each.scores.shape[1] for each in tops), default=0)
     if not tops:
@@ -82,64 +82,66 @@ class _Best:
         self._scale = get_scale(contexts, attention)
         self._queries = None if contexts.keys is not None else Queries(contexts)
         # one entry for each context and row: of the k best
-        self._of = self._rows = np.empty(0, np.int64)
+        self._context_ids = self._rows = np.empty(0, np.int64)
         self._scores = np.empty(0)
-        self._least = np.full(len(contexts), -np.inf)  # the k-th best score, which a row must exceed
+        self._thresholds = np.full(len(contexts), -np.inf)  # the k-th best score, which a row must exceed
 
-    def add(self, block: Block, permitted: Array | None) -> None:
-        """Adds the best of a block's rows, or of its `permitted` ones."""
+    def add(self, block: Block, allowed: Array | None) -> None:
+        """Adds the best of a block's rows, or of its `allowed` ones."""
         if self._queries is None:
-            self._add_scored(block, permitted)
+            self._add_scored(block, allowed)
             return
-        look = self._queries.look(block)
-        highest = look.find_largest()  # [n, contexts]
-        highest += look.radius
-        lowest = np.nextafter(self._least.astype(np.float32), np.float32(-np.inf))
+        products = self._queries.multiply(block)
+        upper = products.find_largest()  # [n, contexts]
+        upper += products.radius
+        thresholds = np.nextafter(self._thresholds.astype(np.float32), np.float32(-np.inf))
         # a later row with an equal score is behind; a nan is kept
-        promising = ~(highest <= lowest)
-        if permitted is not None:
-            promising &= permitted[:, None]
-        places, of = np.divmod(np.flatnonzero(promising), len(self._contexts))
-        if not len(of):
+        promising = ~(upper <= thresholds)
+        if allowed is not None:
+            promising &= allowed[:, None]
+        positions, context_ids = np.divmod(np.flatnonzero(promising), len(self._contexts))
+        if not len(context_ids):
             return
-        middle, radius = self._compute_intervals(look, places, of)
-        possible = self._find_contenders(of, middle - radius, middle + radius)
-        places, of = places[possible], of[possible]
-        self._merge(of, block.get_numbers(places), self._compute_exact(block, places, of))
+        middle, radius = self._compute_intervals(products, positions, context_ids)
+        possible = self._find_contenders(context_ids, middle - radius, middle + radius)
+        positions, context_ids = positions[possible], context_ids[possible]
+        self._merge(context_ids, block.get_row_ids(positions), self._compute_exact(block, positions, context_ids))
 
-    def _compute_intervals(self, look: Any, places: Array, of: Array) -> tuple[Array, Array]:
+    def _compute_intervals(self, products: Any, positions: Array, context_ids: Array) -> tuple[Array, Array]:
         """The scores of pairs by their logits, and how far they may be off."""
         mask = self._contexts.mask
         if self._contexts.n_codes == 1:
-            logits, radius = look.compute_logits(places, of)
+            logits, radius = products.compute_logits(positions, context_ids)
             return logits[:, 0], radius
-        middle, radius = np.empty(len(of)), np.empty(len(of))
+        middle, radius = np.empty(len(context_ids)), np.empty(len(context_ids))
         step = max(1, _LOGITS // self._contexts.n_codes)
-        for i in range(0, len(of), step):
+        for i in range(0, len(context_ids), step):
             part = slice(i, i + step)
-            logits, error = look.compute_logits(places[part], of[part])
-            weights = compute_attention_weights(logits, None if mask is None else mask[of[part]], scale=self._scale)
+            logits, error = products.compute_logits(positions[part], context_ids[part])
+            weights = compute_attention_weights(
+                logits, None if mask is None else mask[context_ids[part]], scale=self._scale
+            )
             mean = (weights * logits).sum(axis=1)
             spread = np.sqrt((weights * (logits - mean[:, None]) ** 2).sum(axis=1))
             slope = self._scale * np.exp(self._scale * error) * (spread + error)
             middle[part], radius[part] = mean, error * (1 + slope)
         return middle, radius
 
-    def _find_contenders(self, of: Array, lower: Array, upper: Array) -> Array:
+    def _find_contenders(self, context_ids: Array, lower: Array, upper: Array) -> Array:
         """Which pairs may be among the k best: where at least k others have lower ends above, it is not."""
-        contexts = np.concatenate([self._of, of])
+        contexts = np.concatenate([self._context_ids, context_ids])
         ends = np.concatenate([self._scores, np.fmax(lower, -np.inf)])  # a nan is -inf
         order = np.lexsort((-ends, contexts))
-        kth = _find_kth(ends[order], self._starts(contexts[order]), k=self._k)
-        return ~(upper < kth[of])
+        kth = _find_kth(ends[order], self._find_starts(contexts[order]), k=self._k)
+        return ~(upper < kth[context_ids])
 
-    def _compute_exact(self, block: Block, places: Array, of: Array) -> Array:
+    def _compute_exact(self, block: Block, positions: Array, context_ids: Array) -> Array:
         """The scores of pairs in float64, rounded to the precision of the contexts."""
-        needed, inverse = np.unique(places, return_inverse=True)
+        needed, inverse = np.unique(positions, return_inverse=True)
         vectors = block.read_vectors(needed).astype(np.float64)
-        scores = np.empty(len(of))
-        order = np.argsort(of, kind="stable")
-        starts = self._starts(of[order])
+        scores = np.empty(len(context_ids))
+        order = np.argsort(context_ids, kind="stable")
+        starts = self._find_starts(context_ids[order])
         for context in np.flatnonzero(starts[1:] > starts[:-1]).tolist():
             pairs = order[starts[context] : starts[context + 1]]
             scores[pairs] = self._score(context, vectors[inverse[pairs]])
@@ -154,33 +156,33 @@ class _Best:
         scores = attend(logits, None if mask is None else mask[context], scale=self._scale)
         return scores if self._contexts.vectors.dtype == np.float64 else round_scores(scores)
 
-    def _add_scored(self, block: Block, permitted: Array | None) -> None:
+    def _add_scored(self, block: Block, allowed: Array | None) -> None:
         """The same under multi-head attention, where no logit bounds a score: all are scored."""
         scores = score(self._contexts, block.read_vectors(), attention=self._attention).astype(np.float64)
-        promising = ~(scores <= self._least[:, None])
-        if permitted is not None:
-            promising &= permitted
-        of, places = np.nonzero(promising)
-        self._merge(of, block.get_numbers(places), scores[of, places])
+        promising = ~(scores <= self._thresholds[:, None])
+        if allowed is not None:
+            promising &= allowed
+        context_ids, positions = np.nonzero(promising)
+        self._merge(context_ids, block.get_row_ids(positions), scores[context_ids, positions])
 
-    def _merge(self, of: Array, rows: Array, scores: Array) -> None:
-        of, rows = np.concatenate([self._of, of]), np.concatenate([self._rows, rows])
+    def _merge(self, context_ids: Array, rows: Array, scores: Array) -> None:
+        context_ids, rows = np.concatenate([self._context_ids, context_ids]), np.concatenate([self._rows, rows])
         scores = np.concatenate([self._scores, np.fmax(scores, -np.inf)])
-        order = np.lexsort((rows, -scores, of))
-        of, scores = of[order], scores[order]
-        starts = self._starts(of)
-        within_k = np.arange(len(of)) - starts[of] < self._k
-        self._of, self._rows, self._scores = of[within_k], rows[order][within_k], scores[within_k]
-        self._least = _find_kth(scores, starts, k=self._k)
+        order = np.lexsort((rows, -scores, context_ids))
+        context_ids, scores = context_ids[order], scores[order]
+        starts = self._find_starts(context_ids)
+        within_k = np.arange(len(context_ids)) - starts[context_ids] < self._k
+        self._context_ids, self._rows, self._scores = context_ids[within_k], rows[order][within_k], scores[within_k]
+        self._thresholds = _find_kth(scores, starts, k=self._k)
 
-    def _starts(self, of: Array) -> Array:
+    def _find_starts(self, context_ids: Array) -> Array:
         """Where the entries of each context begin, if they are sorted by context, and where the last one's end."""
-        return np.searchsorted(of, np.arange(len(self._contexts) + 1))
+        return np.searchsorted(context_ids, np.arange(len(self._contexts) + 1))
 
     def get_top(self) -> TopK:
         """The best of each context, all as many."""
         shape = len(self._contexts), -1
-        if not len(self._of):
+        if not len(self._context_ids):
             return TopK(np.empty((len(self._contexts), 0)), np.empty((len(self._contexts), 0), np.int64))
         return TopK(self._scores.reshape(shape), self._rows.reshape(shape))
 
@@ -211,13 +213,13 @@ def _iter_blocks(
             num_rows = first if n_read < k else _GROWTH * n_read
             part = slice(stop, min(stop + num_rows, chunk.size))
             block, stop = chunk.slice_rows(part), part.stop
-            permitted = None if allowed is None else allowed[block.first : block.first + block.size]
-            count = block.size if permitted is None else int(np.count_nonzero(permitted))
+            mask = None if allowed is None else allowed[block.first : block.first + block.size]
+            count = block.size if mask is None else int(np.count_nonzero(mask))
             if count == 0:
                 continue
             if count == block.size:
-                permitted = None
-            elif permitted is not None and count < _SPARSE * block.size:
-                block, permitted = block.select(np.flatnonzero(permitted)), None
+                mask = None
+            elif mask is not None and count < _SPARSE * block.size:
+                block, mask = block.select(np.flatnonzero(mask)), None
             n_read += count
-            yield block, permitted
+            yield block, mask

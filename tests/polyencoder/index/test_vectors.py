@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.vectors import Vectors, get_vectors_file, quantize, write_vectors
-from polyencoder.search.rows import Block, Small
+from polyencoder.search.rows import Block, QuantizedRows
 
 DTYPES = ["float32", "float16", "bfloat16", "int8"]
 DIM = 5
@@ -67,7 +67,7 @@ def test_chunks_are_the_rows_in_order(vectors, dtype, size):
     for block in vectors.iter_blocks(size):
         assert block.first == first_row
         assert 1 <= len(block.stored) <= size
-        assert np.shares_memory(block.stored, block.small.rows) == (dtype == "int8")
+        assert np.shares_memory(block.stored, block.quantized.rows) == (dtype == "int8")
         rows = np.arange(first_row, first_row + len(block.stored))
         np.testing.assert_array_equal(block.read_vectors(), vectors.take(rows))
         first_row += len(rows)
@@ -93,12 +93,12 @@ def test_rows_in_any_order(tmp_path_factory, asked, dtype, open_vectors):
     vectors = open_vectors(folder, dim=DIM, dtype=dtype)
     everything, asked = vectors.take(np.arange(len(vectors))), np.array(asked, dtype=np.int64)
     np.testing.assert_array_equal(vectors.take(asked), everything[asked])
-    stored, small = vectors.read_stored(asked)
-    np.testing.assert_array_equal(Block(0, stored, small).read_vectors(), everything[asked])
-    expected = Small.from_vectors(everything[asked])
-    np.testing.assert_array_equal(small.rows, expected.rows)
+    stored, quantized = vectors.read_stored(asked)
+    np.testing.assert_array_equal(Block(0, stored, quantized).read_vectors(), everything[asked])
+    expected = QuantizedRows.from_vectors(everything[asked])
+    np.testing.assert_array_equal(quantized.rows, expected.rows)
     if dtype != "int8":
-        np.testing.assert_array_equal(small.bounds, expected.bounds)
+        np.testing.assert_array_equal(quantized.bounds, expected.bounds)
 
 
 def test_no_rows(tmp_path, open_vectors):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from polyencoder.search import products
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.products import Queries
-from polyencoder.search.rows import Block, Small
+from polyencoder.search.rows import Block, QuantizedRows
 
 
 @pytest.mark.slow
@@ -30,14 +30,14 @@ def test_a_product_is_within_its_radius(seed, dim, n_contexts, codes, size, mask
     mask = random.random((n_contexts, codes)) < 0.6 if masked else None
     contexts = Contexts(size * random.normal(size=(n_contexts, codes, dim)), mask)
     queries = Queries(contexts)
-    look = queries.look(Block(0, rows, Small.from_vectors(rows) if in_8_bits else None))
+    block = queries.multiply(Block(0, rows, QuantizedRows.from_vectors(rows) if in_8_bits else None))
     integers = in_8_bits and n_contexts * codes > 1 and products.import_numkong()
-    assert look.products.dtype == (np.int32 if integers else np.float32)
+    assert block.products.dtype == (np.int32 if integers else np.float32)
     exact = np.einsum("nd,bmd->nbm", rows.astype(np.float64), queries.exact)
     places, of = np.divmod(np.arange(20 * n_contexts), n_contexts)
-    logits, radius = look.compute_logits(places, of)
+    logits, radius = block.compute_logits(places, of)
     assert (np.abs(logits - exact[places, of]) <= radius[:, None]).all()
-    largest = look.find_largest()[places, of]
+    largest = block.find_largest()[places, of]
     assert (np.abs(largest - exact[places, of].max(axis=1)) <= radius).all()
     real = np.ones((n_contexts, codes), bool) if contexts.mask is None else contexts.mask
     np.testing.assert_array_equal(queries.exact[real], contexts.vectors[real])
@@ -71,8 +71,8 @@ def without_numkong(monkeypatch):
 def test_without_numkong_a_line_says_so(without_numkong, caplog):
     rows = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
     for _ in range(2):
-        look = Queries(Contexts(rows[:2, None])).look(Block(0, rows, Small.from_vectors(rows)))
-        assert look.products.dtype == np.float32
+        block = Queries(Contexts(rows[:2, None])).multiply(Block(0, rows, QuantizedRows.from_vectors(rows)))
+        assert block.products.dtype == np.float32
     assert [record.message for record in caplog.records] == [
         "numkong cannot be imported (no wheel): searches compute in float32, which takes longer"
     ]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.search.rows import ArrayRows, Block, Small
+from polyencoder.search.rows import ArrayRows, Block, QuantizedRows
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
@@ -20,12 +20,14 @@ def test_an_array_is_read_in_blocks_of_views(size):
 def test_stored_numbers_become_floats():
     values = np.array([[1.5, -2.0], [3.0, 0.25]], dtype=np.float32)
     bits = (values.view(np.uint32) >> 16).astype(np.uint16)
-    small = Small(np.array([[1, 2], [3, -4]], np.int8), np.array([[0.5, 9, 0], [2, 9, 0]], dtype=np.float32))
+    quantized = QuantizedRows(
+        np.array([[1, 2], [3, -4]], np.int8), np.array([[0.5, 9, 0], [2, 9, 0]], dtype=np.float32)
+    )
     for block, expected in (
         (Block(3, values), values),
         (Block(3, bits), values),
         (Block(3, values.astype(np.float16)), values),
-        (Block(3, small.rows, small), [[0.5, 1], [6, -8]]),
+        (Block(3, quantized.rows, quantized), [[0.5, 1], [6, -8]]),
     ):
         np.testing.assert_array_equal(block.read_vectors(), expected)
         assert block.read_vectors().dtype == np.float32
@@ -43,12 +45,12 @@ def test_rows_in_8_bits_and_how_far_they_are(seed, dim, size):
     random = np.random.default_rng(seed)
     vectors = (size * random.uniform(-1, 1, (30, dim))).astype(np.float32)
     vectors[random.random(30) < 0.2] = 0
-    small = Small.from_vectors(vectors)
-    near = small.rows * small.bounds[:, :1].astype(np.float64)
-    length, error = small.bounds[:, 1], small.bounds[:, 2]
+    quantized = QuantizedRows.from_vectors(vectors)
+    near = quantized.rows * quantized.bounds[:, :1].astype(np.float64)
+    length, error = quantized.bounds[:, 1], quantized.bounds[:, 2]
     assert (np.linalg.norm(near, axis=1) <= length).all()
     assert (np.linalg.norm(near - vectors, axis=1) <= error).all()
     largest = np.abs(vectors).max(axis=1)
     plain = largest > 1e-36
     assert (error[plain] <= 1.01 * largest[plain] / 254 * dim**0.5).all()
-    assert (np.abs(small.rows[plain]).max(axis=1, initial=0) == 127).all()
+    assert (np.abs(quantized.rows[plain]).max(axis=1, initial=0) == 127).all()

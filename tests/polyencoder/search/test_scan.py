@@ -28,7 +28,7 @@ KINDS = ["any", "near ties", "duplicates", "any length", "tiny", "huge", "at the
 def blocks_are_small():
     """Else the few rows of a test would be one block."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MOST_ROWS", 13)
+        patch.setattr(module, "_MAX_ROWS", 13)
         patch.setattr(module, "_FIRST_ROWS", 4)
         yield
 
@@ -161,7 +161,7 @@ def test_of_equal_scores_the_lowest_row_comes_first(seed, n, data):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("share", [None, 0.2, 0.8])
 def test_few_are_scored_once_there_are_enough(monkeypatch, attention, masked, share):
-    monkeypatch.setattr(module, "_MOST_ROWS", 1 << 16)
+    monkeypatch.setattr(module, "_MAX_ROWS", 1 << 16)
     contexts, rows, random = drawn(0, batch=3, n=4000, codes=6, dim=16, masked=masked)
     allowed = None if share is None else random.random(4000) < share
     scored, exact = [], module._Best._compute_exact
@@ -220,7 +220,7 @@ def test_a_context_without_codes_scores_zero():
 def test_many_contexts_share_a_scan(monkeypatch):
     contexts, rows, _ = drawn(0, batch=50, n=60, codes=3)
     together = search(contexts, rows, k=4)
-    monkeypatch.setattr(module, "_MOST_QUERIES", 7)
+    monkeypatch.setattr(module, "_MAX_QUERIES", 7)
     apart = search(contexts, rows, k=4)
     np.testing.assert_array_equal(apart.rows, together.rows)
     np.testing.assert_array_equal(apart.scores, together.scores)

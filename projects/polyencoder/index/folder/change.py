@@ -41,7 +41,7 @@ from polyencoder.index.vectors import (
     write_vectors,
 )
 from polyencoder.search.contexts import Array, Contexts
-from polyencoder.search.rows import Small
+from polyencoder.search.rows import QuantizedRows
 from polyencoder.storage.digests import compute_file_digest, compute_fingerprint
 from polyencoder.storage.signatures import sign_file
 
@@ -262,7 +262,7 @@ class Change:
         tokens = [part.tokens for part in parts if part.tokens is not None]
         return MappedFile(
             np.concatenate([part.rows for part in parts]),
-            Small.concatenate([part.small for part in parts]),
+            QuantizedRows.concatenate([part.quantized for part in parts]),
             TokenRows.joined(tokens) if tokens else None,
         )
 
