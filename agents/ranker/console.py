@@ -81,7 +81,7 @@ def _show_error(parser: ParlaiParser | None, kind: Any, error: BaseException, tr
         tqdm.write(f"error: {line}", file=sys.stderr)  # on a new line after a progress bar
 
 
-class _IntoParlai(standard_logging.Handler):
+class _ParlaiHandler(standard_logging.Handler):
     def emit(self, record: standard_logging.LogRecord) -> None:
         logging.logger.log(record.getMessage(), level=record.levelno)
 
@@ -89,7 +89,7 @@ class _IntoParlai(standard_logging.Handler):
 def show_library_log() -> None:
     """Passes the library's log to ParlAI's."""
     log = standard_logging.getLogger("polyencoder")
-    if not any(isinstance(handler, _IntoParlai) for handler in log.handlers):
-        log.addHandler(_IntoParlai())
+    if not any(isinstance(handler, _ParlaiHandler) for handler in log.handlers):
+        log.addHandler(_ParlaiHandler())
         log.setLevel(standard_logging.INFO)
         log.propagate = False

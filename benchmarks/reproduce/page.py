@@ -47,7 +47,7 @@ machine, which other work shared, and the time of a run.
 
 
 @dataclass(frozen=True)
-class Measured:
+class RunMeasures:
     """The measured numbers of a table at a scale."""
 
     scale: Scale
@@ -59,7 +59,7 @@ class Measured:
     """Titles of rows, by what their trained rankers start from and read."""
 
 
-Head = tuple[Column, Measured | None]
+Head = tuple[Column, RunMeasures | None]
 """A column of the page: the paper's numbers (None), or a scale's."""
 
 
@@ -82,7 +82,7 @@ def generate_page(results: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read_measured(table: Table, scale: Scale, results: Path) -> Measured:
+def read_measured(table: Table, scale: Scale, results: Path) -> RunMeasures:
     """Read the stored results of a table's cells at a scale."""
     results_of: dict[str, list[Result]] = {}
     values: dict[tuple[str, str], Value] = {}
@@ -103,7 +103,7 @@ def read_measured(table: Table, scale: Scale, results: Path) -> Measured:
                 if cell.model and not cell.run:
                     titles = inputs.setdefault(_describe_inputs(scale, cell, run), [])
                     titles += [] if row.title in titles else [row.title]
-    return Measured(scale, values, {name: kept for name, kept in results_of.items() if kept}, inputs)
+    return RunMeasures(scale, values, {name: kept for name, kept in results_of.items() if kept}, inputs)
 
 
 def _describe_inputs(scale: Scale, cell: Cell, run: ReproductionRun) -> str:
@@ -127,7 +127,7 @@ def format_grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names:
         yield _format_line([row.title, *(_format_cell(table, row, column, one) for column, one in heads)])
 
 
-def _format_section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
+def _format_section(table: Table, all_measured: Sequence[RunMeasures]) -> Iterator[str]:
     with_numbers = [one for one in all_measured if one.values]
     yield f"\n## {table.name}: {table.title}\n"
     yield f"{table.source}.\n"
@@ -168,7 +168,7 @@ def _list_paper_values(table: Table, row: Row, column: Column) -> list[Value]:
     return [value] if value else []
 
 
-def _format_cell(table: Table, row: Row, column: Column, here: Measured | None) -> str:
+def _format_cell(table: Table, row: Row, column: Column, here: RunMeasures | None) -> str:
     """A cell, as Markdown."""
     paper = next(iter(_list_paper_values(table, row, column)), None)
     if here is None:
@@ -184,7 +184,7 @@ def _format_cell(table: Table, row: Row, column: Column, here: Measured | None) 
     return shown
 
 
-def _describe_measurement(numbers: Measured) -> str:
+def _describe_measurement(numbers: RunMeasures) -> str:
     """Where, when and in how many hours the numbers of a table were measured."""
     results = [result for kept in numbers.results.values() for result in kept]
     dates = sorted({result.date for result in results})

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduce.page import Measured
+from benchmarks.reproduce.page import RunMeasures
 from benchmarks.reproduce.tables import Column, Row, Table
 from benchmarks.reproduce.values import Value
 from polyencoder.packages import require
@@ -28,7 +28,7 @@ Times = Mapping[str, float]
 """By the name of a ranker: bi, poly-16, ..."""
 
 
-def draw(table: Table, all_measured: Sequence[Measured], times: Mapping[str, Times], folder: Path) -> Path | None:
+def draw(table: Table, all_measured: Sequence[RunMeasures], times: Mapping[str, Times], folder: Path) -> Path | None:
     """Draw a table's picture; return its path, or None if neither the paper nor we have two points.
 
     Args:
@@ -52,7 +52,7 @@ def draw(table: Table, all_measured: Sequence[Measured], times: Mapping[str, Tim
     return path
 
 
-def collect_answer_times(paper: Table, peers: Table, all_measured: Sequence[Measured]) -> dict[str, Times]:
+def collect_answer_times(paper: Table, peers: Table, all_measured: Sequence[RunMeasures]) -> dict[str, Times]:
     """Milliseconds to choose among 100,000 candidates on a CPU, by source and ranker.
 
     Args:

@@ -20,18 +20,18 @@ _DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError,
 _NAMES = {errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR}  # a member's name that cannot be
 
 
-class _Refused(Exception):
+class _MemberError(Exception):
     """A member is refused; the message is the reason."""
 
 
-class _Decompressed(gzip.GzipFile):
+class _LimitedGzip(gzip.GzipFile):
     """The tar stream, limited in size. Headers count too; a single read is limited as well, as no header is long."""
 
     limit: int
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or size > 2 * _PIECE or self.tell() > self.limit:
-            raise _Refused(f"it holds more than {self.limit:,} bytes")
+            raise _MemberError(f"it holds more than {self.limit:,} bytes")
         return super().read(size)
 
 
@@ -50,7 +50,7 @@ def unpack(archive: Path, folder: Path) -> None:
     except BaseException as error:
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        if isinstance(error, (_Refused, tarfile.FilterError)):
+        if isinstance(error, (_MemberError, tarfile.FilterError)):
             raise CheckpointError(f"{archive}: not unpacked, because {error}") from None
         if isinstance(error, _DAMAGE) or (isinstance(error, OSError) and error.errno in _NAMES):
             raise CheckpointError(f"{archive}: damaged, or not a .tgz archive ({get_first_line(error)})") from error
@@ -59,18 +59,18 @@ def unpack(archive: Path, folder: Path) -> None:
 
 def _unpack(archive: Path, folder: Path) -> None:
     size = 0
-    with _Decompressed(archive) as stream:
+    with _LimitedGzip(archive) as stream:
         stream.limit = RATIO * archive.stat().st_size + ROOM
         source: Any = stream
         with tarfile.open(fileobj=source, mode="r:") as tar:
             for count, member in enumerate(tar, start=1):
                 size += member.size
                 if count > MEMBERS:
-                    raise _Refused(f"it has more than {MEMBERS:,} members")
+                    raise _MemberError(f"it has more than {MEMBERS:,} members")
                 if size > stream.limit:
-                    raise _Refused(f"it holds more than {stream.limit:,} bytes")
+                    raise _MemberError(f"it holds more than {stream.limit:,} bytes")
                 if not (member.isreg() or member.isdir()):
-                    raise _Refused(f"{member.name!r:.300} in it is a link or a device")
+                    raise _MemberError(f"{member.name!r:.300} in it is a link or a device")
                 tar.extract(member, folder, filter="data")
             while stream.read(_PIECE):
                 pass  # to the end, where gzip's checksum is

@@ -69,7 +69,7 @@ def iter_training_labels(opt: Opt) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class IndexPlace:
+class IndexFolder:
     """The folder of the fixed candidates' index."""
 
     folder: str
@@ -78,15 +78,15 @@ class IndexPlace:
     reuse: bool = True
 
 
-def locate_index(opt: Opt, candidates_path: str) -> IndexPlace | None:
+def locate_index(opt: Opt, candidates_path: str) -> IndexFolder | None:
     """The folder of `--fixed-candidate-vecs`, else one beside the model; None without either."""
     setting, model_file = opt.get("fixed_candidate_vecs") or "reuse", opt.get("model_file")
     if setting not in ("reuse", "replace"):
-        return IndexPlace(setting, is_named=True)
+        return IndexFolder(setting, is_named=True)
     if not model_file:
         return None
     folder = f"{model_file}.{os.path.basename(candidates_path)}.index"
-    return IndexPlace(folder, is_named=False, reuse=setting == "reuse")
+    return IndexFolder(folder, is_named=False, reuse=setting == "reuse")
 
 
 class FixedSource(ListedSource):
@@ -181,7 +181,7 @@ class FixedSource(ListedSource):
                 ]
         return self._all_vectors
 
-    def _index(self, ranker: Ranker, location: IndexPlace) -> FolderIndex | None:
+    def _index(self, ranker: Ranker, location: IndexFolder) -> FolderIndex | None:
         """The index on disk, built if necessary; None in a process that waits for another to build it, or if it
         cannot be written."""
         folder = location.folder

@@ -14,14 +14,14 @@ from polyencoder.data.pool import CandidatePool
 from polyencoder.evaluation import merge_twins, of_pool
 from polyencoder.scoring import select_best
 
-Scored = list[tuple[str, float]]
+ObjectiveScores = list[tuple[str, float]]
 """The best candidates of an example with their scores, best first."""
 
 
 class Ranked(NamedTuple):
     """The rankings of a batch, the metrics of each label, if any, and the milliseconds of each step of a search."""
 
-    results: list[Scored]
+    results: list[ObjectiveScores]
     metrics: list[dict[str, Metric]] | None
     costs: Mapping[str, float] = {}
 
@@ -45,7 +45,7 @@ def compute_pool_metrics(
     return [convert_metrics(one) for one in metrics]
 
 
-def rank_pool(scores: Tensor, pool: CandidatePool, *, top_k: int) -> list[Scored]:
+def rank_pool(scores: Tensor, pool: CandidatePool, *, top_k: int) -> list[ObjectiveScores]:
     """At most `top_k` candidates of each example, from scores [batch, n], the right one last among equals."""
     right = None if pool.labels is None else pool.list_right()
     values, columns = select_best(scores, top_k)

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class InProcess:
+class LocalRanker:
     """A ranker in this process."""
 
     ranker: Ranker
@@ -30,7 +30,7 @@ class InProcess:
 
 
 @dataclass(frozen=True)
-class OfServer:
+class RemoteRanker:
     """`polyencoder serve`, or another server with Cohere's or Jina's rerank route.
 
     url: such as `http://127.0.0.1:8000`, to which `/v1/rerank` is added, or one that ends in `/rerank`. served_model:
@@ -78,7 +78,7 @@ def _read_reason(answer: requests.Response) -> str:
     return " ".join(answer.text.split()) or answer.reason
 
 
-Relevance = InProcess | OfServer
+Relevance = LocalRanker | RemoteRanker
 """Orders documents for a query."""
 
 
@@ -102,11 +102,11 @@ def make_relevance(model: Ranker | str, *, api_key: str | None = None, served_mo
         CheckpointError: there is no such model.
     """
     if isinstance(model, str) and model.startswith(("http://", "https://")):
-        return OfServer(model, api_key, served_model)
+        return RemoteRanker(model, api_key, served_model)
     for name, value in {"api_key": api_key, "served_model": served_model}.items():
         if value is not None:
             raise ConfigError(f"{name} is only for a server: leave it out", argument=name)
-    return InProcess(model if isinstance(model, Ranker) else Ranker.from_pretrained(model))
+    return LocalRanker(model if isinstance(model, Ranker) else Ranker.from_pretrained(model))
 
 
 class Reranker(BaseModel):

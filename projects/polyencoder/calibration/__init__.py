@@ -7,7 +7,7 @@ from polyencoder.calibration.probability import (
     DEPTH,
     CalibratedRanker,
     Calibration,
-    FittedOn,
+    FitData,
     calibration_file,
     read_calibration,
 )
@@ -17,7 +17,7 @@ __all__ = [
     "AnswerOptions",
     "CalibratedRanker",
     "Calibration",
-    "FittedOn",
+    "FitData",
     "calibration_file",
     "read_calibration",
 ]

@@ -44,7 +44,7 @@ FORMAT_VERSION = 4
 
 
 @validated
-class FittedOn:
+class FitData:
     """The data of a fit; distinguishes a calibration for an index from one for ranking."""
 
     data: str
@@ -68,7 +68,7 @@ class Calibration:
     """The model's, by `polyencoder.encoding.fingerprint.compute_model_fingerprint`."""
     promises: tuple[Promise, ...] = ()
     """The risks that it promises, in the order in which they were requested."""
-    fitted_on: FittedOn | None = None
+    fitted_on: FitData | None = None
     index: Calibration | None = None
     """A separate calibration for searches of an index, if fitted."""
 

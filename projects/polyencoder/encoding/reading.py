@@ -15,7 +15,7 @@ KEPT_BYTES = 1 << 27
 _OF_OBJECTS = 1 << 10  # bytes of a candidate's Python objects and key: more than those of a short vector
 
 
-class Reads(Protocol):
+class CandidateEncoder(Protocol):
     """The part of an `Encoder` that reads candidates."""
 
     def read_candidates(self, ids: Sequence[Sequence[int]], *, max_tokens: int | None = None) -> list[TokenVectors]: ...
@@ -43,7 +43,7 @@ class CandidateReader:
         return bool(4 * numbers + _OF_OBJECTS * len(ids) <= self._max_bytes)
 
     def __call__(
-        self, encoder: Reads, ids: Sequence[Sequence[int]], *, max_tokens: int | None = None
+        self, encoder: CandidateEncoder, ids: Sequence[Sequence[int]], *, max_tokens: int | None = None
     ) -> list[TokenVectors]:
         """Encodes candidates with these token ids, `max_tokens` at once, or takes them from the cache."""
         keys = [array("i", row).tobytes() for row in ids]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyencoder.calibration import DEPTH, CalibratedRanker, FittedOn
+from polyencoder.calibration import DEPTH, CalibratedRanker, FitData
 from polyencoder.calibration.fitting import Fit, Observations, check_fit, fit
 from polyencoder.calibration.probability import get_index_name
 from polyencoder.calibration.risk import CONFIDENCE
@@ -91,7 +91,7 @@ def calibrate(
         confidence=confidence,
         seed=seed,
     )
-    fitted_on = FittedOn(
+    fitted_on = FitData(
         data=data,
         examples=len(read),
         candidates=round(observations.among.double().mean().item()),

@@ -29,7 +29,7 @@ _IDS_AT_ONCE = 1024
 _log = logging.getLogger(__name__)
 
 
-class Measured(NamedTuple):
+class RunMeasures(NamedTuple):
     """The measures of a run."""
 
     means: dict[str, float]
@@ -46,7 +46,7 @@ class RetrievalReport:
 
     run: Run
     """The run that was measured."""
-    measured: Measured
+    measured: RunMeasures
     intervals: dict[str, tuple[float, float]]
     """The 95% confidence interval of each measure that is a mean of all judged queries' values."""
     queries: int
@@ -57,7 +57,7 @@ class RetrievalReport:
     """Judged queries without a result: every measure is 0."""
     missing: int | None
     """Judged documents that the index or the texts do not have; None if neither was searched."""
-    compared: Measured | None = None
+    compared: RunMeasures | None = None
     """The measures of the other run."""
     p: dict[str, float] | None = None
     """The p value of each measure's difference from the other run."""
@@ -296,16 +296,16 @@ def _parse_measures(measures: Sequence[str]) -> list[Any]:
     return list(parsed)
 
 
-def _has_all(measured: Measured, name: str) -> bool:
+def _has_all(measured: RunMeasures, name: str) -> bool:
     """Whether each query has a value; Accuracy has none where no result is irrelevant."""
     return all(math.isfinite(own.get(name, math.nan)) for own in measured.by_query.values())
 
 
-def _measure(run: Run, qrels: Qrels, measures: Sequence[Any]) -> Measured:
+def _measure(run: Run, qrels: Qrels, measures: Sequence[Any]) -> RunMeasures:
     """Computes parsed measures: together or, if one of them fails, each alone."""
     floats = {query: {id_: float(hits[id_]) for id_ in hits} for query in qrels if (hits := run.get(query))}
     judged = {query: dict(labels) for query, labels in qrels.items()}
-    measured = Measured({}, {query: {} for query in qrels}, {})
+    measured = RunMeasures({}, {query: {} for query in qrels}, {})
     try:
         results = require("ir_measures", extra="evaluate").evaluator(measures, judged).calc(floats)
     except _CANNOT as error:
@@ -323,7 +323,7 @@ def _measure(run: Run, qrels: Qrels, measures: Sequence[Any]) -> Measured:
     return measured
 
 
-def _build_table(measured: Measured, names: Sequence[str]) -> np.ndarray[Any, Any]:
+def _build_table(measured: RunMeasures, names: Sequence[str]) -> np.ndarray[Any, Any]:
     """The values of measures for each query: [queries, measures]."""
     return np.array([[own[name] for name in names] for own in measured.by_query.values()])
 

@@ -17,7 +17,7 @@ from polyencoder.text.tokens import TokenBatch
 LARGEST_DIFFERENCE = 1e-4  # relative to the largest output, in float32; attention across sequences differs far more
 
 
-class _Counted:
+class _CountingPacking:
     """A packing that counts calls of its attention."""
 
     def __init__(self, packing: Packing) -> None:
@@ -43,7 +43,7 @@ def explain_unpacked(model: nn.Module, run: Forward, *, layers: int, longest: in
     """
     tokens = _build_tokens(model, max(1, min(longest, window + 7)))
     mask = tokens.mask
-    packing = _Counted(pack(mask))
+    packing = _CountingPacking(pack(mask))
     try:
         with _computing_exactly(model):
             padded, packed = run(tokens, None)[mask], run(tokens, packing)[mask]

@@ -123,17 +123,17 @@ class CastOncePerStep:
         """Calls a function that uses the model, with these weights."""
         if not self._cast:
             return function(*inputs)
-        weights = {name: _AlreadyCast.apply(*pair) for name, pair in self._cast.items()}
+        weights = {name: _ReusedCast.apply(*pair) for name, pair in self._cast.items()}
         return run_with(self._model, weights, function, *inputs)
 
 
 def run_with(model: nn.Module, weights: Mapping[str, Tensor], function: Callable[..., T], *inputs: Any) -> T:
     """Calls a function that uses the model, with these tensors as its parameters."""
     tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
-    return functional_call(_Calling(model, function), tensors, inputs)
+    return functional_call(_FunctionModule(model, function), tensors, inputs)
 
 
-class _Calling(nn.Module):
+class _FunctionModule(nn.Module):
     """A function that uses a model, wrapped as a module for `functional_call`."""
 
     def __init__(self, model: nn.Module, function: Callable[..., Any]) -> None:
@@ -144,7 +144,7 @@ class _Calling(nn.Module):
         return self._function(*inputs)
 
 
-class _AlreadyCast(torch.autograd.Function):
+class _ReusedCast(torch.autograd.Function):
     """Substitutes a weight's existing cast; the gradient is cast back."""
 
     @staticmethod

@@ -65,28 +65,28 @@ class Filters:
             )
 
     def clean_text(self, body: Any, author: Any) -> str:
-        """Cleans a text: joins lines by spaces and decodes HTML entities. LeftOut: it is left out."""
+        """Cleans a text: joins lines by spaces and decodes HTML entities. SkippedComment: it is left out."""
         if not isinstance(body, str) or not body.strip():
-            raise LeftOut("not text")
+            raise SkippedComment("not text")
         if body.strip() in _DELETED or author in _DELETED:
-            raise LeftOut("deleted or removed")
+            raise SkippedComment("deleted or removed")
         if not self.keep_bots and isinstance(author, str) and _BOT.search(author):
-            raise LeftOut("bot")
+            raise SkippedComment("bot")
         raw = html.unescape(body)
         text = " ".join(raw.split())
         if not any(character.isalnum() for character in text):
-            raise LeftOut("not text")
+            raise SkippedComment("not text")
         if len(text) < self.min_length:
-            raise LeftOut("too short")
+            raise SkippedComment("too short")
         if len(text) > self.max_length:
-            raise LeftOut("too long")
+            raise SkippedComment("too long")
         for reason, allowed, pattern in (
             ("link", self.keep_links, _LINK),
             ("quote", self.keep_quotes, _QUOTE),
             ("code", self.keep_code, _CODE),
         ):
             if not allowed and pattern.search(raw):
-                raise LeftOut(reason)
+                raise SkippedComment(reason)
         return text
 
     def read_text(self, record: Mapping[str, Any]) -> str:
@@ -94,7 +94,7 @@ class Filters:
         return self.clean_text(record.get("body", record.get("title")), record.get("author"))
 
 
-class LeftOut(Exception):
+class SkippedComment(Exception):
     """A comment is skipped, for one of `REASONS`."""
 
 
@@ -144,7 +144,7 @@ class ThreadIndex:
                 try:
                     rows.append(self._build_row(record, where))
                     self.num_kept += 1
-                except LeftOut as reason:
+                except SkippedComment as reason:
                     self.left_out[str(reason)] += 1
                 except InputError as error:
                     bad(error)

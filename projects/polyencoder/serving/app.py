@@ -18,7 +18,7 @@ from polyencoder.errors import InputError
 from polyencoder.index.options import SearchOptions
 from polyencoder.serving import candidates, embeddings, feedback, health, page, rerank, search, select
 from polyencoder.serving.access import Access
-from polyencoder.serving.metrics import Counted
+from polyencoder.serving.metrics import CountingMiddleware
 from polyencoder.serving.problems import Problem, handle_problems
 from polyencoder.serving.request_limits import RequestLimits
 from polyencoder.serving.service import Service
@@ -30,7 +30,8 @@ _WARM = ["hello", "a text that is longer than the one before it, as texts are of
 def create_app(service: Service) -> ASGIApp:
     """Builds a worker's application, which warms the service up before it accepts requests, and closes it at the end.
 
-    A request passes `Counted`, which counts answers to bugs too, then CORS, `Access`, `RequestLimits` and its route.
+    A request passes `CountingMiddleware`, which counts answers to bugs too, then CORS, `Access`, `RequestLimits` and
+    its route.
 
     Raises:
         ConfigError: the file of feedback cannot be written.
@@ -74,7 +75,7 @@ def create_app(service: Service) -> ASGIApp:
             allow_headers=["*"],  # OpenAI's client sends a dozen of its own
             expose_headers=["Retry-After"],
         )
-    return Counted(allowed, metrics=service.metrics)
+    return CountingMiddleware(allowed, metrics=service.metrics)
 
 
 def add_routes(app: FastAPI) -> FastAPI:

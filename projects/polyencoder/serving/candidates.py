@@ -43,14 +43,14 @@ class DeleteRequest(KnownFields, Body):
     ids: Annotated[list[Id], Field(fail_fast=True)] = Field(description="Unknown ones are no error.")
 
 
-class Changed(BaseModel):
+class ChangeResponse(BaseModel):
     """The index after a change."""
 
     candidates: int = Field(description="The number of candidates.")
 
 
 @router.put("/v1/candidates")
-async def put(request: PutRequest, service: Serving) -> Changed:
+async def put(request: PutRequest, service: Serving) -> ChangeResponse:
     """Adds candidates or replaces them: all or none; on disk before the answer. Repeating a request changes nothing."""
     service.engine.check_texts([item.text for item in request.candidates], name="candidates")
     records = [
@@ -61,7 +61,7 @@ async def put(request: PutRequest, service: Serving) -> Changed:
     for id_, times in ids.items():
         if times > 1:
             raise InputError(f"candidates: duplicate id {id_!r:.60}", argument="candidates")
-    return Changed(candidates=await service.writer.change(lambda index: index.put(records)))
+    return ChangeResponse(candidates=await service.writer.change(lambda index: index.put(records)))
 
 
 @router.delete("/v1/candidates")
@@ -69,22 +69,22 @@ async def delete(
     service: Serving,
     request: DeleteRequest | None = None,
     filter: Annotated[Json[Any] | None, Query(description="In place of ids: a filter of metadata, in JSON.")] = None,
-) -> Changed:
+) -> ChangeResponse:
     """Removes the candidates of these ids, if they exist, or those that pass a filter: all or none; on disk before the
     answer."""
     if (request is None) == (filter is None):
         raise InputError("give ids in the body, or a filter in the address", argument="ids")
     if filter is not None:
         service.engine.check_filter(filter)
-        return Changed(candidates=await service.writer.change(lambda index: index.remove_where(filter)))
+        return ChangeResponse(candidates=await service.writer.change(lambda index: index.remove_where(filter)))
     assert request is not None
     ids, limit = request.ids, service.config.limits.documents
     if not 1 <= len(ids) <= limit:
         raise InputError(f"ids has {len(ids):,} ids; it must have 1 to {limit:,}", argument="ids")
-    return Changed(candidates=await service.writer.change(lambda index: index.remove(ids, missing_ok=True)))
+    return ChangeResponse(candidates=await service.writer.change(lambda index: index.remove(ids, missing_ok=True)))
 
 
 @router.delete("/v1/candidates/{id:path}")
-async def delete_one(id_: Annotated[str, Path(alias="id", min_length=1)], service: Serving) -> Changed:
+async def delete_one(id_: Annotated[str, Path(alias="id", min_length=1)], service: Serving) -> ChangeResponse:
     """Removes one candidate, if it exists."""
     return await delete(service, DeleteRequest(ids=[id_]))

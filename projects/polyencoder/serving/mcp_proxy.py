@@ -56,7 +56,7 @@ _FINDER = Tool(
 )
 
 
-class _Listed(NamedTuple):
+class _ListedTool(NamedTuple):
     """A tool of another server: as it is listed here, the server, and the tool's name there."""
 
     tool: Tool
@@ -83,7 +83,7 @@ class ToolProxy:
         self._selector, self._max = selector, max_tools
         self._least, self._risk = min_probability, max_risk
         self._names: dict[tuple[Remote, str], str] = {}
-        self._tools: dict[str, _Listed] = {}
+        self._tools: dict[str, _ListedTool] = {}
         self._latest: list[str] = []  # the listed ones, those that were found last at the end
         self.listed: list[str] = []
 
@@ -94,7 +94,7 @@ class ToolProxy:
         a number, too. Tools that are gone are no longer listed.
         """
         count = Counter(tool.name for remote in remotes for tool in remote.tools)
-        tools: dict[str, _Listed] = {}
+        tools: dict[str, _ListedTool] = {}
         for remote in remotes:
             prefix = re.sub(r"[^A-Za-z0-9_-]+", "_", remote.name)  # language models take no others
             for tool in remote.tools:
@@ -107,7 +107,7 @@ class ToolProxy:
                 name = self._names[key]
                 described = (tool.description or "").strip() or tool.title or tool.name  # a ranker requires one
                 changes = {"name": name, "description": described}
-                tools[name] = _Listed(tool.model_copy(update=changes), remote, tool.name)
+                tools[name] = _ListedTool(tool.model_copy(update=changes), remote, tool.name)
         self._tools = tools
         self._latest, self.listed = ([name for name in old if name in tools] for old in (self._latest, self.listed))
 

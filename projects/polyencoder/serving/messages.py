@@ -137,14 +137,14 @@ def read_turns(messages: Sequence[Message], *, name: str = "messages", system: S
     return turns
 
 
-class Asked(Body):
+class ContextRequest(Body):
     """A request with a context."""
 
     query: str | Messages | None = Field(None, description="A text, or the messages of a chat, oldest first.")
     messages: Messages | None = Field(None, description="Instead of `query`.")
 
     @model_validator(mode="after")
-    def _check_one_of_both(self) -> Asked:
+    def _check_one_of_both(self) -> ContextRequest:
         if (self.query is None) == (self.messages is None):
             raise ValueError("give either query or messages")
         return self

@@ -72,7 +72,7 @@ class Metrics:
         return generate_latest(everyone)
 
 
-class Counted:
+class CountingMiddleware:
     """ASGI middleware: counts an application's answers by route and status, and their seconds."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:

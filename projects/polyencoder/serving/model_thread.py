@@ -60,7 +60,7 @@ class Job:
         return self.future.done()
 
 
-class _Waiting(NamedTuple):
+class _QueuedItem(NamedTuple):
     ticket: int
     job: Job
     position: int
@@ -92,7 +92,7 @@ class ModelThread:
         self._max_tokens = max_tokens
         self._metrics = metrics
         self._start = start
-        self._queues: dict[str, deque[_Waiting]] = defaultdict(deque)
+        self._queues: dict[str, deque[_QueuedItem]] = defaultdict(deque)
         self._tickets = itertools.count()
         self._changed = threading.Condition()
         self._closing = False
@@ -111,7 +111,7 @@ class ModelThread:
             if self._closing:
                 raise RuntimeError("the model thread is closed")
             for position, item in enumerate(job.items):
-                self._queues[item.kind].append(_Waiting(next(self._tickets), job, position))
+                self._queues[item.kind].append(_QueuedItem(next(self._tickets), job, position))
                 self.queued_tokens += item.cost
             if job.blocking_io:
                 self._waiting.add(job)
@@ -146,7 +146,7 @@ class ModelThread:
             if items:
                 self._pass(items)
 
-    def _take(self) -> list[_Waiting] | None:
+    def _take(self) -> list[_QueuedItem] | None:
         """Waits for the items of the next batch; None when the thread should end."""
         with self._changed:
             while not any(self._queues.values()):
@@ -154,7 +154,7 @@ class ModelThread:
                     return None
                 self._changed.wait()
             queue = min((queue for queue in self._queues.values() if queue), key=lambda waiting: waiting[0].ticket)
-            taken: list[_Waiting] = []
+            taken: list[_QueuedItem] = []
             tokens = 0
             while queue:
                 dropped = queue[0].job.dropped
@@ -167,7 +167,7 @@ class ModelThread:
                     tokens += item.cost
             return taken
 
-    def _pass(self, taken: Sequence[_Waiting]) -> None:
+    def _pass(self, taken: Sequence[_QueuedItem]) -> None:
         start = time.perf_counter()
         jobs = {id(item.job): item.job for item in taken}.values()
         for job in jobs:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, get_first_line
-from polyencoder.index.folder.files import IndexBusy, NotWritten
+from polyencoder.index.folder.files import IndexBusy, WriteError
 
 
 class Details(BaseModel):
@@ -32,7 +32,7 @@ class Problem(BaseModel):
     error: Details
 
 
-_STATUS = {IndexBusy: 503, NotWritten: 507, InputError: 422, ConfigError: 422}
+_STATUS = {IndexBusy: 503, WriteError: 507, InputError: 422, ConfigError: 422}
 _log = logging.getLogger(__name__)
 
 

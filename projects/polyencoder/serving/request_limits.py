@@ -38,7 +38,7 @@ class RequestLimits:
         self._under_way += 1
         self._metrics.under_way.inc()
         try:
-            with contextlib.suppress(_Disconnected):
+            with contextlib.suppress(_ClientDisconnect):
                 body = await self._read_body(scope, receive)
                 if isinstance(body, Response):
                     await self._refuse(body, scope, receive, send)
@@ -61,7 +61,7 @@ class RequestLimits:
             while len(body) <= limits.bytes:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise _Disconnected
+                    raise _ClientDisconnect
                 body += message.get("body", b"")
                 if len(body) <= limits.bytes and not message.get("more_body", False):
                     return too_many if has_more_values(body, limits.values) else bytes(body)
@@ -122,7 +122,7 @@ def _count(body: bytes | bytearray) -> int:
     return len(body) - len(body.translate(None, b",[{"))
 
 
-class _Disconnected(Exception):
+class _ClientDisconnect(Exception):
     """The client has closed the connection."""
 
 

@@ -15,7 +15,7 @@ from polyencoder.calibration.probability import rank_documents
 from polyencoder.search.contexts import Array
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import build_candidate_item, build_context_item, build_pair_item
-from polyencoder.serving.messages import Answer, Asked, Body, Count, KnownFields, Texts, build_answer_fields
+from polyencoder.serving.messages import Answer, Body, ContextRequest, Count, KnownFields, Texts, build_answer_fields
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving
 from polyencoder.text import TextEncoder
@@ -32,7 +32,7 @@ class Document(BaseModel):
     text: str = Field(description="What is ranked.")
 
 
-class RerankRequest(KnownFields, Asked):
+class RerankRequest(KnownFields, ContextRequest):
     """A context and the documents to rank. An unknown field is an error."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")

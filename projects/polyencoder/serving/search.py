@@ -19,8 +19,8 @@ from polyencoder.serving.config import NO_ANSWER, build_not_calibrated_error
 from polyencoder.serving.forward import build_context_item
 from polyencoder.serving.messages import (
     Answer,
-    Asked,
     Body,
+    ContextRequest,
     KnownFields,
     Message,
     Messages,
@@ -51,7 +51,7 @@ class SearchParameters(_options):  # the fields of `SearchOptions`, made above
         return SearchOptions(**self.model_dump(include={*_options.model_fields}))
 
 
-class SearchRequest(Asked, SearchParameters):
+class SearchRequest(ContextRequest, SearchParameters):
     """A context and the settings of its search."""
 
 

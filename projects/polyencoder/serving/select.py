@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, create_model
 from polyencoder.calibration import AnswerOptions
 from polyencoder.selector import Selected, build_selection
 from polyencoder.serving.config import build_not_calibrated_error
-from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, build_answer_fields, make_fields
+from polyencoder.serving.messages import Answer, ContextRequest, Count, KnownFields, build_answer_fields, make_fields
 from polyencoder.serving.rerank import score
 from polyencoder.serving.service import Serving
 from polyencoder.text.options import read_options
@@ -20,7 +20,7 @@ router = APIRouter(tags=["select"])
 _answers: Any = create_model("AnswerFields", **make_fields(AnswerOptions))
 
 
-class SelectRequest(KnownFields, Asked, _answers):
+class SelectRequest(KnownFields, ContextRequest, _answers):
     """A conversation and the options to choose from. An unknown field is an error."""
 
     model_config = ConfigDict(strict=True)  # true is not 1

@@ -82,7 +82,7 @@ class Settings:
     def _complete(cls, raw: Any, handler: Callable[[Any], Any]) -> Any:
         """Reads the file `config`, adds dependent defaults, and rejects settings that nothing would read."""
         values = (raw.kwargs or {}) if hasattr(raw, "kwargs") else raw  # ArgsKwargs, of a call in Python
-        if isinstance(values, _Complete) or not isinstance(values, Mapping):
+        if isinstance(values, _CompletedValues) or not isinstance(values, Mapping):
             return handler(values)  # nested settings, an instance, or invalid
         by_name = get_leaves(cls)
         flat = _flatten(by_name, values)
@@ -147,7 +147,7 @@ class Settings:
         return cls(**(dict(values or {}) | overrides))
 
 
-class _Complete(dict[str, Any]):
+class _CompletedValues(dict[str, Any]):
     """Values of nested settings that the outer settings have completed."""
 
 
@@ -208,8 +208,8 @@ def _nest(by_name: Mapping[str, Leaf], flat: Mapping[str, Any], whole: Mapping[s
         *groups, last = by_name[name].path if name in by_name else name.split(".")
         inner = nested
         for group in groups:
-            inner = inner.setdefault(group, _Complete())
-            if not isinstance(inner, _Complete):
+            inner = inner.setdefault(group, _CompletedValues())
+            if not isinstance(inner, _CompletedValues):
                 raise ConfigError(f"{name} is given beside the whole of {group}: give one of them", argument=name)
         inner[last] = value
     return nested

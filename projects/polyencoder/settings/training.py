@@ -39,7 +39,7 @@ class Families:
 
 
 @dataclass(frozen=True)
-class Below:
+class UpperLimit:
     """Numbers below a limit, for `Needs`."""
 
     limit: float
@@ -54,7 +54,7 @@ class Below:
 AROUND_BACKBONE = Needs("architecture", Families(lambda family: family.has_backbone))
 TWO_TOWERS = Needs("architecture", Families(lambda family: family.has_backbone and family.can.has_vectors))
 
-_LABELS_COUNT = Needs("distillation_weight", Below(1))
+_LABELS_COUNT = Needs("distillation_weight", UpperLimit(1))
 
 NEW_PARTS = 100.0
 """How many times the encoder's learning rate that of new parts is, by default."""

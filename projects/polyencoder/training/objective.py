@@ -102,7 +102,7 @@ class LabelLoss:
         return self._pointwise or len(set(labels)) > 1
 
 
-class Scored(NamedTuple):
+class ObjectiveScores(NamedTuple):
     """The scores of one objective, [batch, n], and a mask of the examples that have it, [batch]; None for all."""
 
     name: str
@@ -221,12 +221,12 @@ class RankingObjective:
         self.skipped += 1
         self.skipped_examples += len(batch)
 
-    def score(self, batch: Batch, step: GatheredStep) -> list[Scored]:
+    def score(self, batch: Batch, step: GatheredStep) -> list[ObjectiveScores]:
         """Scores the step's candidates, for each objective of the model."""
         contexts, model = batch.contexts, self.model
         if model.reads_pairs:  # pairs with all processes' candidates are scored here
             candidates = self._get_tokens(step.pool.texts, batch, step)
-            return [Scored("", model(contexts, candidates, step.pool.index, max_tokens=self.max_tokens))]
+            return [ObjectiveScores("", model(contexts, candidates, step.pool.index, max_tokens=self.max_tokens))]
         candidates = self._get_tokens(step.local_texts, batch, step)
         encoded, vectors = encode(model, contexts, candidates, max_tokens=self.max_tokens)
         if step.counts is not None:
@@ -237,13 +237,15 @@ class RankingObjective:
         with torch.autocast(vectors.device.type, enabled=False):  # bfloat16's resolution at 16 is 1/8
             vectors = vectors.to(dtype)
             scored = [
-                Scored(name, model.score(encoding.to(dtype=dtype), vectors), _find_present(encoding))
+                ObjectiveScores(name, model.score(encoding.to(dtype=dtype), vectors), _find_present(encoding))
                 for name, encoding in objectives
             ]
             for dim in self.dims:
                 short = replace(encoded, vectors=model.truncate_vectors(encoded.vectors.to(dtype), dim))
                 scored.append(
-                    Scored(f"{dim}_dim", model.score(short, model.truncate_vectors(vectors, dim)), _find_present(short))
+                    ObjectiveScores(
+                        f"{dim}_dim", model.score(short, model.truncate_vectors(vectors, dim)), _find_present(short)
+                    )
                 )
             return scored
 

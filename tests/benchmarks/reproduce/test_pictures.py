@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.reproduce.page import PICTURES, Measured
+from benchmarks.reproduce.page import PICTURES, RunMeasures
 from benchmarks.reproduce.pictures import collect_answer_times, draw
 from benchmarks.reproduce.scales import read_scale
 from benchmarks.reproduce.tables import list_table_names, read_table
@@ -39,6 +39,6 @@ def test_rows_of_the_same_title_in_two_groups_are_two_series(tmp_path):
     of, scale = read_table("convai2"), read_scale("small")
     values = {(row.name, of.columns[0].title): Value(80.0) for row in of.rows}
     times = {"the paper": {}, "small": {"bi": 40.0, "poly-64": 80.0}}
-    drawn = draw(of, [Measured(scale, values, {}, {})], times, tmp_path).read_text()
+    drawn = draw(of, [RunMeasures(scale, values, {}, {})], times, tmp_path).read_text()
     assert "<!-- here, small: trained on 20,000 examples (the paper's on all) -->" in drawn
     assert "<!-- here, small: trained on all 65,719 available examples -->" in drawn

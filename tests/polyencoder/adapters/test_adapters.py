@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pydantic
 import pytest
 
-from polyencoder.adapters.relevance import OfServer, make_relevance, select_best_documents
+from polyencoder.adapters.relevance import RemoteRanker, make_relevance, select_best_documents
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.forward import Forward
@@ -204,7 +204,7 @@ def other_server():
 )
 def test_what_another_server_answers_is_an_error_with_its_reason(other_server, status, body, error, says):
     with pytest.raises(error, match=says):
-        OfServer(other_server(status, body))(QUERY, TEXTS)
+        RemoteRanker(other_server(status, body))(QUERY, TEXTS)
 
 
 def test_another_server_is_sent_the_name_of_its_model(other_server):
@@ -219,11 +219,11 @@ def test_what_a_server_refuses_is_said(ranker, tmp_path):
     config = ServerConfig(model="tiny", port=0, api_key=KEY, limits=Limits(documents=2))
     with running(Service.from_config(config, Forward(ranker))) as url:
         with pytest.raises(InputError, match="documents has 4 texts"):
-            OfServer(url, KEY)(QUERY, TEXTS)
+            RemoteRanker(url, KEY)(QUERY, TEXTS)
         with pytest.raises(PolyencoderError, match="401, the key is wrong"):
-            OfServer(url)(QUERY, TEXTS)
+            RemoteRanker(url)(QUERY, TEXTS)
     with pytest.raises(PolyencoderError, match="no answer"):
-        OfServer(url, KEY)(QUERY, TEXTS)
+        RemoteRanker(url, KEY)(QUERY, TEXTS)
 
 
 def test_a_key_is_for_a_server_alone(ranker):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyencoder.calibration import AnswerOptions, FittedOn
+from polyencoder.calibration import AnswerOptions, FitData
 from polyencoder.calibration.probability import get_index_name
 from polyencoder.errors import ConfigError
 from polyencoder.index import Searcher, SearchOptions
@@ -25,7 +25,7 @@ def test_a_search_for_a_risk(make_ranker, sentences):
     ranker = calibrated(make_ranker("bi"))
     index = ranker.index(sentences)
     hits = ranker.search(CONTEXT, index)
-    tested = FittedOn(data="", examples=9, candidates=8, date="", index=get_index_name(index.address))
+    tested = FitData(data="", examples=9, candidates=8, date="", index=get_index_name(index.address))
     promises = (promise(risk=0.1, threshold=hits[1].probability), promise(risk=0.05, threshold=1.0))
     calibrated(ranker, promises=promises, fitted_on=tested)
     found = ranker.search(CONTEXT, index, max_risk=0.1)
@@ -41,7 +41,7 @@ def test_in_a_hybrid_search_the_most_probable_hit_has_the_risk(make_ranker, sent
     """Which need not be the first."""
     ranker = calibrated(make_ranker("bi"))
     index = ranker.index(sentences, words=True)
-    tested = FittedOn(data="", examples=9, candidates=8, date="", index=get_index_name(index.address))
+    tested = FitData(data="", examples=9, candidates=8, date="", index=get_index_name(index.address))
     calibrated(ranker, promises=(promise(risk=0.1, threshold=0.0),), fitted_on=tested)
     queries = [text.split()[-2] for text in sentences]
     results = ranker.search_many(queries, index, hybrid=True)

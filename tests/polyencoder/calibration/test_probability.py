@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder import CheckpointError, ConfigError, Ranker
-from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file, read_calibration
+from polyencoder.calibration import DEPTH, Calibration, FitData, calibration_file, read_calibration
 from polyencoder.calibration.probability import rank_documents
 from polyencoder.calibration.risk import Promise
 from polyencoder.encoding.fingerprint import compute_model_fingerprint
@@ -178,7 +178,7 @@ def test_whoever_orders_the_hits_says_how_likely_they_are(make_ranker, sentences
 @pytest.mark.parametrize("index", [None, "replies"])
 def test_a_promise_is_for_the_use_that_was_tested(index):
     promises = (promise(risk=0.1, threshold=0.6), promise(risk=0.3, threshold=0.2))
-    tested = FittedOn(data="", examples=9, candidates=9, date="", index=index)
+    tested = FitData(data="", examples=9, candidates=9, date="", index=index)
     found = Calibration(temperature=1.0, none=0.0, fingerprint="", promises=promises, fitted_on=tested)
     assert found.promise(0.3, index=index and f"/home/of/{index}") == promises[1]
     for risk, use in ((0.2, index), (0.1, "other"), (0.1, None if index else "replies")):

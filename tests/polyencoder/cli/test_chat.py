@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polyencoder import ConfigError, InputError
-from polyencoder.calibration.probability import FittedOn
+from polyencoder.calibration.probability import FitData
 from polyencoder.errors import CheckpointError, UsageError
 from polyencoder.serving.config import NO_ANSWER
 from tests.commands import command_fails, run_command
@@ -53,7 +53,7 @@ def test_who_asks_for_more_than_it_has_gets_no_answer(ranker):
 def test_the_promise_for_the_index_decides_whether_it_answers(ranker, tmp_path, threshold, answers):
     ranker.index(TEXTS, tmp_path / "index").close()
     promises = () if threshold is None else (promise(threshold=threshold),)
-    fitted_on = FittedOn(data="", examples=9, candidates=8, date="", index="index")
+    fitted_on = FitData(data="", examples=9, candidates=8, date="", index="index")
     calibrated(ranker, none=50.0, promises=promises, fitted_on=fitted_on).save_pretrained("model")
     assert (replies("--index", "index", said="hi !\n") != [NO_ANSWER]) is answers
     assert replies("--index", "index", "--min-probability", "0", said="hi !\n") != [NO_ANSWER]

@@ -15,7 +15,7 @@ from polyencoder.cli.main import main
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.documents import read_documents
-from polyencoder.pretraining.reddit import REASONS, Filters, LeftOut, ThreadIndex
+from polyencoder.pretraining.reddit import REASONS, Filters, SkippedComment, ThreadIndex
 from tests.commands import run_command
 
 
@@ -196,7 +196,7 @@ def test_an_error_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
 )
 def test_why_a_comment_is_left_out(body, author, reason):
     assert reason in REASONS
-    with pytest.raises(LeftOut, match=f"^{reason}$"):
+    with pytest.raises(SkippedComment, match=f"^{reason}$"):
         Filters().clean_text(body, author)
     keep = {"keep_bots": True, "keep_links": True, "keep_quotes": True, "keep_code": True}
     if reason in ("bot", "link", "quote", "code"):

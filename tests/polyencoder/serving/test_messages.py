@@ -6,22 +6,24 @@ import pytest
 from pydantic import ValidationError
 
 from polyencoder.errors import InputError
-from polyencoder.serving.messages import Asked, Message, Usage, build_answer_fields, read_turns
+from polyencoder.serving.messages import ContextRequest, Message, Usage, build_answer_fields, read_turns
 
 
 def test_calls_of_tools_and_their_answers_are_no_turns():
     call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]}
     answer = {"role": "tool", "tool_call_id": "1", "content": "{}"}
     said = {"role": "user", "content": "rain ?"}
-    assert Asked.model_validate({"messages": [said, call, answer]}).collect_turns(system="persona") == ["rain ?"]
+    assert ContextRequest.model_validate({"messages": [said, call, answer]}).collect_turns(system="persona") == [
+        "rain ?"
+    ]
     documents = [{"type": "document", "document": {"data": "{}"}}]  # as Cohere's clients send
     for one in (answer | {"content": documents}, call | {"content": "\n"}):
-        assert Asked.model_validate({"messages": [said, one]}).collect_turns(system="persona") == ["rain ?"]
+        assert ContextRequest.model_validate({"messages": [said, one]}).collect_turns(system="persona") == ["rain ?"]
     for messages in ([call], [answer], [{"role": "system", "content": "i ski ."}, call]):
         with pytest.raises(InputError, match="messages has no message of the user"):
-            _ = Asked.model_validate({"messages": messages}).collect_turns(system="persona")
+            _ = ContextRequest.model_validate({"messages": messages}).collect_turns(system="persona")
     with pytest.raises(ValidationError, match="content\n *Field required"):
-        Asked.model_validate({"messages": [{"role": "user"}]})
+        ContextRequest.model_validate({"messages": [{"role": "user"}]})
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def _get_suffix(path: str) -> str:
 
 def _open(path: str) -> io.FileIO:
     try:
-        return _InPieces(path) if is_compressed(path) else io.FileIO(path)
+        return _SmallReads(path) if is_compressed(path) else io.FileIO(path)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -153,7 +153,7 @@ def _open(path: str) -> io.FileIO:
         raise InputError(f"{path}: cannot be opened ({error.strerror or error})") from None
 
 
-class _InPieces(io.FileIO):
+class _SmallReads(io.FileIO):
     """A file that returns small pieces."""
 
     def read(self, size: int | None = -1, /) -> Any:

@@ -20,7 +20,7 @@ from polyencoder.validation import validated
 
 
 @validated
-class Tuned:
+class TunedSettings:
     """The measured settings that reach a recall: a search's defaults.
 
     Args:
@@ -72,7 +72,7 @@ class FaissFile:
     max_norm: float
     parameters: Parameters
     signature: str
-    tuned: Tuned | None = None
+    tuned: TunedSettings | None = None
 
     def __str__(self) -> str:
         parameters = ", ".join(f"{name}={value}" for name, value in self.parameters.items())

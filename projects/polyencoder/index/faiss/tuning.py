@@ -21,7 +21,7 @@ import numpy as np
 
 from polyencoder.checks import check_count
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.faiss.file import Tuned
+from polyencoder.index.faiss.file import TunedSettings
 from polyencoder.index.faiss.search import LONGEST_LIST, FaissSearch
 from polyencoder.index.hits import TOP_K
 from polyencoder.index.options import SearchOptions
@@ -46,7 +46,7 @@ def tune(
     allowed: Array | None = None,
     attention: str = "basic",
     source: str = "",
-) -> Tuned:
+) -> TunedSettings:
     """Finds the fastest settings with which a FAISS index finds `recall` of the `top_k` best.
 
     If no settings reach the recall, those that found most are returned.
@@ -68,13 +68,13 @@ def tune(
         raise InputError("there are no contexts to measure recall with")
     measure = _Measure(searcher, contexts, top_k=top_k, allowed=allowed, attention=attention)
     efforts, lengths = _list_efforts(searcher), _list_lengths(searcher)
-    best: tuple[float, Tuned] | None = None
-    best_recall: Tuned | None = None
+    best: tuple[float, TunedSettings] | None = None
+    best_recall: TunedSettings | None = None
     idx = 0
     while lengths and idx < len(efforts):
         effort, length = efforts[idx], lengths[-1]
         recalled, seconds = measure(effort, length)
-        tuned = Tuned(
+        tuned = TunedSettings(
             recall=recall,
             top_k=top_k,
             effort=effort,

@@ -20,7 +20,7 @@ import numpy as np
 
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.faiss.file import FaissFile, Tuned, build_faiss
+from polyencoder.index.faiss.file import FaissFile, TunedSettings, build_faiss
 from polyencoder.index.faiss.kinds import choose
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import sample, tune
@@ -149,7 +149,7 @@ class Change:
             raise ConfigError(f"{self.folder}: has no FAISS index to trust", argument="trust_faiss")
         self._describe_faiss(replace(faiss, signature=sign_file(self.folder / faiss.file)))
 
-    def tune_faiss(self, contexts: Sequence[Contexts], **settings: Any) -> Tuned:
+    def tune_faiss(self, contexts: Sequence[Contexts], **settings: Any) -> TunedSettings:
         """Tunes the FAISS index (see `faiss.tuning.tune`) for the living rows. ConfigError without one."""
         if (faiss := self.meta.faiss) is None:
             raise ConfigError(f"{self.folder}: has no FAISS index to measure; build one with it", argument="faiss")

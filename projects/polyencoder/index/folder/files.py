@@ -64,7 +64,7 @@ class IndexBusy(InputError):
     """Another process has been changing the index for some time."""
 
 
-class NotWritten(InputError):
+class WriteError(InputError):
     """The disk of the index is full, or fails."""
 
 
@@ -97,7 +97,7 @@ class wrap_io_errors:  # a class, as generators cost more, and there is one per 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, (OSError, sqlite3.Error)):
             reason = _explain(error, self._folder)
-            raise NotWritten(
+            raise WriteError(
                 f"cannot be written ({reason}); fix that and run the same command again: it resumes",
                 where=self._folder,
                 public=f"the index cannot be written ({reason}), and is unchanged: try again when there is room",

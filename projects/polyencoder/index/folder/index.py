@@ -22,7 +22,7 @@ from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, WriteMode
-from polyencoder.index.faiss.file import Tuned
+from polyencoder.index.faiss.file import TunedSettings
 from polyencoder.index.faiss.tuning import SAMPLE, check_recall, sample
 from polyencoder.index.filters import Filter
 from polyencoder.index.folder.catalogue import Catalogue
@@ -268,7 +268,7 @@ class FolderIndex(Index):
 
     def tune(
         self, *, recall: float, contexts: Sequence[Context] | None = None, top_k: int = TOP_K, source: str = ""
-    ) -> Tuned:
+    ) -> TunedSettings:
         """Tunes the FAISS index to find `recall` of the `top_k` best; the result becomes its searches' default.
 
         See `polyencoder.index.faiss.tuning.tune`; warns if no settings reach the recall. `tuning.SAMPLE` of the

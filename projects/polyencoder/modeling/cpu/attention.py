@@ -80,7 +80,7 @@ def attend_by_heads(
     scale = query.size(-1) ** -0.5 if scale is None else scale
     with torch.autocast("cpu", enabled=False):
         inputs = [tensor.flatten(0, 1).float() for tensor in (query, key, value)]
-        output: Tensor = _ByHeads.apply(*inputs, _expand_mask(attn_mask, batch, heads), bias, scale, dropout_p)
+        output: Tensor = _HeadAttention.apply(*inputs, _expand_mask(attn_mask, batch, heads), bias, scale, dropout_p)
     return output.unflatten(0, (batch, heads)).to(query.dtype)
 
 
@@ -94,7 +94,7 @@ def _expand_mask(mask: Tensor | None, batch: int, heads: int) -> Tensor | None:
     return mask.flatten(0, 1) if mask.size(0) == mask.size(1) == 1 else mask.expand(batch, heads, -1, -1).flatten(0, 1)
 
 
-class _ByHeads(torch.autograd.Function):
+class _HeadAttention(torch.autograd.Function):
     """Attention over [batch x heads, length, dim]; saves the weights, and 16 random bits for each with dropout."""
 
     @staticmethod

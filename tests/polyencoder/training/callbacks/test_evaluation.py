@@ -10,7 +10,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 
 
-class Measured(Evaluation):
+class RunMeasures(Evaluation):
     """Evaluations that say after how many examples they were."""
 
     def measure(self, run):
@@ -45,7 +45,7 @@ def test_some_examples_are_between_two_evaluations():
 )
 def test_an_evaluation_is_due_after_so_many_examples_and_at_the_end(evaluated, every, expected):
     """Once, where both come together; `every` need not be a number of whole batches."""
-    callback = Measured(None, [], every=every)
+    callback = RunMeasures(None, [], every=every)
     for number in range(1, 5):
         evaluated.is_over = number == 4
         evaluated.step(callback)
@@ -54,7 +54,7 @@ def test_an_evaluation_is_due_after_so_many_examples_and_at_the_end(evaluated, e
 
 
 def test_a_run_that_another_callback_ends_is_evaluated_once_more(evaluated):
-    callback = Measured(None, [], every=16)
+    callback = RunMeasures(None, [], every=16)
     for expected in ([16], [16, 24]):
         evaluated.step(callback)
         if expected == [16]:
@@ -66,7 +66,7 @@ def test_a_run_that_another_callback_ends_is_evaluated_once_more(evaluated):
 
 def test_without_a_new_update_there_is_no_evaluation(evaluated):
     """Gradients that are accumulated change no weights: examples go by, and the model stays."""
-    callback = Measured(None, [], every=8)
+    callback = RunMeasures(None, [], every=8)
     evaluated.step(callback)
     evaluated.progress.examples += 8
     callback.after_step(evaluated, None)
@@ -76,7 +76,7 @@ def test_without_a_new_update_there_is_no_evaluation(evaluated):
 
 
 def test_a_resumed_run_evaluates_where_it_would_have(evaluated):
-    first, resumed = Measured(None, [], every=16), Measured(None, [], every=16)
+    first, resumed = RunMeasures(None, [], every=16), RunMeasures(None, [], every=16)
     for _ in range(3):
         evaluated.step(first)
     resumed.load_state_dict(first.state_dict())
