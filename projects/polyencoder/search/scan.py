@@ -53,19 +53,19 @@ def search(
     """
     if isinstance(rows, np.ndarray):
         rows = ArrayRows(rows)
+    if not len(contexts):
+        return TopK(np.empty((0, k), contexts.vectors.dtype), np.empty((0, k), np.int64))
     at_once = max(1, _MAX_QUERIES // contexts.n_codes)
     parts = [contexts.select(slice(i, i + at_once)) for i in range(0, len(contexts), at_once)]
     best = [_Best(part, k=k, attention=attention) for part in parts]
-    queries = contexts.n_codes * min(at_once, max(1, len(contexts)))
+    queries = contexts.n_codes * min(at_once, len(contexts))
     size = max(1, min(_MAX_ROWS, _LOGITS // queries))
     with np.errstate(all="ignore"):  # infinite and nan bounds keep a row
         for block, mask in _iter_blocks(rows, size, first=max(k, _FIRST_ROWS), k=k, allowed=allowed):
             for each in best:
                 each.add(block, mask)
     tops = [each.get_top() for each in best]
-    width = min((each.scores.shape[1] for each in tops), default=0)
-    if not tops:
-        return TopK(np.empty((0, k), contexts.vectors.dtype), np.empty((0, k), np.int64))
+    width = min(each.scores.shape[1] for each in tops)
     return TopK(*(np.concatenate([part[:, :width] for part in column]) for column in zip(*tops, strict=True)))
 
 

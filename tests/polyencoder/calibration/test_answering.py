@@ -61,6 +61,8 @@ def test_what_cannot_be_asked_for(make_ranker, sentences):
                 AnswerOptions(**{name: wanted})
     with pytest.raises(ConfigError, match="either min_probability or max_risk"):
         SearchOptions(min_probability=0.3, max_risk=0.3)
+    with pytest.raises(TypeError, match="positional"):
+        AnswerOptions(0.3)  # a probability or a risk?
     with pytest.raises(ConfigError, match="max_risk is for searches by vectors"):
         SearchOptions(words_only=True, max_risk=0.3)
     with pytest.raises(ConfigError, match="promises none for ranking: calibrate the model for this risk"):

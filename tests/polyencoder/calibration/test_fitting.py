@@ -229,8 +229,11 @@ def test_what_cannot_be_fitted():
     with pytest.raises(InputError, match="the right answer comes first in 0 of 20 examples: too few to tell"):
         fit(last, fingerprint="x")
     last.right[0] = torch.arange(4) == 0
-    with pytest.raises(InputError, match="no better than chance"):
-        fit(last, fingerprint="x")
+    every_second = (torch.arange(2) == torch.arange(20).unsqueeze(1) % 2, torch.full((20,), 2))
+    even = Observations(torch.tensor([[1.0, -1.0]]).double().expand(20, 2), *every_second)
+    for seen in (last, even):
+        with pytest.raises(InputError, match="no better than chance"):
+            fit(seen, fingerprint="x")
 
 
 def test_a_row_of_one_candidate_has_a_probability_before_the_fit():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,6 +63,19 @@ def test_equal_texts_are_one_candidate():
     weights = [math.exp(2), math.exp(1), 2]  # of "a", "b" and none of the two
     assert calibration.of_none(["a", "a", "b"], [2.0, 2.0, 1.0], among=2) == pytest.approx(2 / sum(weights))
     assert calibration.of_none([], [], among=2) == 1
+    with pytest.raises(ValueError, match="shorter"):
+        calibration.of_ranking(["a", "b"], [2.0], among=2)
+
+
+def test_both_uses_of_the_same_weights():
+    ranking = Calibration(temperature=2.0, none=0.0, fingerprint="b")
+    tested = FitData(data="", examples=9, candidates=8, date="", index="replies")
+    search = replace(ranking, temperature=3.0, fitted_on=tested)
+    both = replace(ranking, index=search)
+    assert ranking.beside(search) == search.beside(ranking) == both
+    assert replace(search, none=1.0).beside(both) == replace(both, index=replace(search, none=1.0))
+    for other in (None, ranking, *(replace(search, fingerprint=name) for name in "ac")):
+        assert ranking.beside(other) == ranking
 
 
 def test_probabilities_of_one_ranking_sum_to_1(make_ranker):

@@ -79,6 +79,9 @@ def test_hits_that_were_removed_meanwhile_resemble_nothing(ranker, index):
     assert without(found) == hits
     assert [hit.considered for hit in found] == [4, 4, None, None, None, None]
     assert diversify([[]], lambda ids: {}, k=2, depth=4, diversity=0.5) == [[]]
+    remaining = {hits[0].id: np.array([1.0, 1.0]), hits[2].id: np.array([1.0, 0.0])}
+    (found,) = diversify([hits[:3]], lambda ids: remaining, k=2, depth=4, diversity=1.0)
+    assert without(found) == hits[:3]
 
 
 QUERY = "where is order 4711 ?"
@@ -105,6 +108,9 @@ def test_reciprocal_ranks_are_added():
     assert [one.found for one in found] == ["certified", "certified", "words", "certified", "certified"]
     assert [one.word_score for one in found] == [4.0, None, 5.0, None, None]
     assert fuse([], []) == []
+    many = [hit(str(i), -i) for i in range(DEPTH + 2)]
+    for found in (fuse(many, []), fuse([], many)):
+        assert [one.fused_score for one in found] == pytest.approx([1 / (61 + i) for i in range(DEPTH + 2)])
 
 
 @pytest.mark.slow

@@ -10,9 +10,10 @@ from torch.nn.functional import multi_head_attention_forward
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.multihead import CandidateAttention
-from polyencoder.scoring import ContextEncoding, Keys, exact, score
+from polyencoder.scoring import ContextEncoding, Keys, compute_attention_weights, exact, score
 from polyencoder.scoring.context import stack_contexts
 from polyencoder.scoring.exact import compute_chunk_sizes
+from polyencoder.scoring.tokens import Texts
 
 
 @pytest.mark.parametrize("vectors", [torch.zeros(3, 4), torch.zeros(2, 0, 4), torch.zeros(2, 3, 4, dtype=torch.int64)])
@@ -60,6 +61,26 @@ def test_stacked_contexts_with_and_without_masks():
     assert stack_contexts([two, two]).mask is None
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_batches_that_are_put_into_an_empty_one(masked):
+    def draw(batch, codes):
+        keys = Keys(torch.randn(batch, codes, 3), torch.randn(batch, codes), heads=1)
+        mask = torch.ones(batch, codes, dtype=torch.bool) if masked else None
+        texts = [Texts(torch.randn(1, 3), *torch.randn(3, 1, 2, 3)) for _ in range(batch)]
+        return ContextEncoding(torch.randn(batch, codes, 3), mask, keys, texts)
+
+    long, short = draw(2, 4), draw(1, 2)
+    whole = long.build_empty(3)
+    whole.put(torch.tensor([2, 0]), long)
+    whole.put(torch.tensor([1]), short)
+    padded = short.pad_codes(4)
+    for row, (part, place) in enumerate([(long, 1), (padded, 0), (long, 0)]):
+        assert whole.tokens[row] is part.tokens[place]
+        for ours, theirs in zip(whole._list_tensors(), part._list_tensors(), strict=True):
+            assert ours[row].equal(theirs[place])
+    assert not padded.vectors[:, 2:].any()
+
+
 DIM = 12
 
 
@@ -71,12 +92,12 @@ def drawn(heads, *, dtype=torch.float64):
     return attention
 
 
-def defined_score(attention, codes, mask, candidates):
-    """torch's own multi-head attention, of each candidate over each context, then the product with the candidate."""
+def define(attention, codes, mask, candidates):
+    """Scores and weights by torch's own multi-head attention, of each candidate over each context."""
     batch = len(codes)
     queries = candidates.expand(batch, *candidates.shape[-2:])
     inputs = (attention.query, attention.key, attention.value)
-    attended, _ = multi_head_attention_forward(
+    attended, weights = multi_head_attention_forward(
         queries.transpose(0, 1),
         codes.transpose(0, 1),
         codes.transpose(0, 1),
@@ -91,9 +112,8 @@ def defined_score(attention, codes, mask, candidates):
         out_proj_weight=attention.output.weight,
         out_proj_bias=attention.output.bias,
         key_padding_mask=None if mask is None else ~mask,
-        need_weights=False,
     )
-    return (attended.transpose(0, 1) * queries).sum(-1)
+    return (attended.transpose(0, 1) * queries).sum(-1), weights
 
 
 @st.composite
@@ -119,8 +139,19 @@ def cases(draw):
 def test_equals_the_definition_whatever_the_shape_and_the_chunks(case, budget):
     codes, candidates, attention = case
     with torch.no_grad(), mock.patch.object(exact, "_CPU_ELEMENTS", budget):
-        expected = defined_score(attention, codes.vectors, codes.mask, candidates)
+        expected, _ = define(attention, codes.vectors, codes.mask, candidates)
         found = score(attention(codes), candidates, attention="multihead")
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=50)
+@given(cases())
+def test_weights_equal_the_definitions(case):
+    codes, candidates, attention = case
+    candidates = candidates if candidates.dim() == 2 else candidates[0]
+    with torch.no_grad():
+        _, expected = define(attention, codes.vectors, codes.mask, candidates)
+        found = compute_attention_weights(attention(codes), candidates, attention="multihead")
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -129,7 +160,7 @@ def test_equals_the_definition_whatever_the_shape_and_the_chunks(case, budget):
 def test_gradients_equal_the_definitions(case):
     codes, candidates, attention = case
     wanted = [codes.vectors.requires_grad_(), candidates.requires_grad_(), *attention.parameters()]
-    expected = defined_score(attention, codes.vectors, codes.mask, candidates)
+    expected, _ = define(attention, codes.vectors, codes.mask, candidates)
     upstream = torch.randn_like(expected)
     found = score(attention(codes), candidates, attention="multihead")
     pairs = (torch.autograd.grad(scores, wanted, upstream) for scores in (expected, found))
@@ -172,6 +203,7 @@ def test_a_budget_counts_keys_too():
     with_keys = drawn(1, dtype=torch.float32)(context)
     plain, keyed = (compute_chunk_sizes(one, candidates, budget=10_000) for one in (context, with_keys))
     assert keyed[0] * keyed[1] <= plain[0] * plain[1] / 2 + keyed[0]
+    assert keyed == compute_chunk_sizes(ContextEncoding(torch.zeros(3, 16, DIM)), candidates, budget=10_000)
 
 
 def test_it_begins_near_attention_without_weights():
@@ -190,6 +222,8 @@ def test_contexts_and_attention_must_fit():
         score(CandidateAttention(DIM, 2)(codes), torch.zeros(5, DIM))
     with pytest.raises(InputError, match="are not those of 2 heads"):
         Keys(torch.zeros(2, 3, DIM), torch.zeros(2, 3), 2)
+    with pytest.raises(InputError, match="are not those of 0 heads"):
+        Keys(torch.zeros(2, 3, DIM), torch.zeros(2, 3), 0)
     with pytest.raises(InputError, match="must have their shape"):
         ContextEncoding(torch.zeros(2, 3, DIM), None, Keys(torch.zeros(2, 6, DIM), torch.zeros(2, 6), 2))
     with pytest.raises(ConfigError, match="poly_attention_heads is 5; the encoder's dimension, 12, must be a multiple"):

@@ -8,7 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyencoder.scoring import tokens
-from polyencoder.scoring.tokens import Texts, TokenVectors, compute_max_similarities, pack_candidates, stack_texts
+from polyencoder.scoring.tokens import (
+    Texts,
+    TokenVectors,
+    compute_max_similarities,
+    multiply,
+    pack_candidates,
+    stack_texts,
+)
 
 DIM = 6
 
@@ -32,12 +39,14 @@ def plain(context: Texts, candidate: Texts) -> tuple[float, float]:
     return forth, back
 
 
-@pytest.mark.parametrize("at_once", [1, 60, 1 << 23])
+@pytest.mark.parametrize("at_once", [1, 90, 1 << 23])
 @pytest.mark.parametrize("own", [False, True])
 def test_like_one_pair_at_a_time_whatever_is_in_memory_at_once(monkeypatch, at_once, own):
     """Shared candidates or each context's own, padded to the longest."""
+    sizes = []
     monkeypatch.setattr(tokens, "SIMILARITIES", at_once)
-    contexts, candidates = [text(n) for n in (4, 1, 7)], [text(n) for n in (2, 5, 3, 1)]
+    monkeypatch.setattr(tokens, "multiply", lambda *both: sizes.append((made := multiply(*both)).numel()) or made)
+    contexts, candidates = [text(n) for n in (4, 1, 7)], [text(n) for n in (2, 8, 3, 1)]
     left, right = stack_texts(contexts), stack_texts(candidates)
     given, weights = right.tokens, right.weights
     if own:
@@ -45,6 +54,7 @@ def test_like_one_pair_at_a_time_whatever_is_in_memory_at_once(monkeypatch, at_o
     forth, back = compute_max_similarities(left.tokens, left.weights, given, weights)
     expected = torch.tensor([[plain(one, other) for other in candidates] for one in contexts])
     torch.testing.assert_close(torch.stack([forth, back], -1), expected, rtol=1e-5, atol=1e-5)
+    assert max(sizes) <= max(at_once, 7 * 8)
 
 
 def test_the_gradient_goes_to_the_most_similar_token_alone():

@@ -6,7 +6,7 @@ import torch
 
 from polyencoder.errors import InputError
 from polyencoder.scoring import ContextEncoding, Keys
-from polyencoder.search.contexts import Contexts, check_finite, stack_arrays
+from polyencoder.search.contexts import Contexts, ContextTokens, check_finite, stack_arrays
 
 
 def test_what_torch_encoded():
@@ -36,7 +36,7 @@ def test_what_is_no_vector(given):
         Contexts.from_encoding(given)
 
 
-@pytest.mark.parametrize("shape", [(3,), (2, 0, 3), (1, 2, 3, 4)])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0, 3), (1, 2, 3, 4)])
 def test_another_shape(shape):
     with pytest.raises(InputError, match=r"context vectors must be floating point \[batch, codes, dim\]"):
         Contexts.from_encoding(np.ones(shape, np.float32))
@@ -79,3 +79,17 @@ def test_numbers_that_are_not_finite():
     check_finite(Contexts(vectors, mask), dim=4)
     with pytest.raises(InputError, match="do not fit an index of dimension 5"):
         check_finite(Contexts(vectors, mask), dim=5)
+
+
+def test_vectors_of_single_contexts_have_no_padding():
+    """Of a batch that a graph computed; a text without tokens has that of its padding."""
+    ids, turns = [[5, 6, 7], [], [8]], [2, 1, 3]
+    outputs = {name: np.random.default_rng(0).normal(size=(3, 3, 4)) for name in ("tokens", "turns")}
+    outputs |= {"vector": np.arange(12.0).reshape(3, 4), "codes_mask": np.arange(3) < np.array(turns)[:, None]}
+    contexts = ContextTokens.from_arrays(ids, outputs)
+    assert [(len(one.tokens), len(one.turns)) for one in contexts] == [(3, 2), (1, 1), (1, 3)]
+    for row, one in enumerate(contexts):
+        np.testing.assert_array_equal(one.vector, outputs["vector"][row])
+        np.testing.assert_array_equal(one.tokens, outputs["tokens"][row, : len(one.tokens)])
+        np.testing.assert_array_equal(one.turns, outputs["turns"][row, : turns[row]])
+        assert not any(np.shares_memory(mine, whole) for mine in one for whole in outputs.values())

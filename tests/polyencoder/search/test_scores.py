@@ -5,10 +5,12 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyencoder.errors import InputError
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring import score as torch_score
@@ -48,6 +50,16 @@ def test_the_scores_of_torch_under_multi_head_attention(codes, heads, masked, se
     expected = torch_score(encoded, candidates, attention="multihead")
     found = score(Contexts.from_encoding(encoded), candidates.numpy(), attention="multihead")
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_contexts_and_attention_must_fit():
+    plain, candidates = torch.ones(2, 3, 4), np.ones((5, 4), np.float32)
+    with torch.no_grad():
+        keyed = Contexts.from_encoding(CandidateAttention(4, 2)(ContextEncoding(plain)))
+    with pytest.raises(InputError, match="'multihead', but the contexts have no keys"):
+        score(Contexts.from_encoding(plain), candidates, attention="multihead")
+    with pytest.raises(InputError, match="'basic', but the contexts have keys"):
+        score(keyed, candidates)
 
 
 def test_many_contexts_need_no_more_memory():

@@ -114,6 +114,19 @@ def test_without_a_gradient_there_is_nothing_to_clip():
         OptimizerConfig(embedding_clip=-1)
 
 
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.0, True), (0.9, False), (0.9, True)])
+def test_momentum_is_that_of_torch(momentum, nesterov):
+    """Without one there is nothing to look ahead to, which torch refuses."""
+    ours, theirs = Words(), Words()
+    theirs.load_state_dict(ours.state_dict())
+    config = OptimizerConfig(name="sgd", learning_rate=0.1, momentum=momentum, nesterov=nesterov, weight_decay=0.0)
+    options = {"momentum": momentum, "nesterov": True} if momentum and nesterov else {"momentum": momentum}
+    learn(build_optimizer(ours, config), [*ours.parameters()], steps=3)
+    learn(torch.optim.SGD(theirs.parameters(), lr=0.1, **options), [*theirs.parameters()], steps=3)
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def parameters(shapes: list[list[int]]) -> list[torch.nn.Parameter]:
     generator = torch.Generator().manual_seed(0)
     return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]

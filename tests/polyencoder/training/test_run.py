@@ -9,6 +9,7 @@ import pytest
 
 from polyencoder.errors import TrainingError
 from polyencoder.training import Example, TrainSettings, train_ranker
+from polyencoder.training.callbacks import Callback
 from tests.polyencoder.training.runs import EXAMPLES, VALID, Stop
 
 pytestmark = pytest.mark.slow
@@ -39,6 +40,24 @@ def test_a_run_that_a_callback_ends_before_an_update(settings):
     waits = replace(settings, training=replace(settings.training, accumulate=2))
     with pytest.raises(TrainingError, match=r"nothing was trained: .* before its first update \(enough\)"):
         train_ranker(waits, train=EXAMPLES, valid=VALID, callbacks=[Stop(after=1)])
+
+
+class Evaluated(Callback):
+    """Remembers after how many examples the model was evaluated."""
+
+    def __init__(self) -> None:
+        self.after: list[int] = []
+
+    def on_evaluation(self, run, report) -> None:
+        self.after.append(run.progress.examples)
+
+
+@pytest.mark.parametrize(("evaluations", "expected"), [(2, [4, 8, 12, 16]), (0.5, [16])])
+def test_evaluations_are_those_of_an_epoch(settings, evaluations, expected):
+    heard = Evaluated()
+    changed = settings.changed(evaluations=evaluations, epochs=2, patience=None)
+    train_ranker(changed, train=EXAMPLES, valid=VALID, callbacks=[heard])
+    assert heard.after == expected
 
 
 @pytest.mark.parametrize(("every", "warned"), [(5, False), (6, True)])

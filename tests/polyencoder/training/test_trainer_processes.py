@@ -7,9 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from polyencoder.data.collator import Collator
 from polyencoder.errors import InputError
+from polyencoder.training.building import build_objective
+from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation
+from polyencoder.training.randomness import seed_everything
 from polyencoder.training.trainer import Trainer
 from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, EXAMPLES, PLAIN, VALID, Kill, Losses, Stop, weights
@@ -33,6 +37,35 @@ def test_processes_learn_what_one_does(make_ranker, in_processes, architecture):
     for one, other, wanted in zip(ours, theirs, expected, strict=True):
         assert torch.equal(one, other)
         torch.testing.assert_close(one, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_what_one_process_has_alone_is_ranked_among_the_labels_of_all(make_ranker, in_processes):
+    """The first has a single label, and no choice without the others'; texts of equal tokens are one candidate."""
+    labels = ["a caf\u00e9 .", "a caf\u00e9 .", "a cafe\u0301 .", "hello"]
+    examples = [replace(one, label=label) for one, label in zip(EXAMPLES[:4], labels, strict=True)]
+
+    def run(part):
+        ranker = make_ranker("bi")
+        return build_objective(ranker, PLAIN)(Collator(ranker.text)(part)).losses.tolist()
+
+    first, second = in_processes(lambda rank: run(examples[:2] if rank == 0 else examples[2:]))
+    assert first + second == pytest.approx(run(examples), rel=1e-4, abs=1e-5)
+
+
+def test_each_process_draws_dropout_of_its_own(make_ranker, in_processes):
+    class Draw(Callback):
+        def after_step(self, run, outcome) -> None:
+            drawn.append(torch.rand(()).item())
+
+    drawn: list[float] = []
+
+    def run(rank: int):
+        seed_everything(CONFIG.seed)
+        Trainer(make_ranker("bi"), replace(PLAIN, batch_size=2), train=EXAMPLES, callbacks=[Draw()]).fit()
+        return drawn
+
+    first, second = in_processes(run)
+    assert not {*first} & {*second}
 
 
 def test_killed_processes_go_on_bit_by_bit(make_ranker, in_processes, tmp_path):

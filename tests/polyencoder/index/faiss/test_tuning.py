@@ -68,6 +68,14 @@ def test_the_recall_is_reached_and_used(searcher, recall):
     assert recall_of(own, others) >= recall - 0.03
 
 
+def test_efforts_and_lengths_double_up_to_the_most(searcher):
+    most = {tuning._list_efforts: searcher.most_effort, tuning._list_lengths: min(tuning.LONGEST_LIST, ROWS)}
+    for values, highest in ((make(searcher), highest) for make, highest in most.items()):
+        assert values[-1] == highest
+        assert values[:-1] == [values[0] << i for i in range(len(values) - 1)]
+        assert values[-2] < highest <= 2 * values[-2]
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5, 0.9, 1.0]))
 def test_the_fastest_that_reaches_it_is_chosen(searcher, seed, recall):
@@ -133,6 +141,14 @@ def test_what_is_no_recall(searcher, recall):
 def test_without_contexts(searcher):
     with pytest.raises(InputError, match="there are no contexts to measure recall with"):
         tune(searcher, [], recall=0.9)
+
+
+def test_without_rows_that_may_be_found(searcher):
+    allowed = np.zeros(ROWS, dtype=bool)
+    with pytest.raises(InputError, match="there are no candidates to measure recall with"):
+        tune(searcher, drawn(4, seed=0), recall=0.9, allowed=allowed)
+    allowed[7] = True
+    assert tune(searcher, drawn(4, seed=0), recall=1.0, allowed=allowed).measured == 1
 
 
 @pytest.fixture

@@ -205,6 +205,16 @@ class TestCompacting:
         assert_finds(index, ranker, [first])
 
 
+@pytest.mark.parametrize(("shard_size", "lengths"), [(64, [16, 4, 1]), (4, [4, 4, 4, 4, 4, 1])])
+def test_single_additions_leave_few_files(tmp_path, ranker, shard_size, lengths):
+    """Each at least twice as long as the next, if that fits."""
+    build_index(tmp_path, [Candidate("first", "hello")], ranker, shard_size=shard_size)
+    index = FolderIndex.open(tmp_path, ranker)
+    for i in range(20):
+        index.add([Candidate(str(i), f"text {i}")])
+    assert [len(np.load(path)) for path in sorted(tmp_path.glob(FILES))] == lengths
+
+
 @pytest.mark.slow
 def test_any_sequence_of_changes(tmp_path, ranker, check_any_changes):
     folders = (tmp_path / str(i) for i in count())

@@ -54,6 +54,22 @@ def test_the_speed_is_that_of_all_processes_together(run, monkeypatch, caplog):
     assert "8 examples/s, 1:41 left" in caplog.messages[-1]  # 808 of 1,000 examples
 
 
+@pytest.mark.parametrize("warmup", [50, 51])
+def test_the_expected_updates_are_told_once_and_whether_most_are_warm_up(run, caplog, warmup):
+    run.updates.schedule = SimpleNamespace(expected_updates=100, warmup_updates=warmup)
+    caplog.set_level(logging.INFO)
+    log = Log()
+    log.on_start(run)
+    for expected in (100, 100, 120):
+        run.updates.schedule.expected_updates = expected
+        log.before_step(run, None)
+        run.step(log)
+        log.on_evaluation(run, {"hits@1": 0.5, "loss": 1.0})
+    told = [message for message in caplog.messages if message.startswith("expected")]
+    assert told == [f"expected: {n} updates, {warmup} of them warm-up" for n in (100, 120)]
+    assert [record.levelname for record in caplog.records].count("WARNING") == (warmup > 50)
+
+
 def test_a_rate_below_one_is_not_zero():
     shown = [format_rate(rate) for rate in (1184.2, 2.4, 0.31, 0.004)]
     assert shown == ["1,184 examples/s", "2 examples/s", "0.3 examples/s", "0.004 examples/s"]
