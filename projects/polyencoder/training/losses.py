@@ -26,7 +26,7 @@ def softmax_loss(scores: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> T
     Gardner, "Simple and effective multi-paragraph reading comprehension" (ACL 2018, "Handling noisy labels"): the model
     need not rank every right candidate high, and one that it ranks high is never pushed down for another. `smoothing`
     is the probability that the wrong candidates share evenly, as in note 10 of ConveRT: unlike torch's
-    `label_smoothing`, none of it goes to the label. A row without wrong candidates has no smoothing.
+    `label_smoothing`, none of it goes to the label. The loss of a row without wrong candidates is 0.
 
     Args:
         scores: [batch, n], -inf at padding.
@@ -39,10 +39,8 @@ def softmax_loss(scores: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> T
     if not smoothing:
         return -of_right
     others = (scores > -torch.inf) & ~right
-    count = others.sum(-1)
-    spread = smoothing * (count > 0)
-    of_others = logs.masked_fill(~others, 0).sum(-1) / count.clamp(min=1)
-    return -(1 - spread) * of_right - spread * of_others
+    of_others = logs.masked_fill(~others, 0).sum(-1) / others.sum(-1).clamp(min=1)
+    return -(1 - smoothing) * of_right - smoothing * of_others
 
 
 def listnet(scores: Tensor, labels: Tensor) -> Tensor:

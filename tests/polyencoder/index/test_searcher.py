@@ -22,3 +22,10 @@ def test_the_seconds_of_the_steps_are_those_of_the_search(folder, ranker, make_r
     assert searcher.contexts == 4
     assert min(searcher.seconds.values()) > 0
     assert sum(searcher.seconds.values()) < whole
+
+
+def test_an_index_of_nothing(index, ranker, candidates):
+    index.remove([one.id for one in candidates])
+    searcher = Searcher(ranker, index)
+    assert searcher(["hello", "do you ski ?"]) == [[], []]
+    assert searcher.improbable == [None, None]
