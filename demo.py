@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"       ->  none of these (the likeliest has {best.probability:.0%})")
         else:
             print(f"{best.probability:7.0%}  ->  {best.text}")
-            print(f"           then {', '.join(f'{one.id} {one.probability:.0%}' for one in others)}")
+            print(f"           then {', '.join(f'{hit.id} {hit.probability:.0%}' for hit in others)}")
         print()
     print("`make chat` opens a page on this bot. Your own data: README.md")
 

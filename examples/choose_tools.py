@@ -31,8 +31,8 @@ def main(*, encoder: str = "sentence-transformers/all-MiniLM-L6-v2") -> None:
         {"role": "assistant", "content": "Shall I look for a connection?"},
         {"role": "user", "content": "Yes, and will I need an umbrella there?"},
     ]
-    for one in selector.select(messages, TOOLS, top_k=3).chosen:
-        print(f"{one.score:5.2f}  {one.name}")
+    for choice in selector.select(messages, TOOLS, top_k=3).chosen:
+        print(f"{choice.score:5.2f}  {choice.name}")
 
 
 if __name__ == "__main__":

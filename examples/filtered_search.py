@@ -17,14 +17,14 @@ from polyencoder import Ranker
 from polyencoder.index import Candidate, open_index
 
 THINGS = ("tent", "stove", "lamp", "boots", "jacket", "backpack", "mattress", "bottle")
-PLACES = ("Lisbon", "Oslo", "Zurich", "Vienna", "Ghent")
+CITIES = ("Lisbon", "Oslo", "Zurich", "Vienna", "Ghent")
 
 
 def make_candidates(count: int) -> Iterator[Candidate]:
     for n in range(count):
-        thing, place = THINGS[n % len(THINGS)], PLACES[n % len(PLACES)]
-        text = f"Order {n} ({thing}) was sent to {place}."
-        yield Candidate(id=str(n), text=text, metadata={"thing": thing, "place": place, "number": n})
+        thing, city = THINGS[n % len(THINGS)], CITIES[n % len(CITIES)]
+        text = f"Order {n} ({thing}) was sent to {city}."
+        yield Candidate(id=str(n), text=text, metadata={"thing": thing, "city": city, "number": n})
 
 
 def main(count: int, *, encoder: str = "sentence-transformers/all-MiniLM-L6-v2") -> None:
@@ -36,13 +36,13 @@ def main(count: int, *, encoder: str = "sentence-transformers/all-MiniLM-L6-v2")
         index = open_index(where, ranker)
         question = ["where did my boots go ?"]
         begin = time.perf_counter()
-        for hit in ranker.search(question, index, top_k=3, filter={"place": ["Oslo", "Vienna"], "thing": "boots"}):
+        for hit in ranker.search(question, index, top_k=3, filter={"city": ["Oslo", "Vienna"], "thing": "boots"}):
             print(f"{hit.score:6.2f}  {hit.text}  {hit.metadata}")
         print(f"{(time.perf_counter() - begin) * 1000:.0f} ms among {len(index):,} candidates\n")
 
-        index.add([Candidate(id="new", text="Your boots are at the neighbour's.", metadata={"place": "Oslo"})])
+        index.add([Candidate(id="new", text="Your boots are at the neighbour's.", metadata={"city": "Oslo"})])
         index.remove(["3", "11"])
-        (best,) = ranker.search(question, index, top_k=1, filter={"place": "Oslo"})
+        (best,) = ranker.search(question, index, top_k=1, filter={"city": "Oslo"})
         print(f"{best.score:6.2f}  {best.text}  (added a moment ago)")
 
 

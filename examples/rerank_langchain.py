@@ -23,8 +23,8 @@ def main(*, encoder: str = "sentence-transformers/all-MiniLM-L6-v2") -> None:
     reranker = PolyencoderReranker(model=Ranker.load(encoder), top_n=3)  # or model="http://127.0.0.1:8000", a server
 
     question = "can my rain jacket go into the washing machine"
-    found = documents  # in a pipeline: retriever.invoke(question), with k = 50 rather than 3
-    for document in reranker.compress_documents(found, question):
+    retrieved = documents  # in a pipeline: retriever.invoke(question), with k = 50 rather than 3
+    for document in reranker.compress_documents(retrieved, question):
         print(f"{document.metadata['relevance_score']:.3f}  {document.metadata['id']:10}  {document.page_content}")
 
 

@@ -53,7 +53,7 @@ def read_examples(data: Path, split: str) -> list[dict[str, Any]]:
 def measure(ranker: Ranker, data: Path) -> None:
     """Prints how often the first choice is right, how well "no tool" is told apart, and the time of a choice."""
     turns, tools = read(data, "test")
-    known = read(data, "train")[1]
+    trained = read(data, "train")[1]
     options = [*tools.values(), NO_TOOL]
     selector, right, scores, seconds = Selector(ranker), [], [], []
     for turn in turns:
@@ -65,7 +65,7 @@ def measure(ranker: Ranker, data: Path) -> None:
         right.append(best.name in turn["tools"])
         scores.append(none - best.score)
     right, needs = np.array(right), np.array([bool(turn["tools"]) for turn in turns])
-    seen = np.array([any(name in known for name in turn["tools"]) for turn in turns])
+    seen = np.array([any(name in trained for name in turn["tools"]) for turn in turns])
     print(f"R@1 of {len(tools)} tools: {right[needs].mean():.3f}", end="")
     print(f" (seen in training {right[seen].mean():.3f}, unseen {right[needs & ~seen].mean():.3f})")
     print(f"AUROC of 'no tool': {roc_auc_score(~needs, scores):.3f}; {1e3 * np.median(seconds):.1f} ms a choice")

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 WORDS = {"one", "found", "place", "own", "given", "known", "kept", "some", "least", "most", "said", "there"}
-FOLDERS = ("projects/polyencoder", "agents", "benchmarks", "tasks", "zoo")
+FOLDERS = ("projects/polyencoder", "agents", "benchmarks", "examples", "tasks", "zoo")
 PUBLIC = {("projects/polyencoder/index/hits.py", "found")}  # `Hit.found`
 SHORT = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
