@@ -86,7 +86,7 @@ class PyLate:
     def _encode(self, texts: Sequence[str], **how: bool) -> list[Tensor]:
         return [torch.as_tensor(tokens) for tokens in self.model.encode(list(texts), **how)]
 
-    def compute_similarity(self, contexts: Sequence[Tensor], candidates: Sequence[Tensor]) -> Tensor:
+    def similarity(self, contexts: Sequence[Tensor], candidates: Sequence[Tensor]) -> Tensor:
         """Scores candidates by MaxSim: [contexts, candidates]; contexts of one length."""
         mask = pad_sequence([torch.ones(len(tokens)) for tokens in candidates], batch_first=True)
         padded = pad_sequence(list(candidates), batch_first=True)
@@ -184,7 +184,7 @@ def _select_best(peer: Any, turns: list[str], candidates: list[str], tokens: lis
     context = peer.encode_query(["\n".join(turns)], show_progress_bar=False)
     if tokens is None:
         tokens = peer.encode_document(candidates, show_progress_bar=False)
-    scores = peer.compute_similarity(context, tokens)[0]
+    scores = peer.similarity(context, tokens)[0]
     return [candidates[row] for row in scores.topk(min(TOP_K, len(candidates))).indices.tolist()]
 
 

@@ -61,7 +61,7 @@ def test_scores_are_sums_of_the_best_matches(peer):
     tokens = peer.encode_document(TEXTS, show_progress_bar=False)
     assert len({len(one) for one in tokens}) > 1  # padding counts for nothing
     expected = [float((context[0] @ one.T).max(1).values.sum()) for one in tokens]
-    assert peer.compute_similarity(context, tokens)[0].tolist() == pytest.approx(expected, rel=1e-5)
+    assert peer.similarity(context, tokens)[0].tolist() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(("projected", "numbers"), [(False, 16), (True, 128)])
