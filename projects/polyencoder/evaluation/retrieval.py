@@ -324,7 +324,6 @@ def _measure(run: Run, qrels: Qrels, measures: Sequence[Any]) -> RunMeasures:
 
 
 def _build_table(measured: RunMeasures, names: Sequence[str]) -> np.ndarray[Any, Any]:
-    """The values of measures for each query: [queries, measures]."""
     return np.array([[own[name] for name in names] for own in measured.by_query.values()])
 
 

@@ -202,7 +202,6 @@ class LateEncoder(LateCapabilities, BiEncoder):
         return scores
 
     def _read_all(self, read: Callable[[TokenBatch], Texts], tokens: TokenBatch, *, max_tokens: int | None) -> Texts:
-        """Encodes texts for `compare`, in inference."""
         return _read(read, tokens, Pieces(self), max_tokens=min(max_tokens or TOKENS, TOKENS))
 
     def compare(self, contexts: Texts, candidates: Texts, index: Tensor | None = None) -> Tensor:

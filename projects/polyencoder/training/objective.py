@@ -214,7 +214,6 @@ class RankingObjective:
         return replace(batch, contexts=contexts, pool=pool, candidates=None, turns=turns)
 
     def _list_keys(self, pool: CandidatePool) -> list[tuple[int, ...]]:
-        """The tokens of each candidate, to find duplicates."""
         return [tuple(ids) for ids in self.text.tokenize_candidates(pool.texts)]
 
     def _skip(self, batch: Batch) -> None:

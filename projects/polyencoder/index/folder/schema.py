@@ -78,5 +78,4 @@ def _list_tables(*, words: bool) -> dict[str, list[Any]]:
 
 
 def _list_columns(ask: Callable[[str], sqlite3.Cursor], table: str) -> list[Any]:
-    """The name and type of each column, whether it may be null, and its place in the primary key."""
     return [(name, kind, *rest) for _, name, kind, *rest in ask(f"PRAGMA table_xinfo({table})")]
