@@ -129,7 +129,7 @@ def test_a_corpus_of_50_mb_takes_no_more_memory_than_one_of_10(tmp_path):
         from polyencoder.pretraining import corpus
         corpus.WINDOW = 100
         for file in sys.argv[1:]:
-            count = sum(1 for _ in corpus.Corpus([file], buffer=100).items(SeededRandom("k")))
+            count = sum(1 for _ in corpus.Corpus([file], buffer=100).iter_items(SeededRandom("k")))
             print(count, re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
     """
     files = [str(tmp_path / f"{megabytes}.jsonl") for megabytes in (10, 50)]
