@@ -239,7 +239,7 @@ def _limited(command: Command) -> Command:
         if name in words:
             words[words.index(name) + 1] = value
     if words[0] == "torchrun":  # by default all have one port
-        words[1:1] = ["--master-port", "0"]
+        words[1:1] = ["--standalone"]
     for name, limits in LIMITS.items():
         if f" {name} " in f" {command} ":
             words += limits.split()

@@ -74,7 +74,7 @@ def test_the_command(model, ranker, texts, tmp_path, sentences):
 
 def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
     """`polyencoder index` in two processes, as torchrun starts them."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", 0]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     command += ["--no-python", Path(sys.executable).parent / "polyencoder", "index", *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=240)
 
