@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import faulthandler
 import os
@@ -12,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 
 import httpx
 import pytest
@@ -40,8 +40,13 @@ SECONDS = 60  # that a test waits for an answer, however busy the machine is
 @contextlib.contextmanager
 def running(service: Service) -> Iterator[str]:
     """The URL of a server that runs in a thread as long as the block does."""
-    listener = bind(service.config)
-    server = uvicorn.Server(build_uvicorn_config(service.config, partial(create_app, service)))
+    listener, loops = bind(service.config), []
+
+    def create():
+        loops.append(asyncio.get_running_loop())
+        return create_app(service)
+
+    server = uvicorn.Server(build_uvicorn_config(service.config, create))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -54,7 +59,9 @@ def running(service: Service) -> Iterator[str]:
         thread.join(SECONDS)
         if thread.is_alive():
             faulthandler.dump_traceback(sys.__stderr__)
-            pytest.fail("the server does not end: the stacks of all threads are on standard error")
+            for task in asyncio.all_tasks(loops[0]):
+                task.print_stack(file=sys.__stderr__)
+            pytest.fail("the server does not end: the stacks of all threads and tasks are on standard error")
 
 
 @pytest.fixture
