@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +17,7 @@ from polyencoder.progress import create_progress
 def clock(monkeypatch):
     """Seconds that pass with each item."""
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0], strftime=time.strftime))
     return now
 
 

@@ -39,7 +39,10 @@ SECONDS = 60  # that a test waits for an answer, however busy the machine is
 
 @contextlib.contextmanager
 def running(service: Service) -> Iterator[str]:
-    """The URL of a server that runs in a thread as long as the block does."""
+    """The URL of a server that runs in a thread as long as the block does.
+
+    A test that replaces `time.monotonic`, and not the `time` of one module, may let its event loop sleep for hours.
+    """
     listener, loops = bind(service.config), []
 
     def create():

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from polyencoder.errors import CheckpointError, TrainingError
+from polyencoder.training.callbacks import checkpoints as module
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 
 
@@ -61,7 +62,7 @@ def test_a_checkpoint_waits_for_the_accumulated_update(run, tmp_path):
 def test_an_interval_of_time_makes_a_checkpoint_due(run, tmp_path, monkeypatch, every, writes):
     checkpoints = Checkpoints(tmp_path / "checkpoint.pt", settings={}, every_seconds=every)
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 31)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now + 31))
     checkpoints.after_step(run, None)
     assert (tmp_path / "checkpoint.pt").exists() == writes
 

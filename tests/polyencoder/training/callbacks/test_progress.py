@@ -39,7 +39,7 @@ def test_the_rate_leaves_out_pauses(batches):
         line.after_step(run, None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.time, "monotonic", lambda: now)
+        patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
         patch.setattr(line, "_next", float("inf"))
         step(0, 10_000)  # how long it took is not known
         line.on_evaluation(run, {})
