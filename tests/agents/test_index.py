@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
 CONVERSATION = "\n[DONE]\nwhere is the owl ?\nis it really the owl ?\n[DONE]\nwhere is the cat ?\n"
 QUESTIONS = [("where is", ""), ("tell me , is", "with you ")]
-MODELS = ["biencoder", "polyencoder"]
+MODELS = ["biencoder", "polyencoder", "lateencoder"]
 
 
 @pytest.fixture

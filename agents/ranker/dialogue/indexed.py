@@ -21,6 +21,7 @@ from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker import Ranker
+from polyencoder.search.contexts import Contexts
 
 STEPS = ("search", "rerank")
 
@@ -69,7 +70,7 @@ class IndexSource(Source):
             raise ConfigError("--index was made by the model before it was loaded anew: make the agent anew, too")
         searcher = self._searchers[batch.labels is None]
         with self._autocast():
-            contexts = self._ranker().model.encode_context(build_contexts(batch))
+            contexts = Contexts.from_encoding(self._ranker().model.encode_context(build_contexts(batch)))
         before = dict(searcher.seconds)
         hits = searcher.find(contexts, batch.turns)
         costs = {f"{step}_ms": 1000 * (searcher.seconds[step] - before[step]) for step in STEPS if step in before}

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from polyencoder.checks import check_device
 from polyencoder.encoding.encode import encode_ids, encode_token_ids, read_candidates
@@ -14,8 +13,7 @@ from polyencoder.encoding.encoder import BATCH_SIZE, Encoder, Ids, Progress
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.modeling.rounding import get_weights_state, sample_weights
-from polyencoder.scoring import ContextEncoding
-from polyencoder.search.contexts import Array, Contexts, ContextTokens, Keys
+from polyencoder.search.contexts import Array, Contexts, to_array
 from polyencoder.search.late import TokenVectors
 from polyencoder.text.encoder import TextEncoder
 
@@ -42,7 +40,8 @@ class TorchEncoder(Encoder):
         self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, max_tokens: int | None = None
     ) -> Contexts:
         with in_evaluation(self.model):
-            return to_arrays(encode_token_ids(self.model, self.text, ids, batch_size=batch_size, max_tokens=max_tokens))
+            encoded = encode_token_ids(self.model, self.text, ids, batch_size=batch_size, max_tokens=max_tokens)
+            return Contexts.from_encoding(encoded)
 
     @torch.inference_mode()
     def encode_candidates(
@@ -53,7 +52,7 @@ class TorchEncoder(Encoder):
             return np.empty((0, model.dim), dtype=np.float32)
         with in_evaluation(model):
             encode = model.encode_candidates
-            return _to_array(encode_ids(encode, ids, self.text, model, batch_size=batch_size, progress=progress))
+            return to_array(encode_ids(encode, ids, self.text, model, batch_size=batch_size, progress=progress))
 
     @torch.inference_mode()
     def encode_pooled(
@@ -61,7 +60,7 @@ class TorchEncoder(Encoder):
     ) -> Array:
         model = self.model
         with in_evaluation(model):
-            return _to_array(encode_ids(model.pooled, ids, self.text, model, batch_size=batch_size, progress=progress))
+            return to_array(encode_ids(model.pooled, ids, self.text, model, batch_size=batch_size, progress=progress))
 
     @torch.inference_mode()
     def read_candidates(
@@ -71,7 +70,7 @@ class TorchEncoder(Encoder):
         with in_evaluation(self.model):
             for batch, read in read_candidates(self.model, self.text, ids, max_tokens=max_tokens):
                 for row, vectors in zip(batch, read, strict=True):  # copies, as a view would keep its whole batch
-                    results[row] = TokenVectors(_to_array(vectors.vector).copy(), _to_array(vectors.tokens).copy())
+                    results[row] = TokenVectors(to_array(vectors.vector).copy(), to_array(vectors.tokens).copy())
                 if progress is not None:
                     progress(len(batch))
         return [one for one in results if one is not None]
@@ -88,7 +87,7 @@ class TorchEncoder(Encoder):
                 part = slice(first, first + at_once)
                 columns = torch.tensor(index[part], device=self.device)
                 scores = self.model(pad(contexts[part]).to(self.device), texts, columns, max_tokens=max_tokens)
-                parts.append(_to_array(scores))
+                parts.append(to_array(scores))
         return np.concatenate(parts)
 
     def get_term_weights(self) -> Mapping[str, Sequence[float]] | None:
@@ -107,28 +106,3 @@ class TorchEncoder(Encoder):
         model, kind = self.model, self.device.type
         autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         return autocast, get_weights_state(model), sample_weights(model), model.config
-
-
-def to_arrays(encoded: ContextEncoding) -> Contexts:
-    """Encoded contexts as arrays, with the vectors of their tokens."""
-    mask, keys, tokens = encoded.mask, encoded.keys, None
-    if encoded.tokens is not None:
-        turns = (encoded.vectors.new_ones(1) if mask is None else mask.sum(1)).tolist()
-        tokens = [
-            ContextTokens(
-                _to_array(vectors.vectors[0]).copy(),
-                _to_array(vectors.tokens[0, : max(1, int((vectors.weights[0] > 0).sum()))]).copy(),
-                _to_array(vectors.turns[0, : int(count)]).copy(),
-            )
-            for vectors, count in zip(encoded.tokens, turns, strict=True)
-        ]
-    return Contexts(
-        _to_array(encoded.vectors),
-        None if mask is None else mask.cpu().numpy(),
-        None if keys is None else Keys(_to_array(keys.vectors), _to_array(keys.biases), keys.heads),
-        tokens,
-    )
-
-
-def _to_array(tensor: Tensor) -> Array:
-    return tensor.detach().float().cpu().numpy()

@@ -33,6 +33,19 @@ class ContextTokens(NamedTuple):
     """[turns, dim], each of length 1, the latest last."""
 
     @classmethod
+    def from_texts(cls, texts: Sequence[Any], mask: Array | None) -> list[ContextTokens]:
+        """The vectors of contexts from torch's `Texts` of one each, whose turns a mask [contexts, turns] tells."""
+        counts = [1] * len(texts) if mask is None else mask.sum(axis=1).tolist()
+        return [
+            cls(
+                to_array(text.vectors[0]).copy(),
+                to_array(text.tokens[0, : max(1, int((text.weights[0] > 0).sum()))]).copy(),
+                to_array(text.turns[0, :count]).copy(),
+            )
+            for text, count in zip(texts, counts, strict=True)
+        ]
+
+    @classmethod
     def from_arrays(cls, ids: Sequence[Sequence[int]], outputs: Mapping[str, Array]) -> list[ContextTokens]:
         """The vectors of contexts with these token ids, from what the graph gives."""
         rows = zip(
@@ -72,16 +85,18 @@ class Contexts:
     def from_encoding(cls, contexts: Any) -> Contexts:
         """Converts what a model encoded, a tensor or an array, [contexts, dim] or [contexts, codes, dim].
 
-        Token vectors are left out, unless these are `Contexts` already. InputError for another shape.
+        InputError for another shape.
         """
         if isinstance(contexts, cls):
             return contexts
         if hasattr(contexts, "vectors"):  # torch's `ContextEncoding`
-            mask, keys = contexts.mask, contexts.keys
+            mask, keys, tokens = contexts.mask, contexts.keys, contexts.tokens
+            mask = None if mask is None else to_array(mask)
             return cls(
                 _to_floats(contexts.vectors),
-                None if mask is None else to_array(mask),
+                mask,
                 None if keys is None else Keys(_to_floats(keys.vectors), _to_floats(keys.biases), keys.heads),
+                None if tokens is None else ContextTokens.from_texts(tokens, mask),
             )
         try:
             vectors = _to_floats(contexts)

@@ -84,7 +84,10 @@ class Queries:
             self._in_float32 = flat, (errors + (unit + _ROUNDING) * self._lengths).astype(np.float32)
         flat, distances = self._in_float32
         vectors = block.read_vectors().astype(np.float32, copy=False)
-        lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors)) * np.float32(1.001)
+        if block.quantized is None:
+            lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors)) * np.float32(1.001)
+        else:
+            lengths = block.quantized.bounds[:, 1:].sum(axis=1)
         products = (vectors @ flat.T).reshape(len(vectors), -1, self.codes)
         ones = np.ones(max(len(vectors), len(self.exact)), np.float32)
         radius = lengths[:, None] * distances + _MIN_RADIUS

@@ -290,9 +290,7 @@ class FolderIndex(Index):
                 )
             texts = change.sample_texts(SAMPLE) if turns is None else sample(turns, SAMPLE)
             batches = (texts[i : i + _AT_ONCE] for i in range(0, len(texts), _AT_ONCE))
-            parts = [
-                replace(Contexts.from_encoding(self._ranker.encode_contexts(each)), tokens=None) for each in batches
-            ]
+            parts = [replace(self._ranker.encode_contexts(each), tokens=None) for each in batches]
             attention = self._ranker.model.config.poly_attention
             with wrap_io_errors(self.folder):
                 tuned = change.tune_faiss(parts, recall=recall, top_k=top_k, attention=attention, source=source)
