@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from itertools import product
 from typing import get_args
 
 import numpy as np
@@ -15,6 +17,7 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import make_index
 from polyencoder.index.terms import LENGTH, list_bounds, list_field_terms, list_terms
 from polyencoder.index.values import Kind, format_value_text
+from tests.parameters import mostly_long
 from tests.polyencoder.index.filtering import passes, random_filter, random_metadata
 
 VALUES = [None, True, False, 0, 1, 1.0, -1.5, 10**20, 2**53 + 1, 1e23, "1", "true", "", [1, "ü'\"\\"], {"a": 1}]
@@ -46,20 +49,26 @@ def passing(request, make_where):
         yield found, index.has_field
 
 
-@pytest.fixture(params=["folder", "faiss", "milvus", "postgres"])
-def random_index(request, make_where):
-    if request.param == "faiss":
-        pytest.importorskip("faiss")
-    index, vectors = open_with(RANDOM, request.param, make_where(request.param))
-    with index:
-        yield index, vectors[:1]
+@pytest.fixture
+def open_random(make_where):
+    """(engine) -> an index of random metadata, and the vectors of its first candidate."""
+    with contextlib.ExitStack() as stack:
+
+        def open_(engine):
+            if engine == "faiss":
+                pytest.importorskip("faiss")
+            index, vectors = open_with(RANDOM, engine, make_where(engine))
+            return stack.enter_context(index), vectors[:1]
+
+        yield open_
 
 
 @pytest.mark.slow
-def test_2000_random_filters_against_python(random_index):
+@mostly_long(("filters", "engine"), [(2000, "folder"), *product((200, 2000), ("faiss", "milvus", "postgres"))], quick=4)
+def test_random_filters_against_python(open_random, engine, filters):
     """Counted; and of every tenth filter, the candidates are searched."""
-    index, context = random_index
-    for seed in range(2000):
+    index, context = open_random(engine)
+    for seed in range(filters):
         filter = random_filter(random.Random(seed))
         expected = {str(place) for place, metadata in enumerate(RANDOM) if passes(metadata, filter)}
         assert index.count(filter) == len(expected), filter

@@ -18,6 +18,7 @@ import pytest
 
 from polyencoder import ConfigError, InputError, Selector
 from polyencoder.cli.main import run
+from tests.parameters import mostly_long
 from tests.polyencoder.calibration.test_probability import calibrated
 
 mcp = pytest.importorskip("mcp")
@@ -191,8 +192,9 @@ def test_a_server_that_does_not_answer_is_named_and_the_others_go_on(model, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-@pytest.mark.parametrize("server", [GROWING, OLD], ids=["growing", "old"])
+@mostly_long(
+    ("server", "mode"), [("growing", "legacy"), ("old", "auto"), ("growing", "auto"), ("old", "legacy")], quick=2
+)
 def test_tools_that_come_and_go_are_followed(model, server, mode):
     """By servers and clients of both kinds: those that tell unasked, and those that are asked to tell."""
 
@@ -203,7 +205,8 @@ def test_tools_that_come_and_go_are_followed(model, server, mode):
             if isinstance(message, mcp.types.ToolListChangedNotification):
                 told.set()
 
-        client = mcp.Client(parameters(model, server), mode=mode, message_handler=receive)
+        source = {"growing": GROWING, "old": OLD}[server]
+        client = mcp.Client(parameters(model, source), mode=mode, message_handler=receive)
         async with client, AsyncExitStack() as stack:
             if mode == "auto":
                 await stack.enter_async_context(client.listen(tools_list_changed=True))
@@ -250,7 +253,7 @@ def test_progress_is_passed_on_and_a_server_that_ends_is_left_out(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@mostly_long("number", [signal.SIGTERM, signal.SIGINT], quick=1)
 def test_a_signal_ends_the_servers_and_the_proxy(model, number):
     """While the client holds its standard input open."""
     started = parameters(model, COUNTING)
