@@ -20,6 +20,7 @@ from polyencoder import ConfigError, InputError, Selector
 from polyencoder.cli.main import run
 from tests.parameters import mostly_long
 from tests.polyencoder.calibration.test_probability import calibrated
+from tests.polyencoder.serving.conftest import SECONDS
 
 mcp = pytest.importorskip("mcp")
 
@@ -211,7 +212,7 @@ def test_tools_that_come_and_go_are_followed(model, server, mode):
             if mode == "auto":
                 await stack.enter_async_context(client.listen(tools_list_changed=True))
             await client.call_tool("find_tools", {"query": ["hello"], "top_k": 9})
-            with anyio.fail_after(20):
+            with anyio.fail_after(SECONDS):
                 await told.wait()
                 told = anyio.Event()
                 before = await client.list_tools(cache_mode="bypass")
@@ -238,7 +239,7 @@ def test_progress_is_passed_on_and_a_server_that_ends_is_left_out(model):
         async with mcp.Client(parameters(model, COUNTING, PETS)) as client:
             await client.call_tool("count", {}, progress_callback=progress)
             left = await client.call_tool("leave", {})
-            with anyio.fail_after(20):
+            with anyio.fail_after(SECONDS):
                 while not (gone := await client.call_tool("count", {})).content[0].text.startswith("there is no tool"):
                     await anyio.sleep(0.05)
             pets = await client.call_tool("pets", {"text": "!"})
@@ -272,7 +273,7 @@ def test_a_signal_ends_the_servers_and_the_proxy(model, number):
             child = int(answer["result"]["content"][0]["text"])
             os.kill(child, 0)
             proxy.send_signal(number)
-            assert proxy.wait(30) == -number
+            assert proxy.wait(SECONDS) == -number
             with pytest.raises(ProcessLookupError):
                 os.kill(child, 0)
         finally:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.model_thread import Job, ModelThread, WorkItem
 
-SECONDS = 30
+SECONDS = 60
 
 
 class Gate:
