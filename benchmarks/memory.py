@@ -12,17 +12,14 @@ weights, gradients, optimizer state and imports.
 
 from __future__ import annotations
 
-import multiprocessing
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from benchmarks.common import build_parser, print_report, read_peak_mb, use_threads
+from benchmarks.common import build_parser, call_alone, print_report, read_memory_mb, use_threads
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import build_scratch_config
@@ -30,10 +27,10 @@ from polyencoder.text import TokenBatch
 from polyencoder.training.gradient_caching import encode
 
 VOCABULARY = 30_522
+CONTEXT_TOKENS, CANDIDATE_TOKENS = 360, 72
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One measurement: a batch of `examples` with as many candidates; `limit`: tokens kept at a time, None for all."""
 
     name: str
@@ -41,19 +38,6 @@ class Case:
     examples: int
     candidates: int
     limit: int | None
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Settings shared by all cases."""
-
-    layers: int
-    dim: int
-    context_tokens: int
-    candidate_tokens: int
-    bf16: bool
-    lora: int | None
-    threads: int | None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -69,16 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", action="append", help="run only this case; may be repeated")
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)  # as the processes of the cases do: the report names their number
-    setting = Setting(
-        layers=2 if flags.quick else flags.layers,
-        dim=64 if flags.quick else flags.dim,
-        context_tokens=360,
-        candidate_tokens=72,
-        bf16=flags.bf16,
-        lora=flags.lora,
-        threads=flags.threads,
-    )
-    cache = flags.grad_cache * setting.context_tokens
+    if flags.quick:
+        flags.layers, flags.dim = 2, 64
+    settings = {"context_tokens": CONTEXT_TOKENS, "candidate_tokens": CANDIDATE_TOKENS}
+    settings |= {name: getattr(flags, name) for name in ("layers", "dim", "bf16", "lora", "threads")}
+    cache = flags.grad_cache * CONTEXT_TOKENS
     cases = [
         Case("poly plain", "poly", flags.plain_batch, flags.plain_batch, None),
         Case("poly cached", "poly", flags.batch, flags.batch, cache),
@@ -87,59 +66,45 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     if flags.only:
         cases = [case for case in cases if case.name in flags.only]
-    rows = [_run_in_process(case, setting) for case in cases]
+    rows = [call_alone(_measure, case, settings, threads=flags.threads) for case in cases]
     summary = {f"{row['name']}, GB": row["peak_gb"] for row in rows}
-    report = {"benchmark": "memory", "settings": asdict(setting), "rows": rows, "summary": summary}
+    report = {"benchmark": "memory", "settings": settings, "rows": rows, "summary": summary}
     print_report(report, as_json=flags.json)
 
 
-def _run_in_process(case: Case, setting: Setting) -> dict[str, Any]:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_measure, (case, setting))
-
-
-def _measure(case: Case, setting: Setting) -> dict[str, Any]:
+def _measure(case: Case, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Run one step of a new model; return its seconds and the peak memory of this process."""
-    use_threads(setting.threads)
     torch.manual_seed(0)
-    model = build_model(_build_config(case, setting)).train()
-    if setting.lora:
-        model.add_adapters(rank=setting.lora)
-    contexts = _make_tokens(case.examples, setting.context_tokens)
-    candidates = _make_tokens(case.candidates, setting.candidate_tokens)
-
-    def compute_scores() -> Tensor:
-        if model.has_vectors:
-            return model.score(*encode(model, contexts, candidates, max_tokens=case.limit))
-        matrix: Tensor = model(contexts, candidates, max_tokens=case.limit)
-        return matrix
-
+    model = build_model(_build_config(case, dim=settings["dim"], layers=settings["layers"])).train()
+    if settings["lora"]:
+        model.add_adapters(rank=settings["lora"])
+    contexts = _make_tokens(case.examples, CONTEXT_TOKENS)
+    candidates = _make_tokens(case.candidates, CANDIDATE_TOKENS)
     optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=5e-5)
     start, processor = time.perf_counter(), time.process_time()
-    _run_step(compute_scores, optimizer, bf16=setting.bf16)
-    seconds = {"seconds": time.perf_counter() - start, "processor_seconds": time.process_time() - processor}
-    return {**asdict(case), **seconds, "peak_gb": read_peak_mb() / 1024}
-
-
-def _run_step(scores: Callable[[], Tensor], optimizer: torch.optim.Optimizer, *, bf16: bool) -> None:
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        matrix = scores().float()
-    F.cross_entropy(matrix, torch.arange(len(matrix))).backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=settings["bf16"]):
+        if model.has_vectors:
+            scores = model.score(*encode(model, contexts, candidates, max_tokens=case.limit))
+        else:
+            scores = model(contexts, candidates, max_tokens=case.limit)
+    F.cross_entropy(scores.float(), torch.arange(len(scores))).backward()
     optimizer.step()
+    seconds = {"seconds": time.perf_counter() - start, "processor_seconds": time.process_time() - processor}
+    return {**case._asdict(), **seconds, "peak_gb": read_memory_mb("VmHWM") / 1024}
 
 
-def _build_config(case: Case, setting: Setting) -> RankerConfig:
+def _build_config(case: Case, *, dim: int, layers: int) -> RankerConfig:
     backbone = build_scratch_config(
         vocabulary_size=VOCABULARY,
-        dim=setting.dim,
-        n_layers=setting.layers,
-        n_heads=setting.dim // 64,
-        ffn_dim=4 * setting.dim,
+        dim=dim,
+        n_layers=layers,
+        n_heads=dim // 64,
+        ffn_dim=4 * dim,
         n_positions=512,
         dropout=0.1,
         attention_dropout=0.1,
     )
-    text = TextConfig(text_truncate=setting.context_tokens, label_truncate=setting.candidate_tokens)
+    text = TextConfig(text_truncate=CONTEXT_TOKENS, label_truncate=CANDIDATE_TOKENS)
     return RankerConfig(architecture=case.architecture, backbone=backbone, text=text)
 
 

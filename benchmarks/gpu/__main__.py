@@ -35,7 +35,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import describe_machine
-from benchmarks.gpu import equality, framework, search, training
+from benchmarks.gpu import equality, speed
 from benchmarks.gpu.fixtures import Part, Unavailable
 from polyencoder.storage.files import write_text
 
@@ -44,9 +44,9 @@ PARTS: dict[str, Part] = {
     "precision": equality.compare_precision,
     "caching": equality.compare_caching,
     "resume": equality.resume,
-    "framework": framework.run_multiprocessing_train,
-    "training": training.measure_training,
-    "answering": search.measure_answering,
+    "framework": equality.run_multiprocessing_train,
+    "training": speed.measure_training,
+    "answering": speed.measure_answering,
 }
 LIMIT = 8 * 60  # seconds of a part
 

@@ -1,8 +1,15 @@
-"""Checks that packing, precision, gradient caching, several processes and resuming do not change results."""
+"""Checks that packing, precision, gradient caching, several processes and resuming do not change results.
+
+And that ParlAI's own trainer for several GPUs trains our agents in fp16.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +24,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
 from benchmarks.common import get_two_towers
-from benchmarks.gpu.fixtures import TINY, check, compute_relative_difference, make_examples, make_ranker
+from benchmarks.gpu.fixtures import TINY, Unavailable, check, compute_relative_difference, make_examples, make_ranker
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.modeling.backbone import Backbone
@@ -37,6 +44,13 @@ PLAIN = TrainingConfig(
     optimizer=OptimizerConfig(name="sgd", learning_rate=0.1, weight_decay=0.0),
     schedule=ScheduleConfig(name="constant", warmup_updates=0),
 )
+FLAGS = (
+    *("-t", "selection:sample", "--text-truncate", "64", "--fp16", "true"),
+    *("--embedding-size", "128", "--ffn-size", "256", "--n-layers", "2", "--n-heads", "4", "--dropout", "0"),
+    *("--reduction-type", "mean", "--batchsize", "32", "--learningrate", "1e-3", "--max-train-steps", "100"),
+    *("--log-every-n-steps", "20", "--validation-every-n-steps", "50"),
+)
+"""Of ParlAI's trainer."""
 
 
 class Losses(Callback):
@@ -262,3 +276,29 @@ def resume(*, device: str, quick: bool) -> dict[str, Any]:
     same = torch.equal(straight, resumed)
     checks = [check("weights after a resumed run", compute_relative_difference(resumed, straight), limit=1e-5)]
     return {"rows": [{"updates": updates, "bit_equal": same}], "checks": checks}
+
+
+# ---- ParlAI's trainer for several GPUs
+
+
+def run_multiprocessing_train(*, device: str, quick: bool) -> dict[str, Any]:
+    """`parlai multiprocessing_train --fp16 true`, which joins its processes by NCCL: the loss falls."""
+    if device != "cuda":
+        raise Unavailable("multiprocessing_train joins its processes by NCCL, which needs a GPU")
+    if importlib.util.find_spec("parlai") is None or importlib.util.find_spec("parlai.core") is None:
+        raise Unavailable("ParlAI is not installed (pip install --no-deps parlai==1.7.2)")
+    rows: list[dict[str, Any]] = []
+    checks = []
+    for model in ("biencoder", "polyencoder"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model"
+            command = [sys.executable, "-m", "parlai", "multiprocessing_train", "-m", model, *FLAGS]
+            done = subprocess.run([*command, "-mf", str(path)], capture_output=True, text=True, check=False)
+            if done.returncode:
+                why = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+                return {"rows": rows, "checks": [check(f"{model}: {why[0]}", 1.0, limit=0.0)]}
+            reports = json.loads(Path(f"{path}.trainstats").read_text(encoding="utf-8"))["train_reports"]
+        losses = [report["mean_loss"] for report in reports if "mean_loss" in report]
+        rows.append({"model": model, "first": losses[0], "last": losses[-1]})
+        checks.append(check(f"{model}: last loss of the first", losses[-1] / losses[0], limit=0.9))
+    return {"rows": rows, "checks": checks}

@@ -24,7 +24,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -87,19 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         flags.rows, flags.real, flags.contexts = (max(1, n // 10) for n in (flags.rows, flags.real, flags.contexts))
     torch.manual_seed(0)
     ranker = cache(lambda: _load_ranker(flags))
-    measured = {
-        "encoding": _measure_encoding,
-        "answering": _measure_answering,
-        "peers": _measure_peers,
-        "scan": _scan,
-        "indexed": _measure_indexed,
-        "memory": _measure_memory,
-        "engines": _measure_engines,
-    }
     rows: list[dict[str, Any]] = []
     for case in flags.cases:
         with tempfile.TemporaryDirectory() as folder:
-            rows += measured[case](flags, ranker, Path(folder))
+            rows += _measure(case, flags, ranker, Path(folder))
     asked = {name: value for name, value in vars(flags).items() if name not in ("json", "threads", "postgres")}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()} | {
         "grown": GROWN if flags.vectors or _has_encoder(flags) else DRAWN,
@@ -137,54 +128,43 @@ def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     }
 
 
-def _measure_encoding(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    texts = read_candidates(flags.datapath, 200 if flags.quick else 2_000)
-    return encoding.measure(ranker(), texts, repeats=3 if flags.quick else 5)
-
-
-def _measure_answering(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    made = flags.made_texts
-    return answering.measure(
-        None if made else flags.datapath,
-        make_candidates(1_000) if made else read_candidates(flags.datapath, 1_000),
-        make_contexts(flags.contexts) if made else read_contexts(flags.datapath, flags.contexts),
-        folder,
-        cross=(1, 20) if flags.quick else (1, 1_000),
-        device=flags.device,
-    )
-
-
-def _measure_peers(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    return peers.measure(
-        flags.backbone or str(find_minilm_folder()),
-        read_candidates(flags.datapath, flags.real),
-        read_contexts(flags.datapath, flags.contexts),
-        folder,
-        counts=[n for n in peers.COUNTS if n < flags.rows] + [flags.rows],
-        crossed=1 if flags.quick else 3,
-        threads=torch.get_num_threads(),
-        systems=flags.systems,
-    )
-
-
-def _scan(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+def _measure(case: str, flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+    """The rows of a case."""
+    threads = torch.get_num_threads()
+    if case == "encoding":
+        texts = read_candidates(flags.datapath, 200 if flags.quick else 2_000)
+        return encoding.measure(ranker(), texts, repeats=3 if flags.quick else 5)
+    if case == "answering":
+        made = flags.made_texts
+        return answering.measure(
+            None if made else flags.datapath,
+            make_candidates(1_000) if made else read_candidates(flags.datapath, 1_000),
+            make_contexts(flags.contexts) if made else read_contexts(flags.datapath, flags.contexts),
+            folder,
+            cross=(1, 20) if flags.quick else (1, 1_000),
+            device=flags.device,
+        )
+    if case == "peers":
+        return peers.measure(
+            flags.backbone or str(find_minilm_folder()),
+            read_candidates(flags.datapath, flags.real),
+            read_contexts(flags.datapath, flags.contexts),
+            folder,
+            counts=[n for n in peers.COUNTS if n < flags.rows] + [flags.rows],
+            crossed=1 if flags.quick else 3,
+            threads=threads,
+            systems=flags.systems,
+        )
+    if case == "memory":
+        texts, turns = read_candidates(flags.datapath), read_contexts(flags.datapath, 10)
+        return memory.measure(ranker(), texts, turns, folder, rows=flags.rows, threads=threads)
     vectors = _make_vectors(flags, ranker, folder / "float32")
-
-    def select_contexts(codes: int) -> ContextEncoding:
-        return draw_contexts(vectors, min(flags.contexts, 20), codes=codes)
-
-    return scanning.measure(vectors, select_contexts, codes=flags.codes, repeats=3 if flags.quick else 7)
-
-
-def _measure_indexed(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    vectors = _make_vectors(flags, ranker, folder / "float32")
+    if case == "scan":
+        of_codes = partial(draw_contexts, vectors, min(flags.contexts, 20))
+        return scanning.measure(vectors, of_codes, codes=flags.codes, repeats=3 if flags.quick else 7)
     contexts = _make_contexts(flags, ranker, vectors, flags.contexts)
-    return indexed.measure(vectors, contexts, folder / "int8", kinds=flags.kinds, scanned=flags.scanned, repeats=3)
-
-
-def _measure_engines(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    vectors = _make_vectors(flags, ranker, folder / "float32")
-    contexts = _make_contexts(flags, ranker, vectors, flags.contexts)
+    if case == "indexed":
+        return indexed.measure(vectors, contexts, folder / "int8", kinds=flags.kinds, scanned=flags.scanned, repeats=3)
     return engines.measure(vectors, contexts, folder, engines=flags.engines, postgres=flags.postgres, repeats=3)
 
 
@@ -201,7 +181,8 @@ def _make_contexts(flags: argparse.Namespace, ranker: Lazy, vectors: Vectors, co
     if encoded is not None:
         return ContextEncoding(encoded[:count])
     if _has_encoder(flags):
-        return _encode(ranker(), read_contexts(flags.datapath, count))
+        each = [ranker().encode_contexts([turns]) for turns in read_contexts(flags.datapath, count)]  # without a mask
+        return ContextEncoding(torch.from_numpy(np.concatenate([context.vectors for context in each])))
     return draw_contexts(vectors, count, codes=flags.codes)
 
 
@@ -220,23 +201,12 @@ def _parse_kind(text: str) -> str:
     return text
 
 
-def _measure_memory(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    texts, contexts = read_candidates(flags.datapath), read_contexts(flags.datapath, 10)
-    return memory.measure(ranker(), texts, contexts, folder, rows=flags.rows, threads=torch.get_num_threads())
-
-
 def _load_ranker(flags: argparse.Namespace) -> Ranker:
     if flags.model:
         return Ranker.from_pretrained(flags.model, device="cpu")
     return Ranker.from_backbone(
         flags.backbone or find_minilm_folder(), "poly", device="cpu", reduction="mean", n_codes=flags.codes
     )
-
-
-def _encode(ranker: Ranker, contexts: Sequence[list[str]]) -> ContextEncoding:
-    """One at a time: a context alone is not padded, and has no mask."""
-    encoded = [ranker.encode_contexts([turns]) for turns in contexts]
-    return ContextEncoding(torch.from_numpy(np.concatenate([one.vectors for one in encoded])))
 
 
 def _load_array(path: Path | None) -> Tensor | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,18 +13,9 @@ ROWS = 1 << 15  # scored at once
 _FIRST = 2048  # before the others are scored by their largest product alone
 
 
-class Best(NamedTuple):
-    """The best rows of one context, best first."""
-
-    scores: Tensor
-    """[1, k]"""
-    rows: Tensor
-    """[1, k]"""
-
-
 @torch.inference_mode()
-def search(context: ContextEncoding, vectors: Tensor, *, k: int) -> Best:
-    """The k best rows [n, dim] of one context without a mask.
+def search(context: ContextEncoding, vectors: Tensor, *, k: int) -> Tensor:
+    """The numbers [1, k] of the best of the rows [n, dim] for one context without a mask.
 
     The softmax is computed of those rows whose largest product exceeds the k-th best score so far.
     """
@@ -40,10 +30,4 @@ def search(context: ContextEncoding, vectors: Tensor, *, k: int) -> Best:
         attended = logits.squeeze(1) if logits.size(1) == 1 else (logits.softmax(1) * logits).sum(1)
         scores, columns = select_best(torch.cat([scores, attended[None]], 1), k)
         rows = torch.cat([rows.to(numbers.device), numbers[None]], 1).gather(1, columns)
-    return Best(scores, rows)
-
-
-def search_all(contexts: ContextEncoding, vectors: Tensor, *, k: int) -> Best:
-    """The same for several contexts, one after the other."""
-    results = [search(contexts.select(i), vectors, k=k) for i in range(contexts.batch_size)]
-    return Best(torch.cat([each.scores for each in results]), torch.cat([each.rows for each in results]))
+    return rows

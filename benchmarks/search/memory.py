@@ -9,22 +9,19 @@ index's database of them, without and with words (MB = 10**6 bytes).
 from __future__ import annotations
 
 import copy
-import json
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import build_parser, get_two_towers, measure_alone, read_mapped_mb, read_peak_mb, use_threads
+from benchmarks.common import call_alone, get_two_towers, read_memory_mb
 from benchmarks.search.texts import iter_numbered
 from polyencoder.encoding.protocol import Context
 from polyencoder.index import candidates_from, open_index
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.folder.index import FolderIndex
 from polyencoder.ranker import Ranker
-
-Work = dict[str, Any]
 
 
 def measure(
@@ -35,40 +32,26 @@ def measure(
     small.save_pretrained(folder / "model")
     with open(folder / "candidates.txt", "w", encoding="utf-8") as file:
         file.writelines(f"{text}\n" for text in iter_numbered(texts, rows))
-    (folder / "contexts.json").write_text(json.dumps(list(contexts)), encoding="utf-8")
-    flags = ["--folder", str(folder), "--threads", str(threads)]
-    indexed, searched = (
-        {"case": "memory", "rows": rows, "layers_left_out_mb": left_out_mb}
-        | measure_alone(__name__, *flags, "--work", work, what=f"memory, {work}")
-        for work in ("index", "search")
-    )
-    return [indexed | _measure_sizes(folder), searched]
+    about = {"case": "memory", "rows": rows, "layers_left_out_mb": left_out_mb}
+    indexed = call_alone(_measure_work, "index", folder, threads=threads)
+    searched = call_alone(_measure_work, "search", folder, contexts, threads=threads)
+    return [
+        about | indexed | _measure_sizes(folder),
+        about | searched | {"contexts": len(contexts)},
+    ]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Index or search in this process; started by `measure`."""
-    parser = build_parser(__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="with the model, the candidates and the contexts")
-    parser.add_argument("--work", choices=("index", "search"), required=True)
-    flags = parser.parse_args(arguments)
-    use_threads(flags.threads)
-    print(json.dumps(_index(flags.folder) if flags.work == "index" else _search(flags.folder)))
-
-
-def _index(folder: Path) -> dict[str, Any]:
+def _measure_work(work: str, folder: Path, contexts: Sequence[Context] = ()) -> dict[str, Any]:
+    """Index, or search for the contexts, in this process."""
     ranker = Ranker.from_pretrained(folder / "model", device="cpu")
-    loaded, start = read_peak_mb(), time.perf_counter()
-    ranker.index(candidates_from(folder / "candidates.txt"), folder / "index")
-    return {"work": "index", "seconds": time.perf_counter() - start, "before_mb": loaded, "peak_mb": read_peak_mb()}
-
-
-def _search(folder: Path) -> dict[str, Any]:
-    ranker = Ranker.from_pretrained(folder / "model", device="cpu")
-    contexts = json.loads((folder / "contexts.json").read_text(encoding="utf-8"))
-    loaded, start = read_peak_mb(), time.perf_counter()
-    ranker.search_many(contexts, open_index(folder / "index", ranker))
-    done = {"work": "search", "seconds": time.perf_counter() - start, "before_mb": loaded, "peak_mb": read_peak_mb()}
-    return done | {"contexts": len(contexts), "mapped_mb": read_mapped_mb()}
+    before, start = read_memory_mb("VmHWM"), time.perf_counter()
+    if work == "index":
+        ranker.index(candidates_from(folder / "candidates.txt"), folder / "index")
+    else:
+        ranker.search_many(contexts, open_index(folder / "index", ranker))
+    seconds = time.perf_counter() - start
+    measured = {"work": work, "seconds": seconds, "before_mb": before, "peak_mb": read_memory_mb("VmHWM")}
+    return measured if work == "index" else measured | {"mapped_mb": read_memory_mb("RssFile")}
 
 
 def _measure_sizes(folder: Path) -> dict[str, float]:
@@ -90,7 +73,3 @@ def _keep_first_layer(ranker: Ranker) -> tuple[Ranker, float]:
         tower.model.config.num_hidden_layers = 1
     model.config.backbone["num_hidden_layers"] = 1
     return Ranker(model, ranker.text, device="cpu"), size_mb
-
-
-if __name__ == "__main__":
-    main()

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from benchmarks.common import build_parser, import_peer, measure_alone, read_mapped_mb, read_peak_mb, use_threads
+from benchmarks.common import call_alone, import_peer, read_memory_mb
 from benchmarks.search.answering import measure_answers, share_equal
 from benchmarks.search.systems import CODES, OURS, Answer
 from benchmarks.search.texts import iter_numbered
@@ -46,7 +46,7 @@ TOP_K = 10  # semantic_search's default
 TOKENS = 360  # of a context, and of sentence-transformers' pairs
 BI, LATE, CROSS = "bi-encoder", "late-interaction", "cross-encoder"
 THEIR_BI, THEIR_CROSS = "SentenceTransformer", "CrossEncoder"
-INDEX, TEXTS, VECTORS, CONTEXTS = "index", "texts.json", "vectors.npy", "contexts.json"
+INDEX, TEXTS, VECTORS = "index", "texts.json", "vectors.npy"
 
 
 def measure(
@@ -95,30 +95,20 @@ def measure(
         for row in timed_rows
         for n in counts[1:]
     ]
-    (folder / CONTEXTS).write_text(json.dumps(list(contexts[:3])), encoding="utf-8")
     for name in (*searching, *crossing):
         at = few if name in CROSSING else largest
-        flags = ["--system", name, "--backbone", backbone, "--candidates", str(at), "--threads", str(threads)]
-        rows.append(
-            {"system": name, "candidates": int(at.name)}
-            | {"vectors_mb": 0.0 if name in CROSSING else (at / VECTORS).stat().st_size / 2**20}
-            | measure_alone(__name__, *flags, what=f"memory of {name}")
-        )
+        memory = call_alone(_measure_memory, name, backbone, at, contexts[:3], threads=threads)
+        vectors_mb = 0.0 if name in CROSSING else (at / VECTORS).stat().st_size / 2**20
+        rows.append({"system": name, "candidates": int(at.name), "vectors_mb": vectors_mb, **memory})
     return [{"case": "peers", **row} for row in rows]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the memory of one system in this process; started by `measure`."""
-    parser = build_parser(__doc__)
-    parser.add_argument("--system", choices=SYSTEMS, required=True)
-    parser.add_argument("--backbone", required=True)
-    parser.add_argument("--candidates", type=Path, required=True, help="the folder that has them; contexts are beside")
-    flags = parser.parse_args(arguments)
-    use_threads(flags.threads)
-    answer = SYSTEMS[flags.system](flags.backbone, flags.candidates)
-    for turns in json.loads((flags.candidates.parent / CONTEXTS).read_text(encoding="utf-8")):
+def _measure_memory(name: str, backbone: str, folder: Path, contexts: Sequence[list[str]]) -> dict[str, float]:
+    """The memory of this process, which answers these contexts by one system."""
+    answer = SYSTEMS[name](backbone, folder)
+    for turns in contexts:
         answer(turns)
-    print(json.dumps({"peak_mb": read_peak_mb(), "mapped_mb": read_mapped_mb()}))
+    return {"peak_mb": read_memory_mb("VmHWM"), "mapped_mb": read_memory_mb("RssFile")}
 
 
 def _write(folder: Path, texts: Sequence[str], real: Tensor, ranker: Ranker) -> None:
@@ -219,7 +209,3 @@ SEARCHING: Mapping[str, Make] = {
 }
 CROSSING: Mapping[str, Make] = {CROSS: _build_cross, THEIR_CROSS: _build_cross_encoder}
 SYSTEMS: Mapping[str, Make] = {**SEARCHING, **CROSSING}
-
-
-if __name__ == "__main__":
-    main()

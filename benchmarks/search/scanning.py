@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.common import Work, import_peer, measure_interleaved_ms
 from benchmarks.search import by_torch
+from benchmarks.search.indexed import search_each
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding
 from polyencoder.search.contexts import Array, Contexts
@@ -48,7 +49,7 @@ def measure(
             **(dict(_iter_peers(in_memory)) if count == 1 else {}),
         }
         truth = [ways["torch"](context) for context in each]
-        peers: dict[str, Work] = {name: partial(_search_all, way, each[:TIMED]) for name, way in ways.items()}
+        peers: dict[str, Work] = {name: partial(search_each, way, each[:TIMED]) for name, way in ways.items()}
         times = measure_interleaved_ms(peers, repeats=repeats, clock=time.process_time)
         for name, way in ways.items():
             pairs = zip(each, truth, strict=True)
@@ -60,18 +61,16 @@ def measure(
 
 
 def _search_with_torch(vectors: torch.Tensor, context: ContextEncoding) -> Array:
-    return by_torch.search(context, vectors, k=TOP_K).rows.numpy()
+    return by_torch.search(context, vectors, k=TOP_K).numpy()
 
 
 def _iter_peers(vectors: Array) -> Iterator[tuple[str, Find]]:
     """Other libraries' searches by inner product."""
     if find_spec("faiss"):
         faiss = import_peer("faiss")
-        flat, small = (
-            faiss.IndexFlatIP(vectors.shape[1]),
-            faiss.IndexScalarQuantizer(vectors.shape[1], faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT),
-        )
+        flat = faiss.IndexFlatIP(vectors.shape[1])
         flat.add(vectors)
+        small = faiss.IndexScalarQuantizer(vectors.shape[1], faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
         refined = faiss.IndexRefineFlat(small)
         refined.train(vectors)
         refined.add(vectors)
@@ -87,11 +86,6 @@ def _iter_peers(vectors: Array) -> Iterator[tuple[str, Find]]:
             return keys
 
         yield "usearch exact", search_exactly
-
-
-def _search_all(way: Find, contexts: list[ContextEncoding]) -> None:
-    for context in contexts:
-        way(context)
 
 
 def _has_differences(rows: Array, best: Array, context: ContextEncoding, vectors: Array) -> bool:

@@ -18,13 +18,13 @@ _DAILYDIALOG = "dailydialog/dialogues.jsonl*"
 
 def read_contexts(datapath: Path, count: int) -> list[list[str]]:
     """The turns, persona lines first, of `count` of ConvAI2's validation examples, always the same."""
-    contexts = [turns for turns, *_ in _read_convai2(_find_file(datapath, _CONVAI2.format(split="valid")))]
+    contexts = [turns for turns, _ in _read_convai2(_find_file(datapath, _CONVAI2.format(split="valid")))]
     return random.Random(0).sample(contexts, min(count, len(contexts)))
 
 
 def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
     """The distinct labels of ConvAI2's and Ubuntu's training sets and of DailyDialog, shuffled; at most `count`."""
-    replies = [label for _, label, *_ in _read_convai2(_find_file(datapath, _CONVAI2.format(split="train")))]
+    replies = [label for _, label in _read_convai2(_find_file(datapath, _CONVAI2.format(split="train")))]
     for _, row in iter_records(_find_file(datapath, _UBUNTU)):
         if float(row["Label"]) == 1:
             replies.append(" ".join(row["Utterance"].replace("__eou__", " ").replace("__eot__", " ").split()))
@@ -65,8 +65,8 @@ def _make_sentence(rng: random.Random) -> str:
     return " ".join(islice(words, rng.randint(4, 18)))
 
 
-def _read_convai2(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
-    """(turns so far, label, candidates) of each example of a file in ParlAI's text format.
+def _read_convai2(path: Path) -> Iterator[tuple[list[str], str]]:
+    """(turns so far, label) of each example of a file in ParlAI's text format.
 
     Persona lines are turns, the first ones; as `-t selection:convai2` without ParlAI.
     """
@@ -78,7 +78,7 @@ def _read_convai2(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
         text, *fields = rest.split("\t")
         turns.append(text)
         if fields:
-            yield list(turns), fields[0], fields[2].split("|") if len(fields) > 2 and fields[2] else []
+            yield list(turns), fields[0]
             turns.append(fields[0])
 
 

@@ -36,7 +36,7 @@ import torch
 
 from benchmarks.common import BACKBONE, build_parser, describe_machine, find_minilm_folder, print_report, use_threads
 from benchmarks.search.texts import MADE, make_candidates, read_candidates
-from benchmarks.serving.points import DOCUMENTS, IN_PROCESS, MANY, OURS, PATHS, PEER, Plan, measure
+from benchmarks.serving.points import DOCUMENTS, IN_PROCESS, MANY, OURS, PATHS, PEER, measure
 from polyencoder.errors import PolyencoderError
 from polyencoder.packages import require
 from polyencoder.ranker import Ranker
@@ -131,10 +131,7 @@ def _measure(
             _prepare(flags, folder, texts)
         except PolyencoderError as error:
             raise SystemExit(str(error)) from None
-        plan = Plan(
-            points=points, requests=flags.requests, seconds=flags.seconds, rounds=flags.rounds, threads=flags.threads
-        )
-        yield from measure(plan, folder / "model", folder / "index", texts)
+        yield from measure(flags, points, folder / "model", folder / "index", texts)
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:

@@ -18,21 +18,14 @@ _PATIENCE = 180.0  # seconds for one answer: who waits for longer has lost it
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """The load of clients.
-
-    Args:
-        port: of the server, at 127.0.0.1.
-        path: of the route.
-        bodies: JSON, each sent once.
-        clients: who ask at the same time.
-        seconds: after which nobody asks anew.
-    """
+    """Requests to a server at 127.0.0.1 and the clients that send them, each once."""
 
     port: int
     path: str
     bodies: list[bytes]
     clients: int
     seconds: float
+    """After which nobody asks anew."""
 
 
 @dataclass

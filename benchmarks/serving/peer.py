@@ -12,10 +12,10 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import uvicorn
@@ -24,15 +24,12 @@ from fastapi import FastAPI
 from benchmarks.common import use_threads
 from benchmarks.search.encoding import load_sentence_transformer
 from polyencoder.index.folder.index import FolderIndex
-from polyencoder.index.open import open_index
 from polyencoder.ranker import Ranker
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.messages import build_answer_fields
 from polyencoder.serving.rerank import RerankRequest, RerankResponse, Result
 from polyencoder.serving.run import bind
 from polyencoder.serving.search import SearchRequest, SearchResponse, SearchResult
-
-T = TypeVar("T")
 
 
 def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI:
@@ -41,40 +38,32 @@ def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI
     vectors = torch.nn.functional.normalize(vectors, dim=1)
     model = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
 
-    async def call_on_model(call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(model, call)
-
     def encode(texts: list[str]) -> torch.Tensor:
         encoded: torch.Tensor = encoder.encode(
             texts, convert_to_tensor=True, normalize_embeddings=True, show_progress_bar=False
         )
         return encoded
 
+    async def rank(turns: list[str], k: int, documents: list[str] | None = None) -> Iterator[tuple[int, float]]:
+        """The numbers and scores of the k best documents, or candidates."""
+
+        def find_best() -> Iterator[tuple[int, float]]:
+            best = ((vectors if documents is None else encode(documents)) @ encode([" ".join(turns)])[0]).topk(k)
+            return zip(best.indices.tolist(), best.values.tolist(), strict=True)
+
+        return await asyncio.get_running_loop().run_in_executor(model, find_best)
+
     @app.post("/v1/rerank", response_model_exclude_none=True)
     async def rerank(request: RerankRequest) -> RerankResponse:
         documents = [one if isinstance(one, str) else one.text for one in request.documents]
-
-        def score_all() -> tuple[list[int], list[float]]:
-            ranked = (encode(documents) @ encode([" ".join(request.collect_turns(system="leave-out"))])[0]).sort(
-                descending=True
-            )
-            return ranked.indices.tolist(), ranked.values.tolist()
-
-        results = [
-            Result(index=idx, relevance_score=score) for idx, score in zip(*await call_on_model(score_all), strict=True)
-        ]
+        best = await rank(request.collect_turns(system="leave-out"), len(documents), documents)
+        results = [Result(index=idx, relevance_score=score) for idx, score in best]
         return RerankResponse(**build_answer_fields("rerank", model="peer", tokens=0), results=results, meta={})
 
     @app.post("/v1/search", response_model_exclude_none=True)
     async def search(request: SearchRequest) -> SearchResponse:
-        def search_nearest() -> tuple[list[int], list[float]]:
-            best = (vectors @ encode([" ".join(request.collect_turns(system="leave-out"))])[0]).topk(request.top_k)
-            return best.indices.tolist(), best.values.tolist()
-
-        results = [
-            SearchResult(id=str(idx), text=texts[idx], score=score, found="exact")
-            for idx, score in zip(*await call_on_model(search_nearest), strict=True)
-        ]
+        best = await rank(request.collect_turns(system="leave-out"), request.top_k)
+        results = [SearchResult(id=str(idx), text=texts[idx], score=score, found="exact") for idx, score in best]
         return SearchResponse(**build_answer_fields("search", model="peer", tokens=0), results=results, milliseconds={})
 
     return app
@@ -88,9 +77,7 @@ def main() -> None:
     flags = parser.parse_args()
     use_threads(flags.threads)
     ranker = Ranker.from_pretrained(flags.model, device="cpu")
-    index = open_index(flags.index, ranker)
-    if not isinstance(index, FolderIndex):
-        raise SystemExit(f"{flags.index}: the peer reads the folder of an index")
+    index = FolderIndex.open(flags.index)
     texts = index.texts()
     vectors = torch.cat([torch.tensor(block.read_vectors()) for block in index.vectors.iter_blocks(1 << 14)])
     with tempfile.TemporaryDirectory() as folder:

@@ -6,8 +6,8 @@ import contextlib
 import itertools
 import json
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,23 +34,11 @@ Side = Callable[[list[bytes], float], Outcome]
 """Answers as many bodies as possible in a number of seconds."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A measurement, by the benchmark's flags of these names.
-
-    points: cases, each with a number of clients.
-    """
-
-    points: Sequence[tuple[str, int]]
-    requests: int
-    seconds: float
-    rounds: int
-    threads: int
-
-
-def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-    """For each point a row of each system. SystemExit if a server does not start."""
-    files = ("--model", str(model), "--index", str(index), "--threads", str(plan.threads))
+def measure(
+    flags: Namespace, points: Sequence[tuple[str, int]], model: Path, index: Path, texts: Sequence[str]
+) -> Iterator[list[dict[str, Any]]]:
+    """For each point, a case with a number of clients, a row of each system. SystemExit if a server does not start."""
+    files = ("--model", str(model), "--index", str(index), "--threads", str(flags.threads))
     serve = ("-m", "polyencoder.cli.main", "serve", "--port", "0", "--timeout", str(_WAITING), *files)
     new = iter_unseen(texts)
     with contextlib.ExitStack() as stack:
@@ -58,24 +46,20 @@ def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> Itera
             OURS: stack.enter_context(started(*serve, asked="/ready")).port,
             PEER: stack.enter_context(started("-m", "benchmarks.serving.peer", *files, asked="/openapi.json")).port,
         }
-        clients = stack.enter_context(run_in_process(build_asking, threads=1))
-        library = stack.enter_context(run_in_process(partial(_build_calling, model, index), threads=plan.threads))
+        clients = stack.enter_context(run_in_process(partial(partial, ask), threads=1))
+        library = stack.enter_context(run_in_process(partial(_build_calling, model, index), threads=flags.threads))
 
         def ask_server(system: str, case: str, n: int, bodies: list[bytes], seconds: float) -> Outcome:
             load = Load(port=ports[system], path=PATHS[case], bodies=bodies, clients=n, seconds=seconds)
             outcome: Outcome = clients(load)
             return outcome
 
-        def call_process(case: str, bodies: list[bytes], seconds: float) -> Outcome:
-            outcome: Outcome = library((case, bodies, seconds))
-            return outcome
-
-        for case, n in plan.points:
+        for case, n in points:
             sides: dict[str, Side] = {system: partial(ask_server, system, case, n) for system in ports}
             if n == 1:
-                sides[IN_PROCESS] = partial(call_process, case)
+                sides[IN_PROCESS] = partial(library, case)
             load = describe_machine()["load"]
-            outcomes = _measure_in_turns(plan, sides, partial(make_bodies, case, new))
+            outcomes = _measure_in_turns(flags, sides, partial(make_bodies, case, new))
             yield [
                 {"case": case, "system": name, "clients": n, **_build_row(outcome), "load": load}
                 for name, outcome in outcomes.items()
@@ -90,18 +74,17 @@ def iter_unseen(texts: Sequence[str]) -> Iterator[str]:
 
 
 def _measure_in_turns(
-    plan: Plan, sides: Mapping[str, Side], bodies: Callable[[int], list[bytes]]
+    flags: Namespace, sides: Mapping[str, Side], bodies: Callable[[int], list[bytes]]
 ) -> dict[str, Outcome]:
     """All sides get the same bodies, round by round."""
-    warm = bodies(min(_WARM, plan.requests))
-    outcomes = {}
-    for name, answer in sides.items():
-        answer(warm, plan.seconds)
-        outcomes[name] = Outcome()
-    for _ in range(plan.rounds):
-        block = bodies(-(-plan.requests // plan.rounds))
+    warm = bodies(min(_WARM, flags.requests))
+    for answer in sides.values():
+        answer(warm, flags.seconds)
+    outcomes = {name: Outcome() for name in sides}
+    for _ in range(flags.rounds):
+        block = bodies(-(-flags.requests // flags.rounds))
         for name, answer in sides.items():
-            outcomes[name].add(answer(block, plan.seconds / plan.rounds))
+            outcomes[name].add(answer(block, flags.seconds / flags.rounds))
     return outcomes
 
 
@@ -129,18 +112,12 @@ def make_bodies(case: str, new: Iterator[str], count: int, *, documents: int = D
     return asked
 
 
-def build_asking() -> Callable[[Load], Outcome]:
-    """For `run_in_process`."""
-    return ask
-
-
-def _build_calling(model: Path, index: Path) -> Callable[[tuple[str, list[bytes], float]], Outcome]:
+def _build_calling(model: Path, index: Path) -> Callable[[str, list[bytes], float], Outcome]:
     """Answers the requests of the server in this process: a case, bodies, and the seconds to spend."""
     ranker = Ranker.from_pretrained(model, device="cpu")
     searcher = Searcher(ranker, open_index(index, ranker), top_k=TOP_K)
 
-    def answer(asked: tuple[str, list[bytes], float]) -> Outcome:
-        case, bodies, seconds = asked
+    def answer(case: str, bodies: list[bytes], seconds: float) -> Outcome:
         outcome = Outcome()
         begun = time.perf_counter()
         for body in map(json.loads, bodies):

@@ -19,13 +19,14 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import build_parser, describe_machine, find_minilm_folder, print_report, run_in_process
+from benchmarks.common import build_parser, find_minilm_folder, print_report, read_memory_mb, run_in_process
 from benchmarks.search.texts import make_candidates
-from benchmarks.serving.clients import Load
-from benchmarks.serving.points import MANY, PATHS, build_asking, iter_unseen, make_bodies
+from benchmarks.serving.clients import Load, ask
+from benchmarks.serving.points import MANY, PATHS, iter_unseen, make_bodies
 from benchmarks.serving.servers import Server, started
 from polyencoder.export.folder import export_folder
 from polyencoder.ranker import Ranker
@@ -54,11 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     texts = iter_unseen(make_candidates(1_000))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        model = flags.model or export_minilm(folder / "minilm")
+        model = flags.model
+        if model is None:
+            model = folder / "minilm"
+            ranker = Ranker.from_backbone(find_minilm_folder(), "bi", share_encoders=True, device="cpu")
+            export_folder(ranker, model, onnx=True, int8=True)
         served = ("--index", flags.index) if flags.index else ()
         if PEER in flags.servers:
             Ranker.from_pretrained(model, device="cpu").index(["a text"], folder / "index")
-        clients = stack.enter_context(run_in_process(build_asking, threads=1))
+        clients = stack.enter_context(run_in_process(partial(partial, ask), threads=1))
         rows: list[dict[str, Any]] = []
         servers = {}
         for name in flags.servers:
@@ -72,13 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             asked = "/openapi.json" if name == PEER else "/ready"
             servers[name] = stack.enter_context(started(*command, asked=asked, python=python))
             _load(clients, servers[name], make_bodies(case, texts, 1, documents=DOCUMENTS), 1, case=case)
-            rows.append(
-                {
-                    "server": name,
-                    "start_cpu_s": _read_cpu_seconds(servers[name]),
-                    "resident_mb": _read_resident_mb(servers[name]),
-                }
-            )
+            resident = read_memory_mb("VmRSS", servers[name].pid)
+            rows.append({"server": name, "start_cpu_s": _read_cpu_seconds(servers[name]), "resident_mb": resident})
         for n in (1, MANY):
             measured: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
             for _ in range(rounds):
@@ -94,15 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ratio = of[PEER][f"cpu_ms_{MANY}"] / of[RUNTIME][f"cpu_ms_{MANY}"] if {PEER, RUNTIME} <= of.keys() else None
     settings = {"model": str(flags.model or "all-MiniLM-L6-v2"), "index": flags.index, "requests": count * rounds}
     settings["documents"] = None if flags.index else DOCUMENTS
-    report = {"benchmark": "serving.without_torch", "machine": describe_machine(), "settings": settings, "rows": rows}
+    report = {"benchmark": "serving.without_torch", "settings": settings, "rows": rows}
     print_report(report | {"summary": {f"peer's cpu_ms_{MANY} / {RUNTIME}": ratio}}, as_json=flags.json)
-
-
-def export_minilm(folder: Path) -> Path:
-    """MiniLM as a bi-encoder with one tower, with graphs in float32 and int8."""
-    ranker = Ranker.from_backbone(find_minilm_folder(), "bi", share_encoders=True, device="cpu")
-    export_folder(ranker, folder, onnx=True, int8=True)
-    return folder
 
 
 def _load(clients: Any, server: Server, bodies: list[bytes], n: int, *, case: str) -> float:
@@ -117,11 +110,6 @@ def _read_cpu_seconds(server: Server) -> float:
     """Seconds of the processor so far."""
     values = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _read_resident_mb(server: Server) -> float:
-    lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
 if __name__ == "__main__":

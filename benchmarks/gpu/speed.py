@@ -1,4 +1,4 @@
-"""Measures training in tokens a second: BERT-base bi- and poly-encoders, large batches, and sentence-transformers."""
+"""Measures the speed of training, beside sentence-transformers, and of answering: the paper's Table 5."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import torch
 
 from benchmarks.common import import_peer, measure_interleaved_ms
 from benchmarks.gpu.fixtures import BERT_BASE, TINY, make_examples, make_ranker
+from benchmarks.search import answering
 from benchmarks.search.encoding import load_sentence_transformer
+from benchmarks.search.systems import FORMULA
+from benchmarks.search.texts import make_candidates, make_contexts
 from polyencoder.config import Architecture
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
@@ -91,10 +94,8 @@ def _build_our_step(made: Ranker, config: TrainingConfig, data: Sequence[Example
 
 def _build_peer_step(made: Ranker, data: Sequence[Example], folder: Path, *, device: str) -> Callable[[], object]:
     """A step of MultipleNegativesRankingLoss on the same encoder, tokenizing included, in the same precision."""
-    losses, model = (
-        import_peer("sentence_transformers.sentence_transformer.losses"),
-        load_sentence_transformer(made, folder),
-    )
+    losses = import_peer("sentence_transformers.sentence_transformer.losses")
+    model = load_sentence_transformer(made, folder)
     model.max_seq_length = 360
     model = model.to(device).train()
     loss = losses.MultipleNegativesRankingLoss(model, scale=20.0)
@@ -114,3 +115,22 @@ def _build_peer_step(made: Ranker, data: Sequence[Example], folder: Path, *, dev
         optimizer.step()
 
     return run_step
+
+
+def measure_answering(*, device: str, quick: bool) -> dict[str, Any]:
+    """Milliseconds an answer with 1,000 and 100,000 candidates: bi, poly-m, first-m; the cross-encoder with 1,000."""
+    size = {"layers": 2, "dim": 32, "heads": 2} if quick else answering.SIZE
+    with tempfile.TemporaryDirectory() as folder:
+        rows = answering.measure(
+            None,
+            make_candidates(1_000),
+            make_contexts(3 if quick else 100),
+            Path(folder),
+            size_of=size,
+            counts=(20, 100) if quick else (1_000, 100_000),
+            cross=(1, 20) if quick else (10, 1_000),
+            device=device,
+        )
+    table = [row for row in rows if not row["system"].startswith("cross-encoder")]
+    faster = answering.compute_speedup(table, "after_encoding_ms", than=FORMULA)
+    return {"rows": rows, "summary": {"poly64_scoring_vs_formula": faster}}
