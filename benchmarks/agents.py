@@ -62,26 +62,14 @@ def build_options(*, folder: Path, training: bool, **flags: Any) -> Any:
 
 
 def open_teacher(task: str, *, datatype: str, **flags: Any) -> Any:
-    """The teacher of a task."""
+    """The teacher of a task, whose messages have the turns of their conversation so far."""
     import_quietly()
     from parlai.core.params import ParlaiParser
     from parlai.core.teachers import create_task_agent_from_taskname
 
-    opt = ParlaiParser(True, False).parse_kwargs(task=task, datatype=datatype, loglevel="error", **flags)
+    opt = ParlaiParser(True, False).parse_kwargs(
+        task=task, datatype=datatype, mutators="flatten", loglevel="error", **flags
+    )
+    opt |= {"candidates": "batch", "eval_candidates": "inline"}  # an agent's flags, which teachers read
     (teacher,) = create_task_agent_from_taskname(opt)
     return teacher
-
-
-def make_agent(opt: Any) -> Any:
-    """A new agent."""
-    from parlai.core.agents import create_agent
-
-    return create_agent(opt)
-
-
-def make_world(opt: Any) -> Any:
-    """A new agent in ParlAI's loop over the task."""
-    from parlai.core.worlds import create_task
-
-    opt = opt.copy()
-    return create_task(opt, make_agent(opt))

@@ -80,10 +80,11 @@ def use_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def synchronize() -> None:
-    """Wait for the GPU's pending work, if this process uses one, so that clocks are read after it."""
+def get_time(clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of a clock, after the GPU's pending work, if this process uses one."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+    return clock()
 
 
 def measure_interleaved_ms(
@@ -99,11 +100,9 @@ def measure_interleaved_ms(
     times: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(repeats):
         for name, work in peers.items():
-            synchronize()
-            start = clock()
+            start = get_time(clock)
             work()
-            synchronize()
-            times[name].append((clock() - start) * 1e3)
+            times[name].append((get_time(clock) - start) * 1e3)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

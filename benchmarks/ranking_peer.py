@@ -35,7 +35,7 @@ from benchmarks.common import (
     print_report,
     use_threads,
 )
-from benchmarks.search.texts import make_candidates, make_contexts, read_candidates, read_contexts
+from benchmarks.search.texts import read_candidates, read_contexts
 from polyencoder import Ranker
 from polyencoder.index.searcher import Searcher
 
@@ -119,10 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     use_threads(flags.threads)
     counts, repeats = (COUNTS[:1], 2) if flags.quick else (flags.counts, flags.repeats)
     n_texts = WARM_UP + repeats * sum(counts)
-    if flags.datapath is None:
-        contexts, texts = make_contexts(repeats), make_candidates(n_texts)
-    else:
-        contexts, texts = read_contexts(flags.datapath, repeats), read_candidates(flags.datapath, n_texts)
+    contexts, texts = read_contexts(flags.datapath, repeats), read_candidates(flags.datapath, n_texts)
     backbone = flags.backbone or find_minilm_folder()
     late = Ranker.from_backbone(backbone, "late", device="cpu", text={"text_truncate": TOKENS})
     with torch.no_grad():

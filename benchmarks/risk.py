@@ -25,6 +25,7 @@ import random
 import runpy
 import statistics
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,25 +118,22 @@ def measure_by_score(calibrating: Observations, new: Observations, *, precision:
 def measure(case: str, questions: Questions, *, examples: int, resamples: int) -> list[dict[str, Any]]:
     """A row for each risk, and one for the threshold of a score."""
     risks = [risk for risk in DRAWN if examples >= 2 * count_fewest_answers(risk, confidence=CONFIDENCE)]
-    of_risk: dict[float, list[Outcome | None]] = {risk: [] for risk in risks}
-    of_score: list[Outcome | None] = []
+    outcomes: dict[tuple[str, float], list[Outcome | None]] = defaultdict(list)  # by kind of threshold and risk
     for seed in range(resamples):
         rng = np.random.default_rng(seed)
         sample, others = split(len(questions.answerable), examples, rng)
         calibrating = questions.answerable.select(sample)
         new = questions.mix(rng, unanswerable=UNANSWERABLE).select(others)
-        outcomes = measure_promised(
+        promised = measure_promised(
             calibrating, new, risks=risks, unanswerable=UNANSWERABLE, confidence=CONFIDENCE, seed=seed
         )
-        for risk, outcome in outcomes.items():
-            of_risk[risk].append(outcome)
+        for risk, outcome in promised.items():
+            outcomes["promise", risk].append(outcome)
         keep = torch.as_tensor(rng.random(examples) >= UNANSWERABLE)
-        of_score.append(measure_by_score(calibrating.keep_right_where(keep), new, precision=PRECISION))
+        by_score = measure_by_score(calibrating.keep_right_where(keep), new, precision=PRECISION)
+        outcomes["score", round(1 - PRECISION, 4)].append(by_score)
     facts = {"case": case, "right": questions.answerable.right[:, 0].double().mean().item(), "examples": examples}
-    rows = [
-        {**facts, "threshold": "promise", **_sum_outcomes(outcomes, risk=risk)} for risk, outcomes in of_risk.items()
-    ]
-    return [*rows, {**facts, "threshold": "score", **_sum_outcomes(of_score, risk=round(1 - PRECISION, 4))}]
+    return [{**facts, "threshold": kind, **_sum_outcomes(made, risk=risk)} for (kind, risk), made in outcomes.items()]
 
 
 def _sum_outcomes(outcomes: Sequence[Outcome | None], *, risk: float) -> dict[str, Any]:

@@ -15,6 +15,7 @@ Needs ParlAI: `pip install --no-deps parlai==1.7.2`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,16 +94,13 @@ def measure(
     """One row of the report, of one context."""
     codes = encoded.vectors[0]
     arrays, rows = Contexts.from_encoding(encoded), candidates.numpy()
-
-    def search_one() -> object:
-        return search(arrays, rows, k=TOP_K)
-
+    search_rows = partial(search, arrays, rows, k=TOP_K)
     expected, parlai_scores = score(encoded, candidates), parlai(encoded, candidates)
     torch.testing.assert_close(parlai_scores, expected, rtol=1e-4, atol=1e-4)
     times = measure_interleaved_ms(
         {
             "floor": lambda: candidates @ codes.t(),
-            "search": search_one,
+            "search": search_rows,
             "torch_search": lambda: by_torch.search(encoded, candidates, k=TOP_K),
             "fp32_score": lambda: score(encoded, candidates),
             "parlai": lambda: parlai(encoded, candidates),
@@ -114,7 +112,7 @@ def measure(
         "codes": encoded.n_codes,
         **{f"{name}_ms": value for name, value in times.items()},
         "search_vs_parlai": times["parlai"] / times["search"],
-        "extra_memory_mb": measure_peak_extra_mb(search_one),
+        "extra_memory_mb": measure_peak_extra_mb(search_rows),
         "parlai_extra_memory_mb": measure_peak_extra_mb(lambda: parlai(encoded, candidates)),
     }
 

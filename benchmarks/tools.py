@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.common import build_parser, describe_machine, find_minilm_folder, import_peer, print_report, use_threads
+from benchmarks.common import build_parser, find_minilm_folder, import_peer, print_report, use_threads
 from polyencoder import Ranker
 from polyencoder.text.options import option_text
 
@@ -55,7 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = [measure(name, of, flags.data, turns=turns, timed=timed, many=flags.tools) for name, of in systems.items()]
     report = {
         "benchmark": "tools",
-        "machine": describe_machine(),
         "settings": {"turns": turns, "timed": timed, "tools": flags.tools},
         "rows": rows,
         "summary": {row["system"]: row["unseen"] for row in rows},

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.agents import CONVAI2, build_options, build_size_flags, make_world, open_teacher
+from benchmarks.agents import CONVAI2, build_options, build_size_flags, open_teacher
 from benchmarks.common import build_parser, import_peer, print_report, run_in_process, use_threads
 
 CASES = ("datapath", "small", "backbone")
@@ -61,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
-    steps, repeats = (2, 1) if flags.quick else (flags.steps, flags.repeats)
+    if flags.quick:
+        flags.steps, flags.repeats = 2, 1
     where: dict[str, Any] = {"datapath": flags.datapath} if flags.datapath else {}
     common = {"batchsize": flags.batch, **where}
 
@@ -70,36 +71,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     summary: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for case, dimensions in SIZES.items():
-            if case not in flags.cases:
-                continue
-            peers: dict[str, Make] = {
+        comparisons: dict[str, dict[str, Make]] = {
+            case: {
                 peer: partial(_build_loop, folder / f"{case}_{peer}", model=model, **bf16[peer], **common, **dimensions)
                 for peer, model in {"ours": "polyencoder", "parlai": "transformer/polyencoder"}.items()
             }
-            measured = _measure(peers, case=case, flags=flags, steps=steps, repeats=repeats)
-            rows += measured
-            summary |= _compute_ratios(measured, f"{case}_vs_parlai")
-        if flags.backbone and "backbone" in flags.cases:
+            for case, dimensions in SIZES.items()
+        }
+        if flags.backbone:
             ours = {"model": "biencoder", "backbone": flags.backbone, **bf16["ours"], **common, **FINE_TUNING}
-            peers = {
+            comparisons["backbone"] = {
                 "ours": partial(_build_loop, folder / "backbone", **ours),
                 "sentence_transformers": partial(_build_peer, flags.backbone, where, batch=flags.batch),
             }
-            measured = _measure(peers, case="backbone", flags=flags, steps=steps, repeats=repeats)
-            rows += measured
-            summary |= _compute_ratios(measured, "backbone_vs_sentence_transformers")
-    settings = {"task": CONVAI2, "batchsize": flags.batch, "bf16": flags.bf16, "steps": steps, "repeats": repeats}
+        for case, peers in comparisons.items():
+            if case in flags.cases:
+                measured = _measure(case, peers, flags)
+                rows += measured
+                summary |= _compute_ratios(*measured)
+    settings = {"task": CONVAI2, "batchsize": flags.batch}
+    settings |= {name: getattr(flags, name) for name in ("bf16", "steps", "repeats")}
     report = {"benchmark": "training", "settings": settings, "rows": rows, "summary": summary}
     print_report(report, as_json=flags.json)
 
 
-def _measure(
-    peers: Mapping[str, Make], *, case: str, flags: Namespace, steps: int, repeats: int
-) -> list[dict[str, Any]]:
+def _measure(case: str, peers: Mapping[str, Make], flags: Namespace) -> list[dict[str, Any]]:
     """A row for each peer: examples per second, and per second of processor time.
 
-    Medians over the peer's turns of `steps` steps, after a warm-up turn.
+    Medians over the peer's turns of `--steps` steps, after a warm-up turn.
     """
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in peers}
     with ExitStack() as processes:
@@ -108,11 +107,11 @@ def _measure(
         }
         for run in runs.values():
             run(1)
-        for _ in range(repeats):
+        for _ in range(flags.repeats):
             for name, run in runs.items():
-                seconds[name].append(run(steps))
+                seconds[name].append(run(flags.steps))
     rows = []
-    examples = flags.batch * steps
+    examples = flags.batch * flags.steps
     for name, turns in seconds.items():
         wall, processor = (statistics.median(values) for values in zip(*turns, strict=True))
         speeds = {"examples_per_second": examples / wall, "examples_per_processor_second": examples / processor}
@@ -120,8 +119,8 @@ def _measure(
     return rows
 
 
-def _compute_ratios(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
-    ours, other = rows
+def _compute_ratios(ours: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float]:
+    name = f"{ours['case']}_vs_{other['peer']}"
     return {
         name: ours["examples_per_second"] / other["examples_per_second"],
         f"{name}_processor": ours["examples_per_processor_second"] / other["examples_per_processor_second"],
@@ -130,7 +129,11 @@ def _compute_ratios(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, f
 
 def _build_loop(folder: Path, **flags: Any) -> Training:
     """A function that runs steps of ParlAI's training loop; each call continues the previous one."""
-    world = make_world(build_options(folder=folder, training=True, **COMMON, **flags))
+    opt = build_options(folder=folder, training=True, **COMMON, **flags)
+    from parlai.core.agents import create_agent
+    from parlai.core.worlds import create_task
+
+    world = create_task(opt, create_agent(opt))
 
     def run(steps: int) -> tuple[float, float]:
         start, processor = time.perf_counter(), time.process_time()
@@ -190,7 +193,7 @@ def _build_peer(backbone: str, where: Mapping[str, Any], *, batch: int) -> Train
 
 def _build_pairs(where: Mapping[str, Any]) -> Any:
     """`{"anchor": context, "positive": label}` for each example, in the shuffled order of the training task."""
-    teacher = open_teacher(CONVAI2, datatype="train", mutators="flatten", **where)
+    teacher = open_teacher(CONVAI2, datatype="train", **where)
     while True:
         message = teacher.act()
         yield {"anchor": message["text"], "positive": message["labels"][0]}

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,10 @@ import torch
 
 from benchmarks.common import describe_machine
 from benchmarks.gpu import equality, speed
-from benchmarks.gpu.fixtures import Part, Unavailable
+from benchmarks.gpu.fixtures import Unavailable
 from polyencoder.storage.files import write_text
 
-PARTS: dict[str, Part] = {
+PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "attention": equality.compare_attention,
     "precision": equality.compare_precision,
     "caching": equality.compare_caching,
@@ -48,6 +48,7 @@ PARTS: dict[str, Part] = {
     "training": speed.measure_training,
     "answering": speed.measure_answering,
 }
+"""Each runs on a device, in miniature if `quick`; gives `rows`, `summary` and `checks`; each may be missing."""
 LIMIT = 8 * 60  # seconds of a part
 
 
@@ -61,13 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser.parse_args(arguments)
     if flags.device == "cuda" and not torch.cuda.is_available():
         parser.error("no GPU: torch.cuda.is_available() is false; --device cpu --quick runs the same in miniature")
-    report = _read(flags.out)
+    report: dict[str, Any] = {"benchmark": "gpu", "machine": {}, "parts": {}}
+    if flags.out.exists():
+        report = json.loads(flags.out.read_text(encoding="utf-8"))
+    gpu = torch.cuda.get_device_name() if flags.device == "cuda" else None
     names = flags.only or [name for name in PARTS if report["parts"].get(name, {}).get("status") != "done"]
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         part = _run(name, flags) if flags.here else _run_in_process(name, flags)
         report["parts"][name] = part
-        report["machine"] = _describe_machine(flags.device)
+        report["machine"] = describe_machine() | {"gpu": gpu, "cuda": torch.version.cuda}
         write_text(flags.out, json.dumps(report, indent=2) + "\n")
         print(f"{name}: {part['status']}, {part['seconds']:.0f} s  {_shorten(part)}", file=sys.stderr, flush=True)
     return int(any(part["status"] in ("failed", "wrong") for part in report["parts"].values()))
@@ -104,18 +108,6 @@ def _run_in_process(name: str, flags: argparse.Namespace) -> dict[str, Any]:
             part: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))["parts"][name]
             return part
     return {"status": "failed", "why": " ".join(why), "seconds": time.perf_counter() - start}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {"benchmark": "gpu", "machine": {}, "parts": {}}
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return report
-
-
-def _describe_machine(device: str) -> dict[str, Any]:
-    gpu = torch.cuda.get_device_name() if device == "cuda" else None
-    return {**describe_machine(), "gpu": gpu, "cuda": torch.version.cuda}
 
 
 def _shorten(part: dict[str, Any]) -> str:

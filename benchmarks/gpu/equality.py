@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
 from benchmarks.common import get_two_towers
-from benchmarks.gpu.fixtures import TINY, Unavailable, check, compute_relative_difference, make_examples, make_ranker
+from benchmarks.gpu.fixtures import TINY, Unavailable, check, check_equal, make_examples, make_ranker
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.modeling.backbone import Backbone
@@ -35,7 +36,7 @@ from polyencoder.training.callbacks import Callback, Checkpoints, Run
 from polyencoder.training.objective import Outcome
 from polyencoder.training.trainer import Trainer
 
-SMALL = {"dim": 256, "n_layers": 4, "n_heads": 4, "ffn_dim": 1024}
+SMALL = {"layers": 4, "dim": 256, "heads": 4}
 # Plain gradient descent: Adam makes a step of full size of a gradient that is rounding alone
 PLAIN = TrainingConfig(
     epochs=None,
@@ -81,15 +82,9 @@ def compare_attention(*, device: str, quick: bool) -> dict[str, Any]:
             with torch.autocast(made.device.type, dtype, enabled=dtype != torch.float32):
                 together, gradients = _compute_outputs(backbone, [tokens], train=mode == "training")
                 alone, expected = _compute_outputs(backbone, _split_batch(tokens), train=mode == "training")
-            checks.append(
-                check(f"{name}, {mode}: outputs", compute_relative_difference(together, alone), limit=limits[0])
-            )
+            checks.append(check_equal(f"{name}, {mode}: outputs", together, alone, limit=limits[0]))
             if mode == "training":
-                checks.append(
-                    check(
-                        f"{name}, {mode}: gradients", compute_relative_difference(gradients, expected), limit=limits[1]
-                    )
-                )
+                checks.append(check_equal(f"{name}, {mode}: gradients", gradients, expected, limit=limits[1]))
     return {"checks": checks}
 
 
@@ -120,8 +115,8 @@ def compare_precision(*, device: str, quick: bool) -> dict[str, Any]:
     The losses of two runs are not compared: they differ as much from one bfloat16 run to another whose first weights
     differ by a thousandth, since the loss stays on a plateau until the model compares words.
     """
-    steps, batch = (8, 8) if quick else (100, 32)
-    data = make_examples(steps * 8 if quick else 1_600)
+    steps, batch = (24, 8) if quick else (100, 32)
+    data = make_examples(64 if quick else 1_600)
     names: list[PrecisionName] = ["float32", "bfloat16", *(["float16"] if device == "cuda" else [])]  # type: ignore[list-item]
     rows: list[dict[str, Any]] = []
     gradients: dict[str, Tensor] = {}
@@ -139,8 +134,9 @@ def compare_precision(*, device: str, quick: bool) -> dict[str, Any]:
         trainer = Trainer(made, config, train=data, callbacks=[heard])
         gradients[name] = _compute_gradient(trainer, data[:batch])
         trainer.fit()
-        first, last, skipped = heard.values[0], _average_tail(heard.values), trainer.updates.left_out
-        rows.append({"precision": name, "first": first, "last": last, "skipped_updates": skipped})
+        last = statistics.fmean(heard.values[-max(1, steps // 4) :])
+        skipped = trainer.updates.left_out
+        rows.append({"precision": name, "first": heard.values[0], "last": last, "skipped_updates": skipped})
     expected = gradients["float32"]
     checks = [
         check(f"{name}: gradient", float((gradients[name] - expected).norm() / expected.norm()), limit=0.1)
@@ -165,11 +161,6 @@ def _compute_gradient(trainer: Trainer, examples: Sequence[Example]) -> Tensor:
     return gradient
 
 
-def _average_tail(losses: Sequence[float]) -> float:
-    part = losses[-max(1, len(losses) // 4) :]
-    return sum(part) / len(part)
-
-
 # ---- large batches in pieces
 
 
@@ -180,7 +171,7 @@ def compare_caching(*, device: str, quick: bool) -> dict[str, Any]:
     whole, loss = _update(device, quick, batch=batch)
     checks = []
     cached, cached_loss = _update(device, quick, batch=batch, grad_cache=2)
-    checks.append(check("gradient caching: update", compute_relative_difference(cached, whole), limit=1e-3))
+    checks.append(check_equal("gradient caching: update", cached, whole, limit=1e-3))
     checks.append(check("gradient caching: loss", abs(cached_loss - loss), limit=1e-3))
     with tempfile.TemporaryDirectory() as folder:
         arguments = (processes, device, quick, batch, folder)
@@ -188,7 +179,7 @@ def compare_caching(*, device: str, quick: bool) -> dict[str, Any]:
         parts = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(processes)]
     for rank, part in enumerate(parts):
         name = f"process {rank} of {processes}"
-        checks.append(check(f"{name}: update", compute_relative_difference(part["update"], whole), limit=1e-3))
+        checks.append(check_equal(f"{name}: update", part["update"], whole, limit=1e-3))
     mean = sum(part["loss"] for part in parts) / processes
     checks.append(check(f"{processes} processes: loss", abs(mean - loss), limit=1e-3))
     backend = "nccl" if device == "cuda" else "gloo"
@@ -274,7 +265,7 @@ def resume(*, device: str, quick: bool) -> dict[str, Any]:
     finally:
         torch.use_deterministic_algorithms(deterministic)
     same = torch.equal(straight, resumed)
-    checks = [check("weights after a resumed run", compute_relative_difference(resumed, straight), limit=1e-5)]
+    checks = [check_equal("weights after a resumed run", resumed, straight, limit=1e-5)]
     return {"rows": [{"updates": updates, "bit_equal": same}], "checks": checks}
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.common import import_peer, measure_interleaved_ms
-from benchmarks.gpu.fixtures import BERT_BASE, TINY, make_examples, make_ranker
+from benchmarks.common import Work, import_peer, measure_interleaved_ms
+from benchmarks.gpu.fixtures import TINY, make_examples, make_ranker
 from benchmarks.search import answering
 from benchmarks.search.encoding import load_sentence_transformer
-from benchmarks.search.systems import FORMULA
+from benchmarks.search.systems import BERT_BASE, FORMULA
 from benchmarks.search.texts import make_candidates, make_contexts
 from polyencoder.config import Architecture
 from polyencoder.data.collator import Collator
@@ -47,11 +47,12 @@ def measure_training(*, device: str, quick: bool) -> dict[str, Any]:
     for architecture in kinds:
         for cached in (0, 2 if quick else 64):
             made = make_ranker(architecture, data, device=device, size=size, reduction="mean", share_encoders=True)
-            steps: dict[str, Callable[[], object]] = {"ours": _build_our_step(made, config, data, cached)}
+            steps: dict[str, Work] = {"ours": _build_our_step(made, config, data, cached)}
             with tempfile.TemporaryDirectory() as folder:
                 if architecture == "bi" and not cached and importlib.util.find_spec("sentence_transformers"):
                     steps[PEER] = _build_peer_step(made, data, Path(folder), device=device)
-                rows += _time_steps(steps, made, data, architecture=architecture, cached=cached, quick=quick)
+                about = {"architecture": architecture, "grad_cache": cached, "batch": batch}
+                rows += [{**about, **row} for row in _time_steps(steps, made, data, repeats=2 if quick else 5)]
             torch.cuda.empty_cache()
     speeds = {(row["architecture"], row["grad_cache"], row["peer"]): row.get("tokens_per_second") for row in rows}
     ours, peer = speeds.get(("bi", 0, "ours")), speeds.get(("bi", 0, PEER))
@@ -59,24 +60,17 @@ def measure_training(*, device: str, quick: bool) -> dict[str, Any]:
 
 
 def _time_steps(
-    steps: dict[str, Callable[[], object]],
-    made: Ranker,
-    data: Sequence[Example],
-    *,
-    architecture: str,
-    cached: int,
-    quick: bool,
+    steps: Mapping[str, Work], made: Ranker, data: Sequence[Example], *, repeats: int
 ) -> list[dict[str, Any]]:
-    about = {"architecture": architecture, "grad_cache": cached, "batch": len(data)}
+    """A row for each peer."""
     try:
-        times = measure_interleaved_ms(steps, repeats=2 if quick else 5)
+        times = measure_interleaved_ms(steps, repeats=repeats)
     except torch.cuda.OutOfMemoryError:
-        return [{**about, "peer": name, "why": "not enough GPU memory"} for name in steps]
+        return [{"peer": name, "why": "not enough GPU memory"} for name in steps]
     lengths = [len(made.text.tokenize_context(example.turns)) for example in data]
     lengths += [len(ids) for ids in made.text.tokenize_candidates([example.label for example in data])]
     return [
         {
-            **about,
             "peer": name,
             "ms": ms,
             "examples_per_second": len(data) / ms * 1e3,
@@ -87,12 +81,12 @@ def _time_steps(
     ]
 
 
-def _build_our_step(made: Ranker, config: TrainingConfig, data: Sequence[Example], cached: int) -> Callable[[], object]:
+def _build_our_step(made: Ranker, config: TrainingConfig, data: Sequence[Example], cached: int) -> Work:
     trainer, collate = Trainer(made, replace(config, grad_cache=cached)), Collator(made.text)
     return lambda: trainer.step(collate(list(data)))
 
 
-def _build_peer_step(made: Ranker, data: Sequence[Example], folder: Path, *, device: str) -> Callable[[], object]:
+def _build_peer_step(made: Ranker, data: Sequence[Example], folder: Path, *, device: str) -> Work:
     """A step of MultipleNegativesRankingLoss on the same encoder, tokenizing included, in the same precision."""
     losses = import_peer("sentence_transformers.sentence_transformer.losses")
     model = load_sentence_transformer(made, folder)
@@ -119,14 +113,13 @@ def _build_peer_step(made: Ranker, data: Sequence[Example], folder: Path, *, dev
 
 def measure_answering(*, device: str, quick: bool) -> dict[str, Any]:
     """Milliseconds an answer with 1,000 and 100,000 candidates: bi, poly-m, first-m; the cross-encoder with 1,000."""
-    size = {"layers": 2, "dim": 32, "heads": 2} if quick else answering.SIZE
     with tempfile.TemporaryDirectory() as folder:
         rows = answering.measure(
             None,
             make_candidates(1_000),
             make_contexts(3 if quick else 100),
             Path(folder),
-            size_of=size,
+            size_of=TINY if quick else BERT_BASE,
             counts=(20, 100) if quick else (1_000, 100_000),
             cross=(1, 20) if quick else (10, 1_000),
             device=device,

@@ -26,8 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.reproduce import checks
-from benchmarks.reproduce.comparison import iter_compared
-from benchmarks.reproduce.page import PAGE, PICTURES, generate_page, read_measured
+from benchmarks.reproduce.page import PAGE, PICTURES, generate_page, iter_compared, read_measured
 from benchmarks.reproduce.pictures import collect_answer_times, draw
 from benchmarks.reproduce.plan import Planned, plan
 from benchmarks.reproduce.results import RESULTS
@@ -38,7 +37,7 @@ from benchmarks.reproduce.tables import list_table_names, read_table
 from polyencoder.errors import PolyencoderError
 from polyencoder.storage.files import write_text
 
-OWN = Path("runs/results")
+OUT = Path("runs/results")
 """Default folder of results; the repository's are in `benchmarks/results`."""
 
 
@@ -79,7 +78,7 @@ def _run(flags: argparse.Namespace) -> int:
             once = [Planned(one.run.make_smoke_test(), 1) for one in planned.values()]
             return run_all(once, scale=scale.name, places=few, out=None, deadline=None)
     deadline = None if flags.max_seconds is None else time.monotonic() + flags.max_seconds
-    out = flags.out or OWN
+    out = flags.out or OUT
     code = run_all(list(planned.values()), scale=scale.name, places=places, out=out, deadline=deadline)
     for table, rows in asked:
         for line in iter_compared(table, scale, rows, out):
@@ -101,19 +100,16 @@ def _write_docs(results: Path) -> int:
 
 def _check(planned: Sequence[Planned], places: Places) -> int:
     """`--dry-run`: print a line for each run; return 1 if a command's flags are invalid."""
-    ready, refused = 0, 0
+    counts = dict.fromkeys(("ready", "invalid", "lack files or models"), 0)
     for item in planned:
         problems = checks.find_wrong(item.run, places)
         lacking = checks.find_missing(item.run, places)
         hours = f", {item.run.hours:g} h each" if item.run.hours else ""
         state = "; ".join(problems) if problems else f"missing: {'; '.join(lacking)}" if lacking else "ready"
         print(f"{item.run.name} ({item.seeds} x{hours}): {state}")
-        refused += bool(problems)
-        ready += not problems and not lacking
-    print(
-        f"{len(planned)} runs: {ready} ready, {refused} invalid, {len(planned) - ready - refused} lack files or models"
-    )
-    return int(refused > 0)
+        counts["invalid" if problems else "lack files or models" if lacking else "ready"] += 1
+    print(f"{len(planned)} runs: {', '.join(f'{count} {state}' for state, count in counts.items())}")
+    return int(counts["invalid"] > 0)
 
 
 def _print_planned(planned: Sequence[Planned], places: Places) -> int:
@@ -138,13 +134,10 @@ def _build_places(scale: Scale, flags: argparse.Namespace) -> Places:
 
 def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.reproduce",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "python -m benchmarks.reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "table", metavar="TABLE", choices=[*list_table_names(), "all"], help=", ".join([*list_table_names(), "all"])
-    )
+    tables = [*list_table_names(), "all"]
+    parser.add_argument("table", metavar="TABLE", choices=tables, help=", ".join(tables))
     parser.add_argument("--row", action="append", help="name of a row; may be repeated (default: all rows)")
     parser.add_argument("--scale", default="small", choices=list_scale_names(), help="default: small")
     parser.add_argument("--seeds", type=_parse_positive, help="number of seeds (default: the table's or the scale's)")
@@ -154,19 +147,12 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--smoke", type=_parse_positive, metavar="N", help="try each run with N updates; keep nothing")
     parser.add_argument("--max-seconds", type=float, help="stop after this time; the same command resumes")
     parser.add_argument(
-        "--out",
-        type=Path,
-        help=f"folder of results (default: {OWN}; with --write-docs: benchmarks/results)",
+        "--out", type=Path, help=f"folder of results (default: {OUT}; with --write-docs: benchmarks/results)"
     )
     parser.add_argument("--runs", type=Path, default=Path("runs/reproduce"), help="folder of models and checkpoints")
     parser.add_argument("--datapath", type=Path, default=Path("../shared/data"), help="ParlAI's data folder")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="replace an encoder, folder or hub id of the scale",
-    )
+    replaced = "replace an encoder, folder or hub id of the scale"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=replaced)
     return parser
 
 

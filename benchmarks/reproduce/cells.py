@@ -81,10 +81,8 @@ def get_run(scale: Scale, cell: Cell, *, where: str) -> ReproductionRun:
     if flags != usual and not cell.variation:
         raise ConfigError(f"{where}: its flags differ from the usual ones; name them with `variation`")
     name = "-".join([cell.task, cell.start, cell.model, *([cell.variation] if flags != usual else [])])
-    reasons = [task.missing, start.missing]
-    if "missing" in flags:
-        reasons.append(str(flags["missing"]))
-    named = {k: v.replace("{task}", cell.task) if isinstance(v, str) else v for k, v in flags.items() if k != "missing"}
+    reasons = [task.missing, start.missing, str(flags.pop("missing", ""))]
+    named = {k: v.replace("{task}", cell.task) if isinstance(v, str) else v for k, v in flags.items()}
     processes = int(scale.places.get(PROCESSES, 1))
     steps, asked = _build_steps(named, task=task, model=model, processes=processes, where=where)
     return ReproductionRun(

@@ -6,7 +6,6 @@ import contextlib
 import io
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,7 +43,7 @@ def find_missing(run: ReproductionRun, places: Places) -> list[str]:
     data = Path(places.named["data"])
     for entry in run.files:
         choices = [choice.strip() for choice in entry.split("|")]
-        if not any(_exists(data, choice) for choice in choices):
+        if not any(any(data.glob(name)) for choice in choices for name in (choice, f"{choice}.gz")):
             lines.append(f"{data / choices[0]}" + (f" (or {', '.join(choices[1:])})" if choices[1:] else ""))
     for name in run.models:
         try:
@@ -58,10 +57,6 @@ def find_missing(run: ReproductionRun, places: Places) -> list[str]:
         elif not _is_cached(value):
             lines.append(f"{{{name}}}: {value}, to be downloaded")
     return lines
-
-
-def _exists(data: Path, name: str) -> bool:
-    return any(any(data.glob(pattern)) for pattern in (name, f"{name}.gz"))
 
 
 def _is_cached(name: str) -> bool:
@@ -81,20 +76,16 @@ def _find_refusal(command: tuple[str, ...]) -> str:
         command = (MODULES[module], *rest)
     program, name, *words = command
     if program == "polyencoder":
-        return _find_our_refusal(name, list(words))
+        try:
+            parse([name, *words])
+        except PolyencoderError as error:
+            return str(error)
+        return ""
     if program == "parlai":
         return _find_parlai_refusal(name, list(words))
     if program == "python" and name == "-m":
         return "" if find_spec(words[0]) else f"module {words[0]} does not exist"
     return f"{program} is not a command of this project"
-
-
-def _find_our_refusal(name: str, words: list[str]) -> str:
-    try:
-        parse([name, *words])
-    except PolyencoderError as error:
-        return str(error)
-    return ""
 
 
 def _find_parlai_refusal(name: str, words: list[str]) -> str:
@@ -106,22 +97,15 @@ def _find_parlai_refusal(name: str, words: list[str]) -> str:
     parser = SCRIPT_REGISTRY[name].klass.setup_args()
     words = [f"not-fetched/{word}" if word.startswith("zoo:") else word for word in words]
     output = io.StringIO()
+    before, sys.argv = sys.argv, ["parlai", name, *words]  # where ParlAI looks for some flags
     try:
-        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), _patching_argv(name, words):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             parser.add_extra_args(words)
             ArgumentParser.parse_args(parser, words)  # ParlAI's own parser would download missing models
     except SystemExit:
         return output.getvalue().strip().splitlines()[-1]
     except Exception as error:  # agents and teachers raise errors of any kind
         return str(error)
-    return ""
-
-
-@contextlib.contextmanager
-def _patching_argv(name: str, words: Sequence[str]) -> Iterator[None]:
-    """Set sys.argv, where ParlAI looks for some flags."""
-    before, sys.argv = sys.argv, ["parlai", name, *words]
-    try:
-        yield
     finally:
         sys.argv = before
+    return ""

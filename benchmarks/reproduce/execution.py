@@ -9,17 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import filelock
 
 from benchmarks.reproduce.reports import read_numbers, read_training_amount
-from benchmarks.reproduce.results import Result, TrainingAmount, describe_environment
+from benchmarks.reproduce.results import Result, describe_environment
 from benchmarks.reproduce.runs import PROCESSES, TORCHRUN, Places, ReproductionRun, Step
 from polyencoder.errors import PolyencoderError
 from polyencoder.storage.files import write_text
@@ -61,12 +58,7 @@ class _SeedProgress:
 def execute(run: ReproductionRun, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
     """Execute the unfinished steps of one seed and return its result.
 
-    Args:
-        run: the run.
-        scale: the scale's name, for the result.
-        seed: the seed.
-        places: the values of the {names} in its commands.
-        deadline: a time of `time.monotonic()` at which the running command is terminated.
+    At the deadline, a time of `time.monotonic()`, the running command is terminated.
 
     Raises:
         OutOfTime: the deadline has passed.
@@ -74,8 +66,43 @@ def execute(run: ReproductionRun, *, scale: str, seed: int, places: Places, dead
         StepFailed: a command failed.
         PolyencoderError: its report cannot be read, or its folder belongs to a run with other commands.
     """
-    with _locked(places.get_folder(run.name, seed)):
-        return _build_result(run, scale=scale, seed=seed, places=places, deadline=deadline)
+    folder = places.get_folder(run.name, seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = filelock.FileLock(folder / _LOCK).acquire(blocking=False)
+    except filelock.Timeout:
+        raise RunsElsewhere from None
+    amount = {"updates": 0, "examples": 0}
+    with lock:
+        progress = _read_progress(folder, run)
+        progress.pieces += 1
+        progress.save()  # before a command writes anything, so that the folder's files belong to these commands
+        for step in run.steps:
+            if step.name not in progress.done:
+                values = _run_step(step, run=run, seed=seed, places=places, deadline=deadline, progress=progress)
+                progress.done[step.name] = values
+                progress.save()
+            numbers = progress.done[step.name]
+            if "training" in step.read:
+                amount = _read_training_amount(step, folder, places)
+                numbers["hours"] = progress.seconds[step.name] / 3600
+            if "amount" in step.read:
+                amount = {name: int(numbers[name]) for name in amount}
+    machine, versions = describe_environment()
+    return Result(
+        scale=scale,
+        run=run.name,
+        seed=seed,
+        date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        commands=run.commands,
+        metrics={f"{step}/{name}": number for step, found in progress.done.items() for name, number in found.items()},
+        **amount,
+        seconds={step: round(seconds, 1) for step, seconds in progress.seconds.items()},
+        pieces=progress.pieces,
+        machine=machine,
+        versions=versions,
+        places={name: _cut_path(places.named[name]) for name in run.models},
+    )
 
 
 def is_finished(run: ReproductionRun, seed: int, *, places: Places) -> bool:
@@ -85,51 +112,6 @@ def is_finished(run: ReproductionRun, seed: int, *, places: Places) -> bool:
     except PolyencoderError:  # of other commands; `execute` reports it
         return False
     return all(step.name in progress.done for step in run.steps)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        held = filelock.FileLock(folder / _LOCK).acquire(blocking=False)
-    except filelock.Timeout:
-        raise RunsElsewhere from None
-    with held:
-        yield
-
-
-def _build_result(run: ReproductionRun, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
-    progress = _read_progress(places.get_folder(run.name, seed), run)
-    progress.pieces += 1
-    progress.save()  # before a command writes anything, so that the folder's files belong to these commands
-    amount = TrainingAmount()
-    for step in run.steps:
-        if step.name not in progress.done:
-            values = _run_step(step, run=run, seed=seed, places=places, deadline=deadline, progress=progress)
-            progress.done[step.name] = values
-            progress.save()
-        if "training" in step.read:
-            amount = _read_training_amount(step, run=run, seed=seed, places=places)
-            progress.done[step.name] |= {"hours": progress.seconds[step.name] / 3600}
-        if "amount" in step.read:
-            values = progress.done[step.name]
-            amount = TrainingAmount(int(values["updates"]), int(values["examples"]), progress.seconds[step.name])
-    machine, versions = describe_environment()
-    return Result(
-        scale=scale,
-        run=run.name,
-        seed=seed,
-        date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        commands=run.commands,
-        metrics={f"{step}/{name}": number for step, found in progress.done.items() for name, number in found.items()},
-        updates=amount.updates,
-        examples=amount.examples,
-        seconds={step: round(seconds, 1) for step, seconds in progress.seconds.items()},
-        pieces=progress.pieces,
-        machine=machine,
-        versions=versions,
-        places={name: _cut_path(places.named[name]) for name in run.models},
-    )
 
 
 def _cut_path(path: str) -> str:
@@ -167,7 +149,9 @@ def _run_step(
     if code:
         complaints = log.read_text(encoding="utf-8", errors="replace")
         raise StepFailed(f"{where}: {_explain_failure(code, complaints, printed)} (all of it: {log}, {output})")
-    read = {name: _fill(value, places, run.name, seed) for name, value in step.read.items()}
+    read = dict(step.read)
+    if "report" in read:
+        read["report"] = places.fill(read["report"], run=run.name, seed=seed)
     return read_numbers(read, printed=printed, where=where)
 
 
@@ -182,16 +166,12 @@ def _explain_failure(code: int, complaints: str, printed: str) -> str:
     return (ours or lines)[-1]
 
 
-def _fill(value: Any, places: Places, run: str, seed: int) -> Any:
-    return places.fill(value, run=run, seed=seed) if isinstance(value, str) and "{folder" in value else value
-
-
-def _read_training_amount(step: Step, *, run: ReproductionRun, seed: int, places: Places) -> TrainingAmount:
-    words = list(step.command)
+def _read_training_amount(step: Step, folder: Path, places: Places) -> dict[str, int]:
+    words = step.command
     batch = int(words[words.index("--batchsize") + 1])
-    if words[: len(TORCHRUN)] == list(TORCHRUN):
+    if words[: len(TORCHRUN)] == TORCHRUN:
         batch *= int(places.named[PROCESSES])
-    return read_training_amount(places.get_folder(run.name, seed) / str(step.read["training"]), batch=batch)
+    return read_training_amount(folder / step.read["training"], batch=batch)
 
 
 def _resolve_program(command: list[str]) -> list[str]:

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import csv
 import json
 import math
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -30,11 +29,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyencoder import Ranker
+from polyencoder.data.readers import iter_records
 
 RATES = {"adam": 4e-4, "sgd": 0.75}
 """Learning rates of the paper's Table 8; Adam's decays to 0 over the epochs."""
 LENGTH = 3.0
 """The length to which vectors are scaled: encoders differ in it, and these learning rates suit this one."""
+BATCH_SIZE, MAX_EPOCHS = 32, 100
+PATIENCE = 5
+"""Epochs without a new best accuracy or loss on the held-out texts, after which training stops."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,6 @@ TABLE_8 = [
     )
 ]
 """Table 8 of the paper: hidden layers, their size, dropout and optimizer; 50 different ones."""
-
-
-class TrainingConfig(NamedTuple):
-    batch_size: int = 32
-    patience: int = 5
-    """Epochs without a new best accuracy or loss on the held-out texts, after which training stops."""
-    max_epochs: int = 100
 
 
 class Vectors(NamedTuple):
@@ -120,7 +116,7 @@ def score(head: Head, data: Vectors) -> HeadScore:
 
 
 def fit(
-    train: Vectors, valid: Vectors, *, num_labels: int, config: HeadConfig, training: TrainingConfig, seed: int
+    train: Vectors, valid: Vectors, *, num_labels: int, config: HeadConfig, max_epochs: int = MAX_EPOCHS, seed: int
 ) -> tuple[Head, HeadScore]:
     """Trains a head, and keeps the epoch with the lowest held-out loss: the accuracy of few texts says less.
 
@@ -134,10 +130,10 @@ def fit(
         accuracy, weights = best.accuracy, copy.deepcopy(head.state_dict())
         is_adam = config.optimizer == "adam"
         optimizer = (torch.optim.Adam if is_adam else torch.optim.SGD)(head.parameters(), lr=RATES[config.optimizer])
-        decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 - is_adam * n / training.max_epochs)
-        for _ in range(training.max_epochs):
+        decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 - is_adam * n / max_epochs)
+        for _ in range(max_epochs):
             head.train()
-            for rows in torch.randperm(len(train.labels)).split(training.batch_size):
+            for rows in torch.randperm(len(train.labels)).split(BATCH_SIZE):
                 loss = F.cross_entropy(head(train.vectors[rows]), train.labels[rows])
                 optimizer.zero_grad()
                 loss.backward()
@@ -148,7 +144,7 @@ def fit(
             waited, accuracy = 0 if improved else waited + 1, max(accuracy, reached.accuracy)
             if reached.loss < best.loss:
                 best, weights = reached, copy.deepcopy(head.state_dict())
-            if waited == training.patience:
+            if waited == PATIENCE:
                 break
     head.load_state_dict(weights)
     return head, best
@@ -174,19 +170,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--grid", action="store_true", help="search the paper's Table 8 with the first seed")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--per-intent", type=int, help="train on a sample of this many texts per intent")
-    parser.add_argument("--max-epochs", type=int, default=TrainingConfig().max_epochs)
+    parser.add_argument("--max-epochs", type=int, default=MAX_EPOCHS)
     flags = parser.parse_args(arguments)
     print(json.dumps(run(flags)))
 
 
 def run(flags: argparse.Namespace) -> dict[str, object]:
     """Encodes the texts once, then trains and tests a head for each seed."""
-    train, test = list(read_csv(flags.train)), list(read_csv(flags.test))
+    train, test = _read_texts(flags.train), _read_texts(flags.test)
     names = sorted({label for _, label in train})
     encoded = Ranker.load(flags.model).encode([text for text, _ in (*train, *test)], kind="pooled", progress=True)
     labels = torch.tensor([names.index(label) for _, label in (*train, *test)])
     data = Vectors(torch.from_numpy(encoded), labels)
-    training = TrainingConfig(max_epochs=flags.max_epochs)
     tested = Vectors(data.vectors[len(train) :], data.labels[len(train) :])
 
     def split(seed: int) -> tuple[Vectors, Vectors]:
@@ -200,7 +195,7 @@ def run(flags: argparse.Namespace) -> dict[str, object]:
 
     def fit_seed(seed: int, config: HeadConfig) -> tuple[Head, HeadScore]:
         used, held_out = split(seed)
-        head, valid = fit(used, held_out, num_labels=len(names), config=config, training=training, seed=seed)
+        head, valid = fit(used, held_out, num_labels=len(names), config=config, max_epochs=flags.max_epochs, seed=seed)
         print(f"seed {seed}: {config}, held out {valid.accuracy:.1%}", file=sys.stderr)
         return head, valid
 
@@ -213,17 +208,20 @@ def run(flags: argparse.Namespace) -> dict[str, object]:
         "labels": len(names),
         "test_texts": len(test),
         "head": asdict(config),
-        "settings": training._asdict() | {"learning_rate": RATES[config.optimizer]},
+        "settings": {
+            "batch_size": BATCH_SIZE,
+            "patience": PATIENCE,
+            "max_epochs": flags.max_epochs,
+            "learning_rate": RATES[config.optimizer],
+        },
         "valid": _average([valid.accuracy for _, valid in results]),
         "test": _average([score(head, tested).accuracy for head, _ in results]),
     }
 
 
-def read_csv(path: Path) -> Iterator[tuple[str, str]]:
+def _read_texts(path: Path) -> list[tuple[str, str]]:
     """(text, category) of each row; white space between words counts as one space."""
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            yield " ".join(row["text"].split()), row["category"].strip()
+    return [(" ".join(row["text"].split()), row["category"].strip()) for _, row in iter_records(path)]
 
 
 def _compute_tenth(count: int) -> int:

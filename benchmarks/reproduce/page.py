@@ -1,4 +1,7 @@
-"""Generates docs/results.md, the papers' numbers beside ours, from `tables/*.yaml` and the stored results."""
+"""Generates docs/results.md, the papers' numbers beside ours, from `tables/*.yaml` and the stored results.
+
+And the comparison of a user's runs with both.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.reproduce.cells import explain_unavailable, get_cell, get_run
-from benchmarks.reproduce.results import Result, read_results
+from benchmarks.reproduce.results import RESULTS, Result, read_results
 from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.scales import Scale, list_scale_names, read_scale
 from benchmarks.reproduce.tables import UNITS, Cell, Column, Row, Table, list_table_names, read_table
@@ -127,13 +130,41 @@ def format_grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names:
         yield _format_line([row.title, *(_format_cell(table, row, column, one) for column, one in heads)])
 
 
+def iter_compared(table: Table, scale: Scale, rows: Sequence[Row], results: Path) -> Iterator[str]:
+    """Yield the lines of a Markdown table of these rows: the columns with a number in `results`; no lines without any.
+
+    Raises:
+        ConfigError, InputError: a result is invalid; the message names the file.
+    """
+    here = read_measured(table, scale, results)
+    published = read_measured(table, scale, RESULTS)
+    names, heads = [], list[Head]()
+    for column in table.columns:
+        cells = [(row.name, column.title) for row in rows]
+        if not any(cell in here.values for cell in cells):
+            continue
+        if any(cell in table.paper_values for cell in cells):
+            names.append(f"{column.title}, paper")
+            heads.append((column, None))
+        if results.resolve() != RESULTS.resolve() and any(cell in published.values for cell in cells):
+            names.append(f"{column.title}, docs/results.md")
+            heads.append((column, published))
+        names.append(f"{column.title}, {results}")
+        heads.append((column, here))
+    if heads:
+        yield from ("", f"{table.name}: {table.title}", "")
+        yield from format_grid(
+            table, [row for row in rows if any(row.name == name for name, _ in here.values)], heads, names
+        )
+
+
 def _format_section(table: Table, all_measured: Sequence[RunMeasures]) -> Iterator[str]:
     with_numbers = [one for one in all_measured if one.values]
     yield f"\n## {table.name}: {table.title}\n"
     yield f"{table.source}.\n"
     heads: list[Head] = []
     for column in table.columns:
-        if any(value for row in table.rows for value in _list_paper_values(table, row, column)):
+        if any(title == column.title for _, title in table.paper_values):
             heads.append((column, None))
         heads += [(column, one) for one in with_numbers if any(title == column.title for _, title in one.values)]
     names = [f"{column.title}, {f'here, {one.scale.name}' if one else 'paper'}" for column, one in heads]
@@ -163,20 +194,15 @@ def _format_left_out(table: Table) -> Iterator[str]:
         yield f"{', '.join(names)}: {reason}."
 
 
-def _list_paper_values(table: Table, row: Row, column: Column) -> list[Value]:
-    value = row.paper[table.columns.index(column)]
-    return [value] if value else []
-
-
 def _format_cell(table: Table, row: Row, column: Column, here: RunMeasures | None) -> str:
     """A cell, as Markdown."""
-    paper = next(iter(_list_paper_values(table, row, column)), None)
-    if here is None:
-        return str(paper) if paper else ""
-    value = here.values.get((row.name, column.title))
+    paper = table.paper_values.get((row.name, column.title))
+    value = here.values.get((row.name, column.title)) if here else paper
     if value is None:
         return ""
     shown = str(value)
+    if here is None:
+        return shown
     if column.unit not in COUNTED:
         shown += f" ({value.count})"
     if here.scale.name == "paper" and paper:
@@ -192,16 +218,12 @@ def _describe_measurement(numbers: RunMeasures) -> str:
     threads = sorted({int(result.machine.get("threads", 0)) for result in results})
     hours = [sum(result.seconds.values()) / 3600 for result in results]
     where = f"{' and '.join(machines)}, {' or '.join(map(str, threads))} thread{'s' * (threads != [1])}"
-    return f"{where}, {_format_span(dates)}; {_format_runs(len(results), statistics.median(hours))}"
+    span = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return f"{where}, {span}; {_format_runs(len(results), statistics.median(hours))}"
 
 
 def _shorten(machine: str) -> str:
     return machine.replace("(R)", "").removesuffix(" Processor")
-
-
-def _format_span(sorted_: Sequence[str]) -> str:
-    """`first to last`, or the value if both are equal."""
-    return sorted_[0] if sorted_[0] == sorted_[-1] else f"{sorted_[0]} to {sorted_[-1]}"
 
 
 def _format_runs(count: int, hours: float) -> str:

@@ -20,10 +20,9 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import BatchSampler, SequentialSampler
@@ -63,31 +62,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(flags: argparse.Namespace) -> dict[str, float]:
     """Train, or resume, and evaluate."""
-    peer = import_module("sentence_transformers")
     torch.manual_seed(flags.seed)
     examples = list(islice(_read_examples(flags.datapath, "train", seed=flags.seed), flags.examples))
     updates = math.ceil(len(examples) / flags.batch_size)
-    model, train, score = MAKERS[flags.kind](peer, flags, examples)
-    args: dict[str, Any] = {
-        "output_dir": str(flags.out),
-        "max_steps": updates,
-        "learning_rate": flags.learning_rate,
-        "lr_scheduler_type": "linear",
-        "warmup_steps": math.ceil(updates / 10),
-        "weight_decay": 0.01,
-        "seed": flags.seed,
-        "save_steps": 25,
-        "save_total_limit": 1,
-        "use_cpu": not torch.cuda.is_available(),  # or bf16 is refused
-        "bf16": flags.bf16,
-        "report_to": [],
-        "disable_tqdm": True,
-    }
-    train(args).train(resume_from_checkpoint=find_last_checkpoint(flags.out))
+    peer = MAKERS[flags.kind](flags, examples)
+    args = peer.arguments(
+        output_dir=str(flags.out),
+        max_steps=updates,
+        learning_rate=flags.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=math.ceil(updates / 10),
+        weight_decay=0.01,
+        seed=flags.seed,
+        save_steps=25,
+        save_total_limit=1,
+        use_cpu=not torch.cuda.is_available(),  # or bf16 is refused
+        bf16=flags.bf16,
+        report_to=[],
+        disable_tqdm=True,
+        **{"per_device_train_batch_size": flags.batch_size, **peer.settings},
+    )
+    rows = import_peer("datasets").Dataset.from_list(peer.rows)
+    trainer = peer.trainer(model=peer.model, args=args, train_dataset=rows, loss=peer.loss, data_collator=peer.collator)
+    trainer.train(resume_from_checkpoint=find_last_checkpoint(flags.out))
     tally = Tally()
-    model.eval()
+    peer.model.eval()
     evaluated = list(islice(_read_examples(flags.datapath, "valid", seed=0), flags.evaluated))
-    for (_, label, candidates), predicted in zip(evaluated, score(evaluated), strict=True):
+    for (_, label, candidates), predicted in zip(evaluated, peer.score(evaluated), strict=True):
         scores, right = predicted.float().cpu()[None], torch.tensor([candidates.index(label)])
         loss = float(torch.nn.functional.cross_entropy(scores, right))
         tally.add([of_example(int(ranks(scores, right)), loss, len(candidates))])
@@ -107,24 +108,28 @@ Example = tuple[str, str, list[str]]
 """A context as one text, its label, and in validation its candidates."""
 Score = Callable[[Sequence[Example]], Iterable[torch.Tensor]]
 """Scores each example's candidates."""
-Parts = tuple[Any, Callable[[dict[str, Any]], Any], Score]
-"""A model, a function from arguments to its trainer, and one that scores."""
 
 
-def _build_bi(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
-    losses, datasets = import_module("sentence_transformers.sentence_transformer.losses"), import_module("datasets")
-    model = peer.SentenceTransformer(flags.backbone)
+class Peer(NamedTuple):
+    """A model of sentence-transformers with what trains it, and a function that scores."""
+
+    model: Any
+    loss: Any
+    rows: list[dict[str, Any]]
+    score: Score
+    trainer: Any
+    arguments: Any
+    """The trainer's class, and that of its arguments."""
+    settings: Mapping[str, Any] = {}
+    """Arguments beside those that all have."""
+    collator: Any = None
+
+
+def _build_bi(flags: argparse.Namespace, examples: Sequence[Example]) -> Peer:
+    package = import_peer("sentence_transformers")
+    losses = import_peer("sentence_transformers.sentence_transformer.losses")
+    model = package.SentenceTransformer(flags.backbone)
     model.max_seq_length = TOKENS
-    pairs = datasets.Dataset.from_list([{"anchor": text, "positive": label} for text, label, _ in examples])
-
-    def train(args: dict[str, Any]) -> Any:
-        return peer.SentenceTransformerTrainer(
-            model=model,
-            args=peer.SentenceTransformerTrainingArguments(per_device_train_batch_size=flags.batch_size, **args),
-            train_dataset=pairs,
-            loss=losses.MultipleNegativesRankingLoss(model, scale=SCALE),
-        )
-
     vectors: dict[str, torch.Tensor] = {}  # of candidates, which recur, and would be padded to the context beside it
 
     def score(evaluated: Sequence[Example]) -> Iterator[torch.Tensor]:
@@ -134,47 +139,35 @@ def _build_bi(peer: Any, flags: argparse.Namespace, examples: Sequence[Example])
                 encoded = model.encode(new, show_progress_bar=False, convert_to_tensor=True)
                 vectors.update(zip(new, encoded, strict=True))
             context = model.encode([text], show_progress_bar=False, convert_to_tensor=True)
-            yield peer.util.cos_sim(context, torch.stack([vectors[candidate] for candidate in candidates]))[0]
+            yield package.util.cos_sim(context, torch.stack([vectors[candidate] for candidate in candidates]))[0]
 
-    return model, train, score
+    rows = [{"anchor": text, "positive": label} for text, label, _ in examples]
+    loss = losses.MultipleNegativesRankingLoss(model, scale=SCALE)
+    trainer, arguments = package.SentenceTransformerTrainer, package.SentenceTransformerTrainingArguments
+    return Peer(model, loss, rows, score, trainer, arguments)
 
 
-def _build_late(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
+def _build_late(flags: argparse.Namespace, examples: Sequence[Example]) -> Peer:
     """A ColBERT. It has a new projection of tokens to 128 dimensions, unless `--no-projection`."""
-    package, datasets = import_module("sentence_transformers.multi_vector_encoder"), import_module("datasets")
-    losses = import_module("sentence_transformers.multi_vector_encoder.losses")
+    package = import_peer("sentence_transformers.multi_vector_encoder")
+    losses = import_peer("sentence_transformers.multi_vector_encoder.losses")
     model = load_multi_vector_encoder(flags.backbone, projected=not flags.no_projection, config=NO_DROPOUT)
-    pairs = datasets.Dataset.from_list([{"query": text, "positive": label} for text, label, _ in examples])
-
-    def train(args: dict[str, Any]) -> Any:
-        return package.MultiVectorEncoderTrainer(
-            model=model,
-            args=package.MultiVectorEncoderTrainingArguments(per_device_train_batch_size=flags.batch_size, **args),
-            train_dataset=pairs,
-            loss=losses.CachedMultiVectorMultipleNegativesRankingLoss(model, mini_batch_size=CACHED),
-        )
-
-    return model, train, _build_token_score(model, bf16=flags.bf16)
+    rows = [{"query": text, "positive": label} for text, label, _ in examples]
+    loss = losses.CachedMultiVectorMultipleNegativesRankingLoss(model, mini_batch_size=CACHED)
+    trainer, arguments = package.MultiVectorEncoderTrainer, package.MultiVectorEncoderTrainingArguments
+    return Peer(model, loss, rows, _build_token_score(model, bf16=flags.bf16), trainer, arguments)
 
 
-def _build_pylate(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
+def _build_pylate(flags: argparse.Namespace, examples: Sequence[Example]) -> Peer:
     """PyLate's ColBERT. It has a new projection of tokens to 128 dimensions."""
+    package = import_peer("sentence_transformers")
     losses, utils = import_peer("pylate.losses"), import_peer("pylate.utils")
     encoder = PyLate(flags.backbone, config=NO_DROPOUT)
-    pairs = import_module("datasets").Dataset.from_list(
-        [{"query": text, "positive": label} for text, label, _ in examples]
-    )
-
-    def train(args: dict[str, Any]) -> Any:
-        return peer.SentenceTransformerTrainer(
-            model=encoder.model,
-            args=peer.SentenceTransformerTrainingArguments(per_device_train_batch_size=flags.batch_size, **args),
-            train_dataset=pairs,
-            loss=losses.CachedContrastive(encoder.model, mini_batch_size=CACHED),
-            data_collator=utils.ColBERTCollator(encoder.model.tokenize),
-        )
-
-    return encoder.model, train, _build_token_score(encoder, bf16=flags.bf16)
+    rows = [{"query": text, "positive": label} for text, label, _ in examples]
+    loss = losses.CachedContrastive(encoder.model, mini_batch_size=CACHED)
+    score, collator = _build_token_score(encoder, bf16=flags.bf16), utils.ColBERTCollator(encoder.model.tokenize)
+    trainer, arguments = package.SentenceTransformerTrainer, package.SentenceTransformerTrainingArguments
+    return Peer(encoder.model, loss, rows, score, trainer, arguments, collator=collator)
 
 
 def _build_token_score(encoder: Any, *, bf16: bool) -> Score:
@@ -195,10 +188,10 @@ def _build_token_score(encoder: Any, *, bf16: bool) -> Score:
     return score
 
 
-def _build_cross(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
-    cross, datasets = import_module("sentence_transformers.cross_encoder"), import_module("datasets")
-    losses = import_module("sentence_transformers.cross_encoder.losses")
-    model = cross.CrossEncoder(flags.backbone, num_labels=1, max_length=TOKENS, config_kwargs=NO_DROPOUT)
+def _build_cross(flags: argparse.Namespace, examples: Sequence[Example]) -> Peer:
+    package = import_peer("sentence_transformers.cross_encoder")
+    losses = import_peer("sentence_transformers.cross_encoder.losses")
+    model = package.CrossEncoder(flags.backbone, num_labels=1, max_length=TOKENS, config_kwargs=NO_DROPOUT)
     labels = sorted({label for _, label, _ in examples})
     draw = random.Random(flags.seed)
     rows = []
@@ -208,30 +201,23 @@ def _build_cross(peer: Any, flags: argparse.Namespace, examples: Sequence[Exampl
             flags.num_negatives,
         )
         rows += [{"query": text, "reply": reply, "label": float(reply == label)} for reply in (label, *wrong)]
-    pairs = datasets.Dataset.from_list(rows)
-
-    def train(args: dict[str, Any]) -> Any:
-        examples_of_updates = {  # one example a pass, so that its pairs are about equally long
-            "per_device_train_batch_size": flags.num_negatives + 1,
-            "gradient_accumulation_steps": flags.batch_size,
-            "batch_sampler": _build_ordered_sampler,
-        }
-        return cross.CrossEncoderTrainer(
-            model=model,
-            args=cross.CrossEncoderTrainingArguments(**examples_of_updates, **args),
-            train_dataset=pairs,
-            loss=losses.BinaryCrossEntropyLoss(model),
-        )
 
     def score(evaluated: Sequence[Example]) -> Sequence[torch.Tensor]:
         pairs = [(text, candidate) for text, _, candidates in evaluated for candidate in candidates]
         scores = torch.as_tensor(model.predict(pairs, device=_list_processes(), show_progress_bar=True))
         return scores.split([len(candidates) for _, _, candidates in evaluated])
 
-    return model, train, score
+    settings = {  # one example a pass, so that its pairs are about equally long
+        "per_device_train_batch_size": flags.num_negatives + 1,
+        "gradient_accumulation_steps": flags.batch_size,
+        "batch_sampler": _build_ordered_sampler,
+    }
+    loss = losses.BinaryCrossEntropyLoss(model)
+    trainer, arguments = package.CrossEncoderTrainer, package.CrossEncoderTrainingArguments
+    return Peer(model, loss, rows, score, trainer, arguments, settings)
 
 
-MAKERS: Mapping[str, Callable[[Any, argparse.Namespace, Sequence[Example]], Parts]] = {
+MAKERS: Mapping[str, Callable[[argparse.Namespace, Sequence[Example]], Peer]] = {
     "bi": _build_bi,
     "late": _build_late,
     "pylate": _build_pylate,
@@ -254,7 +240,7 @@ def _build_ordered_sampler(dataset: Any, batch_size: int, drop_last: bool, **_: 
 
 
 def _read_examples(datapath: str, datatype: str, *, seed: int) -> Iterator[Example]:
-    teacher = open_teacher(CONVAI2, datatype=datatype, mutators="flatten", datapath=datapath, teacher_seed=seed)
+    teacher = open_teacher(CONVAI2, datatype=datatype, datapath=datapath, teacher_seed=seed)
     for _ in range(teacher.num_examples()):
         message = teacher.act()
         label = (message.get("labels") or message.get("eval_labels"))[0]

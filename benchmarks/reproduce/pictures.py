@@ -29,19 +29,14 @@ Times = Mapping[str, float]
 
 
 def draw(table: Table, all_measured: Sequence[RunMeasures], times: Mapping[str, Times], folder: Path) -> Path | None:
-    """Draw a table's picture; return its path, or None if neither the paper nor we have two points.
+    """Draw `TABLE.svg`; return its path, or None if neither the paper nor we have two points.
 
-    Args:
-        table: its `picture.kind` is `line` (x: the row's title, a number), `lines` (a line for each row title; x: the
-            number that the group's title begins with), `latency` (x: candidates) or `accuracy` (x: milliseconds to
-            answer).
-        all_measured: the measured numbers at each scale.
-        times: from `collect_answer_times`.
-        folder: where `TABLE.svg` is written.
+    Kinds of pictures: `line` (x: the row's title, a number), `lines` (a line for each row title; x: the number that the
+    group's title begins with), `latency` (x: candidates) and `accuracy` (x: milliseconds to answer, of `times`).
     """
     if table.picture is None:
         return None
-    series = _collect_series(table, _PAPER, _collect_paper_values(table), times[_PAPER])
+    series = _collect_series(table, _PAPER, table.paper_values, times[_PAPER])
     for at_scale in all_measured:
         series |= _collect_series(table, f"here, {at_scale.scale.name}", at_scale.values, times[at_scale.scale.name])
     shown = {name: points for name, points in series.items() if len(points) > 1}
@@ -55,10 +50,7 @@ def draw(table: Table, all_measured: Sequence[RunMeasures], times: Mapping[str, 
 def collect_answer_times(paper: Table, peers: Table, all_measured: Sequence[RunMeasures]) -> dict[str, Times]:
     """Milliseconds to choose among 100,000 candidates on a CPU, by source and ranker.
 
-    Args:
-        paper: the paper's Table 5.
-        peers: the table with our times.
-        all_measured: the numbers of `peers` at each scale.
+    `paper` is the paper's Table 5, `peers` the table with our times, `all_measured` its numbers at each scale.
     """
     times: dict[str, Times] = {_PAPER: {row.name: value.mean for row in paper.rows if (value := row.paper[1])}}
     for at_scale in all_measured:
@@ -69,47 +61,25 @@ def collect_answer_times(paper: Table, peers: Table, all_measured: Sequence[RunM
     return times
 
 
-def _collect_paper_values(table: Table) -> dict[tuple[str, str], Value]:
-    return {
-        (row.name, column.title): value
-        for row in table.rows
-        for column, value in zip(table.columns, row.paper, strict=True)
-        if value
-    }
-
-
 def _collect_series(
     table: Table, name: str, values: Mapping[tuple[str, str], Value], times: Times
 ) -> dict[str, list[Point]]:
     """The series of a source: one; in `accuracy`, of ours, one for each group, since row titles recur."""
-    assert table.picture is not None
-    if table.picture.kind != "accuracy" or name == _PAPER:
-        return {name: _collect_points(table, table.rows, values, times)}
-    groups: dict[str, list[Row]] = {}
+    series: dict[str, list[Point]] = {}
     for row in table.rows:
-        groups.setdefault(row.group, []).append(row)
-    return {
-        f"{name}: {group[:1].lower()}{group[1:]}": _collect_points(table, rows, values, times)
-        for group, rows in groups.items()
-    }
-
-
-def _collect_points(
-    table: Table, rows: Sequence[Row], values: Mapping[tuple[str, str], Value], times: Times
-) -> list[Point]:
-    """The points of a picture; all kinds but `latency` use the first column only."""
-    assert table.picture is not None
-    points: list[Point] = []
-    for row in rows:
+        title = name
+        if table.picture and table.picture.kind == "accuracy" and name != _PAPER:
+            title += f": {row.group[:1].lower()}{row.group[1:]}"
         for column in table.columns:
             value = values.get((row.name, column.title))
             position = _locate(table, row, column, times)
             if value is not None and position is not None and not value.inferred:
-                points.append((row.title, position, value))
-    return points
+                series.setdefault(title, []).append((row.title, position, value))
+    return series
 
 
 def _locate(table: Table, row: Row, column: Column, times: Times) -> float | None:
+    """The x coordinate of a cell; all kinds but `latency` have the first column only."""
     kind = table.picture.kind if table.picture else ""
     if kind == "latency":
         for count in (column.title.removesuffix(", CPU"), column.title.removeprefix("ms, ")):
@@ -143,13 +113,12 @@ def _render_svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
         if table.picture.kind == "latency":
             axes.set_xscale("log")
             axes.set_yscale("log")
-        if table.picture.kind == "accuracy":
-            axes.set_xscale("log")
-            axes.margins(x=0.4)  # for their titles
         if table.picture.kind == "lines":
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter("{x:.0f}")
         if table.picture.kind == "accuracy":
+            axes.set_xscale("log")
+            axes.margins(x=0.4)  # for their titles
             figure.legend(loc="outside upper center", fontsize=6)  # inside, it would cover titles
             _add_titles(axes, series)
         else:

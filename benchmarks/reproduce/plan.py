@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from benchmarks.reproduce.cells import explain_unavailable, get_cell, get_run
 from benchmarks.reproduce.runs import ReproductionRun
@@ -13,8 +13,7 @@ from benchmarks.reproduce.tables import Row, Table, list_table_names, read_table
 from polyencoder.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(NamedTuple):
     """A run and its number of seeds."""
 
     run: ReproductionRun
@@ -40,13 +39,7 @@ def plan_runs(table: Table, scale: Scale, row: Row) -> list[Planned]:
 
 
 def plan(table: Table, scale: Scale, rows: Iterable[Row], *, seeds: int | None) -> list[Planned]:
-    """The runs of these rows, each once and after its dependencies.
-
-    Args:
-        table: the table.
-        scale: the scale to run at.
-        rows: rows of the table.
-        seeds: number of seeds of each training; None for the table's and the scale's.
+    """The runs of these rows, each once and after its dependencies; `seeds` of each training, if not the table's.
 
     Raises:
         ConfigError: a row does not fit the scale, or a run depends on one that is in no table.
@@ -73,11 +66,6 @@ def plan(table: Table, scale: Scale, rows: Iterable[Row], *, seeds: int | None) 
 
 
 @cache
-def _read_tables() -> tuple[Table, ...]:
-    return tuple(read_table(name) for name in list_table_names())
-
-
-@cache
 def collect_runs(scale: Scale) -> Mapping[str, ReproductionRun]:
     """The runs of all tables at a scale, and those written out in its file.
 
@@ -85,7 +73,7 @@ def collect_runs(scale: Scale) -> Mapping[str, ReproductionRun]:
         ConfigError: two different runs have the same name.
     """
     runs = dict(scale.runs)
-    for table in _read_tables():
+    for table in map(read_table, list_table_names()):
         for row in table.rows:
             for item in plan_runs(table, scale, row):
                 if runs.setdefault(item.run.name, item.run) != item.run:

@@ -26,15 +26,6 @@ _PACKAGES = (*PACKAGES, "sentence-transformers")
 
 
 @dataclass(frozen=True)
-class TrainingAmount:
-    """How much a run was trained: updates, examples, and seconds."""
-
-    updates: int = 0
-    examples: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
 class Result:
     """One seed of a run."""
 
@@ -81,7 +72,7 @@ def read_results(folder: Path, scale: str, run: ReproductionRun) -> list[Result]
         ConfigError: one was trained on less than the run asks for.
     """
     results = []
-    for path in sorted(get_result_path(folder, scale, run.name, 0).parent.glob("seed-*.json"), key=_parse_seed):
+    for path in get_result_path(folder, scale, run.name, 0).parent.glob("seed-*.json"):
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -97,7 +88,7 @@ def read_results(folder: Path, scale: str, run: ReproductionRun) -> list[Result]
         if result.commands != run.commands:
             raise InputError(f"{path}: was made with other commands than its row has now; rerun it, or restore the row")
         results.append(result)
-    return results
+    return sorted(results, key=lambda result: result.seed)
 
 
 def describe_environment() -> tuple[dict[str, Any], dict[str, str]]:
@@ -108,11 +99,6 @@ def describe_environment() -> tuple[dict[str, Any], dict[str, str]]:
         name: value for name, value in {**describe_machine(), **gpu}.items() if name in _MACHINE and value is not None
     }
     return hardware, {"python": platform.python_version(), **packages}
-
-
-def _parse_seed(path: Path) -> int:
-    number = path.stem.removeprefix("seed-")
-    return int(number) if number.isdigit() else -1
 
 
 def _check_enough(result: Result, run: ReproductionRun, *, where: str) -> None:

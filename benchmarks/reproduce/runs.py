@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from polyencoder.errors import ConfigError
 
@@ -23,17 +25,21 @@ PACKAGE = "package:"
 """Prefix of a folder inside an installed package: `package:NAME/FOLDER`."""
 
 
+Words = Annotated[tuple[str, ...], BeforeValidator(lambda text: tuple(str(text).split()))]
+"""The words of a command; files have it as one text."""
+
+
 @dataclass(frozen=True)
 class Step:
     """A command, and where to read its numbers."""
 
     name: str
     """The prefix of its numbers: `valid/R20@1`."""
-    command: tuple[str, ...]
-    """Its words, with placeholders such as {data}; rerun after a kill, it resumes."""
-    read: Mapping[str, Any]
+    command: Words
+    """With placeholders such as {data}; rerun after a kill, it resumes."""
+    read: Mapping[str, Any] = field(default_factory=dict)
     """The argument of `reports.read_numbers`."""
-    smoke: tuple[str, ...] = ()
+    smoke: Words = ()
     """Words appended for a smoke test of {updates} updates."""
 
 

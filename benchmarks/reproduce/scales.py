@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduce.runs import ReproductionRun, Step
+from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.yaml_schema import parse_fields
 from polyencoder.errors import ConfigError, suggest_similar
 from polyencoder.settings.base import read_yaml
@@ -83,16 +83,15 @@ def read_scale(name: str) -> Scale:
     if name not in list_scale_names():
         raise ConfigError(f"there is no scale {name}{suggest_similar(name, list_scale_names())}", argument="scale")
     path = SCALES / f"{name}.yaml"
-    scale = parse_fields(Scale, _read_document(path), where=path.name, name=name)
-    kinds: dict[str, type] = {"tasks": Task, "starts": InitialWeights}
-    parts: dict[str, Any] = {
-        part: {
-            key: parse_fields(kind, of, where=f"{path.name}, {part}, {key}") for key, of in getattr(scale, part).items()
-        }
-        for part, kind in kinds.items()
+    values = _read_document(path)
+    runs = {
+        key: parse_fields(ReproductionRun, run, where=f"{path.name}, runs, {key}", name=key)
+        for key, run in values.pop("runs").items()
     }
-    runs = {key: _build_plain_run(key, of, where=f"{path.name}, runs, {key}") for key, of in scale.runs.items()}
-    return replace(scale, runs=runs, **parts)
+    for key, run in runs.items():
+        if not run.steps and not run.missing:
+            raise ConfigError(f"{path.name}, runs, {key}: needs steps, or says why it is missing")
+    return replace(parse_fields(Scale, values, where=path.name, name=name, runs={}), runs=runs)
 
 
 def _read_document(path: Path) -> dict[str, Any]:
@@ -109,23 +108,3 @@ def _merge_over(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
         both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
         merged[name] = _merge_over(merged[name], value) if both else value
     return merged
-
-
-@dataclass(frozen=True)
-class _PlainStep:
-    name: str
-    command: str
-    read: dict[str, Any] = field(default_factory=dict)
-    smoke: str = ""
-
-
-def _build_plain_run(name: str, values: object, *, where: str) -> ReproductionRun:
-    """A run whose commands are written out in the scale's file."""
-    run = parse_fields(ReproductionRun, values, where=where, name=name)
-    steps = []
-    for number, of in enumerate(run.steps, start=1):
-        step = parse_fields(_PlainStep, of, where=f"{where}, step {number}")
-        steps.append(Step(step.name, tuple(step.command.split()), step.read, tuple(step.smoke.split())))
-    if not steps and not run.missing:
-        raise ConfigError(f"{where}: needs steps, or says why it is missing")
-    return replace(run, steps=steps)

@@ -24,12 +24,8 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
     kept. Runs that depend on a missing or failed run are skipped. Runs that another process is executing, and those
     that depend on them, come last, and are left to that process if it has not finished by then.
 
-    Args:
-        planned: the runs, each after its dependencies.
-        scale: the scale's name, for the results.
-        places: the values of the {names} in commands.
-        out: the folder of results; None to keep none.
-        deadline: a time of `time.monotonic()` at which the running command is terminated.
+    `planned` has each run after its dependencies. Without `out` no results are kept. At the deadline, a time of
+    `time.monotonic()`, the running command is terminated.
 
     Returns:
         The exit code: 0, MORE_TO_DO, or 1 if a run failed, files are missing, or no run can be executed.
@@ -37,18 +33,26 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
     lacking: set[str] = set()  # runs that cannot be executed, and those that depend on them
     seeds = range(max((one.seeds for one in planned), default=0))
     left = [(one.run, seed) for seed in seeds for one in planned if seed < one.seeds]
-    state = _State(left, scale=scale, places=places, out=out)
+    needed: set[tuple[str, int]] = set()  # by unfinished runs
+
+    def is_over(run: ReproductionRun, seed: int) -> bool:
+        """Whether a seed's result exists and, if another run needs them, its models too."""
+        if out is None or not get_result_path(out, scale, run.name, seed).exists():
+            return False
+        return (run.name, seed) not in needed or is_finished(run, seed, places=places)
+
+    for run, seed in reversed(left):
+        if not (run.missing or is_over(run, seed)):
+            needed |= _needs(run, seed)
     for run, seed in left:
-        if state.is_over(run, seed):
-            print(
-                f"{run.name}, seed {seed}: its result is in {state.get_result(run, seed)}; "
-                "to rerun it, give another --out"
-            )
+        if out is not None and is_over(run, seed):
+            path = get_result_path(out, scale, run.name, seed)
+            print(f"{run.name}, seed {seed}: its result is in {path}; to rerun it, give another --out")
     failed = False
     while left:
         elsewhere: list[tuple[ReproductionRun, int]] = []
         for run, seed in left:
-            if state.is_over(run, seed):
+            if is_over(run, seed):
                 continue
             missing = checks.find_missing(run, places)
             if lacks := [*missing, *(f"{need}, see there" for need in run.needs if need in lacking)]:
@@ -58,9 +62,10 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
                 failed |= bool(missing) and not run.missing
                 continue
             try:
-                _check_all_here(run, seed, elsewhere)
+                if any((other.name, of) in _needs(run, seed) for other, of in elsewhere):
+                    raise RunsElsewhere
                 result = execute(run, scale=scale, seed=seed, places=places, deadline=deadline)
-                where = f" -> {state.keep(result, run)}" if out else ""
+                where = f" -> {_keep(result, run, out)}" if out else ""
             except RunsElsewhere:
                 elsewhere.append((run, seed))
             except OutOfTime:
@@ -80,51 +85,14 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
     return int(failed or all(one.run.name in lacking for one in planned))
 
 
-class _State:
-    """Which planned runs are finished, by this process or others.
-
-    Args:
-        left: the runs and seeds, each after its dependencies.
-        scale: the scale's name.
-        places: the placeholders' values and the models' folder.
-        out: the folder of results; None if none are kept, so that no run counts as finished.
-    """
-
-    def __init__(
-        self, left: Sequence[tuple[ReproductionRun, int]], *, scale: str, places: Places, out: Path | None
-    ) -> None:
-        self._scale, self._places, self._out = scale, places, out
-        self._needed: set[tuple[str, int]] = set()  # by unfinished runs
-        for run, seed in reversed(left):
-            if not (run.missing or self.is_over(run, seed)):
-                self._needed |= _needs(run, seed)
-
-    def is_over(self, run: ReproductionRun, seed: int) -> bool:
-        """Whether a seed's result exists and, if another run needs them, its models too."""
-        path = self.get_result(run, seed)
-        if path is None or not path.exists():
-            return False
-        return (run.name, seed) not in self._needed or is_finished(run, seed, places=self._places)
-
-    def get_result(self, run: ReproductionRun, seed: int) -> Path | None:
-        """The path of a seed's result, which may not exist yet."""
-        return self._out and get_result_path(self._out, self._scale, run.name, seed)
-
-    def keep(self, result: Result, run: ReproductionRun) -> Path:
-        """Write a result unless it exists; return its path."""
-        assert self._out is not None
-        path = get_result_path(self._out, self._scale, run.name, result.seed)
-        return path if path.exists() else write_result(self._out, result, run)
+def _keep(result: Result, run: ReproductionRun, out: Path) -> Path:
+    """Write a result unless it exists; return its path."""
+    path = get_result_path(out, result.scale, run.name, result.seed)
+    return path if path.exists() else write_result(out, result, run)
 
 
 def _needs(run: ReproductionRun, seed: int) -> set[tuple[str, int]]:
     return {(need, seed if each else 0) for need, each in run.needs.items()}
-
-
-def _check_all_here(run: ReproductionRun, seed: int, elsewhere: Sequence[tuple[ReproductionRun, int]]) -> None:
-    """Raise RunsElsewhere if another process is executing a dependency."""
-    if any((other.name, of) in _needs(run, seed) for other, of in elsewhere):
-        raise RunsElsewhere
 
 
 def _format_metrics(metrics: Mapping[str, float]) -> str:

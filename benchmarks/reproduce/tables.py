@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.reproduce.values import Value, read_value
 from benchmarks.reproduce.yaml_schema import check_non_empty_list, parse_fields
@@ -19,7 +19,6 @@ from polyencoder.settings.base import read_yaml
 
 TABLES = Path(__file__).parent / "tables"
 UNITS = {"percent": 100.0, "ms": 1.0, "hours": 1.0, "examples": 1.0, "MB": 1.0, "kB": 1e-3, "M": 1.0}
-PICTURES = ("line", "lines", "latency", "accuracy")
 _NOTHING = "-"
 
 
@@ -75,9 +74,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Picture:
-    """How a table is drawn; `pictures.draw` knows the kinds."""
+    """How a table is drawn; `pictures.draw` describes the kinds."""
 
-    kind: str
+    kind: Literal["line", "lines", "latency", "accuracy"]
     caption: str
     x: str
     y: str
@@ -94,10 +93,20 @@ class Table:
     rows: tuple[Row, ...]
     tolerance: float
     """Largest difference from the paper's mean, at the scale `paper`, that counts as equal; in the column's unit."""
-    notes: tuple[str, ...]
+    notes: list[str]
     seeds: Mapping[str, int]
     """Number of seeds by scale, if not the scale's."""
     picture: Picture | None
+
+    @property
+    def paper_values(self) -> dict[tuple[str, str], Value]:
+        """The paper's numbers by row name and column title."""
+        return {
+            (row.name, column.title): value
+            for row in self.rows
+            for column, value in zip(self.columns, row.paper, strict=True)
+            if value
+        }
 
     def get_cell(self, row: Row, column: Column) -> Cell:
         """The cell of a row and a column."""
@@ -163,7 +172,7 @@ class _Document:
     tolerance: float = 0.5
     notes: list[str] = field(default_factory=list)
     seeds: dict[str, int] = field(default_factory=dict)
-    picture: dict[str, Any] | None = None
+    picture: Picture | None = None
 
 
 def _build_table(name: str, document: _Document, *, where: str) -> Table:
@@ -186,20 +195,8 @@ def _build_table(name: str, document: _Document, *, where: str) -> Table:
     names = [row.name for row in rows]
     for twice in {one for one in names if names.count(one) > 1}:
         raise ConfigError(f"{where}: two rows are called {twice}")
-    picture = parse_fields(Picture, document.picture, where=f"{where}, picture") if document.picture else None
-    if picture and picture.kind not in PICTURES:
-        raise ConfigError(f"{where}, picture: kind {picture.kind} is unknown{suggest_similar(picture.kind, PICTURES)}")
-    return Table(
-        name=name,
-        title=document.title,
-        source=document.source,
-        columns=tuple(columns),
-        rows=tuple(rows),
-        tolerance=document.tolerance,
-        notes=tuple(document.notes),
-        seeds=document.seeds,
-        picture=picture,
-    )
+    facts = {fact: getattr(document, fact) for fact in ("title", "source", "tolerance", "notes", "seeds", "picture")}
+    return Table(name=name, columns=tuple(columns), rows=tuple(rows), **facts)
 
 
 def _build_row(values: object, *, group: str, cell: Mapping[str, Any], columns: int, where: str) -> Row:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from benchmarks.agents import import_quietly
+from benchmarks.agents import open_teacher
 from polyencoder.data.example import Example
 from polyencoder.evaluation.tfidf import evaluate_tfidf
 
@@ -30,8 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--num-examples", type=int, help="evaluate only this many")
     parser.add_argument("--whole-context", action="store_true", help="compare the whole context, not its last line")
     flags = parser.parse_args(arguments)
-    explicit_flags = {"datapath": flags.datapath, "selection_file": flags.selection_file}
-    options = {name: value for name, value in explicit_flags.items() if value is not None}
+    options = {name: getattr(flags, name) for name in ("datapath", "selection_file") if getattr(flags, name)}
     training = _iter_messages(flags.task, datatype="train:ordered:stream", **options)
     labels = islice((label for message in training for label in message.get("labels") or ()), MAX_LABELS)
     evaluated = islice(_iter_messages(flags.task, datatype=flags.datatype, **options), flags.num_examples)
@@ -40,14 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _iter_messages(task: str, **options: Any) -> Iterator[dict[str, Any]]:
-    """Yields the messages of an epoch, each with the turns of its conversation so far."""
-    import_quietly()
-    from parlai.core.params import ParlaiParser
-    from parlai.core.teachers import create_task_agent_from_taskname
-
-    opt = ParlaiParser(True, False).parse_kwargs(task=task, mutators="flatten", loglevel="error", **options)
-    opt |= {"candidates": "batch", "eval_candidates": "inline"}  # an agent's flags, which teachers read
-    (teacher,) = create_task_agent_from_taskname(opt)
+    """Yields the messages of an epoch."""
+    teacher = open_teacher(task, **options)
     try:
         while not teacher.epoch_done():
             yield teacher.act()

@@ -1,40 +1,46 @@
-"""Parses values of YAML files into dataclasses; a missing, unknown or mistyped field is an error with its place."""
+"""Parses values of files into dataclasses; a missing, unknown or mistyped field is an error with its place."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+import json
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from polyencoder.errors import ConfigError, suggest_similar
 
 T = TypeVar("T")
 
+_adapt = functools.cache(TypeAdapter)  # the tables have thousands of cells
 
-def parse_fields(kind: type[T], values: object, *, where: str, **fixed: Any) -> T:
-    """Build a dataclass from a mapping of its fields, but those `fixed`; nested mappings and lists are kept unchanged.
+
+def parse_fields(kind: type[T], values: Any, *, where: str, **fixed: Any) -> T:
+    """Build a dataclass, and those in it, from a mapping of its fields, but those `fixed`.
 
     Raises:
         ConfigError: not a mapping, or a field is unknown, missing or of another type; the message begins with `where`.
     """
-    assert dataclasses.is_dataclass(kind)
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{where}: must be a mapping of names to values, not {values!r}")
-    fields = {field.name: field for field in dataclasses.fields(kind) if field.name not in fixed}
-    for name in values:
-        if name not in fields:
-            raise ConfigError(f"{where}: {name} is unknown{suggest_similar(str(name), fields)}")
-    needed = (dataclasses.MISSING, dataclasses.MISSING)
-    for name, field in fields.items():
-        if name not in values and (field.default, field.default_factory) == needed:
-            raise ConfigError(f"{where}: {name} is missing")
-    hints = _hints(kind)
-    for name, value in values.items():
-        if not _is_of_type(value, hints[name]):
-            raise ConfigError(f"{where}: {name} cannot be {value!r}")
-    return kind(**values, **fixed)
+    try:
+        if twice := fixed.keys() & values:
+            raise ConfigError(f"{where}: {', '.join(twice)} is unknown")
+        parsed: T = _adapt(kind).validate_json(  # type: ignore[arg-type]
+            json.dumps({**values, **fixed}, default=str), strict=True, extra="forbid"
+        )
+    except TypeError:
+        raise ConfigError(f"{where}: must be a mapping of names to values, not {values!r}") from None
+    except ValidationError as error:
+        detail = min(error.errors(), key=lambda one: one["type"] != "unexpected_keyword_argument")
+        *path, name = map(str, detail["loc"])
+        fields = [] if path else [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+        problem = {
+            "unexpected_keyword_argument": f"is unknown{suggest_similar(name, fields, listed=False)}",
+            "missing": "is missing",
+        }.get(detail["type"], f"cannot be {detail['input']!r}")
+        raise ConfigError(f"{', '.join([where, *path])}: {name} {problem}") from None
+    return parsed
 
 
 def check_non_empty_list(values: object, *, where: str) -> Sequence[Any]:
@@ -42,16 +48,3 @@ def check_non_empty_list(values: object, *, where: str) -> Sequence[Any]:
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{where}: must be a non-empty list")
     return values
-
-
-_hints = functools.cache(get_type_hints)  # the tables have thousands of cells
-
-
-def _is_of_type(value: object, hint: Any) -> bool:
-    """Whether a YAML value has this type; the contents of mappings and lists are not checked."""
-    if get_origin(hint) in (Union, UnionType):
-        return any(_is_of_type(value, part) for part in get_args(hint))
-    kind = get_origin(hint) or hint
-    if kind is float and isinstance(value, int):
-        kind = int
-    return kind is Any or (isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool))

@@ -35,7 +35,7 @@ from torch import Tensor
 from benchmarks.common import BACKBONE, build_parser, find_minilm_folder, print_report, use_threads
 from benchmarks.search import answering, encoding, engines, indexed, memory, peers, scanning
 from benchmarks.search.systems import FORMULA
-from benchmarks.search.texts import MADE, make_candidates, make_contexts, read_candidates, read_contexts
+from benchmarks.search.texts import MADE, read_candidates, read_contexts
 from benchmarks.search.vectors import DRAWN, GROWN, draw, draw_contexts, grow, store
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.faiss.kinds import parse_faiss
@@ -95,15 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()} | {
         "grown": GROWN if flags.vectors or _has_encoder(flags) else DRAWN,
         "texts": MADE if flags.made_texts else None,
-        "note": format_note(flags.rows),
+        "note": None,
     }
+    if flags.rows != MILLION:
+        settings["note"] = f"the summary's ann_1m, index_1m and bi_1m are of {flags.rows:,} rows"
     report = {"benchmark": "search", "settings": settings, "rows": rows, "summary": summarize(rows)}
     print_report(report, as_json=flags.json)
-
-
-def format_note(rows: int) -> str | None:
-    """A note if the summary's names (`..._1m`) do not match the number of rows; else None."""
-    return None if rows == MILLION else f"the summary's ann_1m, index_1m and bi_1m are of {rows:,} rows"
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
@@ -135,11 +132,11 @@ def _measure(case: str, flags: argparse.Namespace, ranker: Lazy, folder: Path) -
         texts = read_candidates(flags.datapath, 200 if flags.quick else 2_000)
         return encoding.measure(ranker(), texts, repeats=3 if flags.quick else 5)
     if case == "answering":
-        made = flags.made_texts
+        datapath = None if flags.made_texts else flags.datapath
         return answering.measure(
-            None if made else flags.datapath,
-            make_candidates(1_000) if made else read_candidates(flags.datapath, 1_000),
-            make_contexts(flags.contexts) if made else read_contexts(flags.datapath, flags.contexts),
+            datapath,
+            read_candidates(datapath, 1_000),
+            read_contexts(datapath, flags.contexts),
             folder,
             cross=(1, 20) if flags.quick else (1, 1_000),
             device=flags.device,

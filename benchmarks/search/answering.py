@@ -21,12 +21,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.common import get_time
 from benchmarks.search import systems
-from benchmarks.search.systems import FORMULA, OURS, PARLAI, Answer
+from benchmarks.search.systems import BERT_BASE, FORMULA, OURS, PARLAI, Answer
 from polyencoder.index.meta import get_separable_model
 
-SIZE = {"layers": 12, "dim": 768, "heads": 12}
-"""BERT-base."""
 COUNTS = (1_000, 100_000)
 LOW = ", bf16"
 WARM_UP = 3  # uncounted contexts
@@ -38,7 +37,7 @@ def measure(
     contexts: Sequence[list[str]],
     folder: Path,
     *,
-    size_of: Mapping[str, int] = SIZE,
+    size_of: Mapping[str, int] = BERT_BASE,
     counts: Sequence[int] = COUNTS,
     cross: tuple[int, int],
     device: str = "cpu",
@@ -46,16 +45,15 @@ def measure(
     """A row for each system and number of candidates; `cross` is how many contexts and candidates the last one has."""
     theirs = None
     if datapath is None:
-        ranker = systems.make_model([*texts, *(turn for turns in contexts for turn in turns)], size_of, device=device)
+        all_texts = [*texts, *(turn for turns in contexts for turn in turns)]
+        ranker = systems.make_ranker(all_texts, size_of, device=device, n_codes=systems.CODES)
     else:
         theirs, ranker = systems.build_same_model(datapath, texts, folder, size_of, device=device)
     vectors = torch.randn(max(counts), get_separable_model(ranker).dim).to(ranker.device)
     rows = []
     for n in counts:
         candidates = [texts[i % len(texts)] for i in range(n)]
-        answers = systems.build_ours(ranker, vectors[:n], candidates) | systems.build_formulas(
-            ranker, vectors[:n], candidates
-        )
+        answers = systems.build_ours(ranker, vectors[:n], candidates)
         if theirs is not None:
             answers[PARLAI] = systems.build_agent(theirs, vectors[:n], candidates)
         rows += _compare(answers, contexts, candidates=n)
@@ -82,32 +80,29 @@ def measure_answers(
 
     Times are wall-clock, but `processor_ms`, which other processes on the machine hardly change.
     """
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in answers}
-    computing: dict[str, list[float]] = {name: [] for name in answers}
+    seconds: dict[str, list[tuple[float, float, float]]] = {name: [] for name in answers}
     replies: dict[str, list[str]] = {name: [] for name in answers}
     for answer in answers.values():
         for turns in contexts[:warm_up]:
             answer(turns)
     for turns in contexts:
         for name, answer in answers.items():
-            computed = time.process_time()
-            start = systems.get_time()
+            processor, start = time.process_time(), get_time()
             reply, encoding = answer(turns)
-            computing[name].append(time.process_time() - computed)
-            seconds[name].append((systems.get_time() - start, encoding))
+            processor = time.process_time() - processor
+            whole = get_time() - start
+            seconds[name].append((whole, processor, whole - encoding))
             replies[name].append(reply)
-    rows = [
-        {
-            "system": name,
-            "candidates": candidates,
-            "contexts": len(contexts),
-            "mean_ms": 1e3 * statistics.mean(whole for whole, _ in seconds[name]),
-            "median_ms": 1e3 * statistics.median(whole for whole, _ in seconds[name]),
-            "processor_ms": 1e3 * statistics.median(computing[name]),
-            "after_encoding_ms": 1e3 * statistics.median(whole - encoding for whole, encoding in seconds[name]),
+    rows = []
+    for name, of_system in seconds.items():
+        wall_times, processor_times, rests = zip(*of_system, strict=True)
+        times = {
+            "mean_ms": 1e3 * statistics.mean(wall_times),
+            "median_ms": 1e3 * statistics.median(wall_times),
+            "processor_ms": 1e3 * statistics.median(processor_times),
+            "after_encoding_ms": 1e3 * statistics.median(rests),
         }
-        for name in answers
-    ]
+        rows.append({"system": name, "candidates": candidates, "contexts": len(contexts), **times})
     return rows, replies
 
 

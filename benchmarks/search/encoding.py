@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import normalize
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
@@ -44,7 +45,7 @@ def measure(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> list[dict[
         text = TextEncoder(ranker.text.tokenizer, ranker.text.config)  # which remembers no tokens yet
         return encode_candidates(model, text, texts)
 
-    torch.testing.assert_close(_normalize(encode(BATCH_SIZES[0])), _normalize(encode_ours()), rtol=0, atol=1e-4)
+    torch.testing.assert_close(normalize(encode(BATCH_SIZES[0])), normalize(encode_ours()), rtol=0, atol=1e-4)
     peers: dict[str, Callable[[], Tensor]] = {"polyencoder": encode_ours}
     peers |= {f"sentence-transformers, batches of {size}": partial(encode, size) for size in BATCH_SIZES}
     times = measure_interleaved_ms(peers, repeats=repeats)
@@ -82,7 +83,3 @@ def load_sentence_transformer(ranker: Ranker, folder: Path) -> Any:
     transformer = modules.Transformer(str(folder), max_seq_length=text.label_truncate)
     pooling = modules.Pooling(model.dim, pooling_mode=POOLING[model.config.reduction])
     return package.SentenceTransformer(modules=[transformer, pooling], device="cpu").eval()
-
-
-def _normalize(vectors: Tensor) -> Tensor:
-    return nn.functional.normalize(vectors.float(), dim=1)

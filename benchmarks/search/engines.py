@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import Work, measure_interleaved_ms, measure_peak_extra_mb
+from benchmarks.common import measure_interleaved_ms, measure_peak_extra_mb
 from benchmarks.search.indexed import TOP_K, search_each
-from polyencoder.index import Candidate, Fingerprints, Hit, Index, open_index
+from polyencoder.index import Candidate, Fingerprints, Hit, open_index
 from polyencoder.index.open import make_index
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding
@@ -42,16 +42,7 @@ def measure(
     postgres: str | None,
     repeats: int,
 ) -> list[dict[str, Any]]:
-    """The rows of the report: one for each index and way to search it.
-
-    Args:
-        vectors: what is indexed.
-        contexts: that are searched for.
-        folder: for the index folder and Milvus Lite's file.
-        engines: of `ENGINES`.
-        postgres: the address of a server, for the engine of that name.
-        repeats: of each timing.
-    """
+    """The rows of the report: one for each index and way to search it."""
     arrays = Contexts.from_encoding(contexts)
     single = [arrays.select([i]) for i in range(len(arrays))]
     truth = [[str(row) for row in search(one, vectors, k=TOP_K).rows[0].tolist()] for one in single]
@@ -65,16 +56,12 @@ def measure(
             seconds = time.perf_counter() - start
             index = open_index(where, _BY_VECTORS)
             for way in _WAYS:
+                find = partial(index.search, top_k=TOP_K, exactness=way)
                 all_hits: list[list[Hit]] = []
-                peak = measure_peak_extra_mb(
-                    partial(_collect_hits, all_hits, single, index=index, way=way), warm_up=False
-                )
+                peak = measure_peak_extra_mb(partial(_collect_hits, all_hits, single, find), warm_up=False)
                 ids = [[hit.id for hit in hits] for hits in all_hits]
-                peers: Mapping[str, Work] = {
-                    "scan": scan,
-                    "index": partial(search_each, partial(index.search, top_k=TOP_K, exactness=way), single[:TIMED]),
-                }
-                times = measure_interleaved_ms(peers, repeats=repeats)
+                timed = {"scan": scan, "index": partial(search_each, find, single[:TIMED])}
+                times = measure_interleaved_ms(timed, repeats=repeats)
                 rows.append(
                     {
                         "case": "engines",
@@ -121,5 +108,7 @@ def _build(vectors: Vectors, where: str, options: dict[str, Any]) -> None:
     make_index(_iter_candidates(vectors), where, _BY_VECTORS, **options).close()
 
 
-def _collect_hits(results: list[list[Hit]], contexts: Sequence[Contexts], *, index: Index, way: Any) -> None:
-    results += (index.search(one, top_k=TOP_K, exactness=way)[0] for one in contexts)
+def _collect_hits(
+    results: list[list[Hit]], contexts: Sequence[Contexts], find: Callable[[Contexts], list[list[Hit]]]
+) -> None:
+    results += (find(one)[0] for one in contexts)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +60,8 @@ def measure(
     few = arrays.select(slice(scanned))
     about = {"case": "indexed", "rows": len(vectors), "codes": contexts.n_codes}
     rows = [about | row for row in _measure_exact(few, truth[:scanned], vectors, small, repeats=repeats)]
+    faiss = import_faiss()
+    cores = faiss.omp_get_max_threads()
     for asked in kinds:
         kind, parameters = parse_faiss(asked)
         start = time.perf_counter()
@@ -68,9 +69,9 @@ def measure(
         built = {"build_s": time.perf_counter() - start}
         built["size_mb"] = (vectors.folder / made.file).stat().st_size / 2**20
         searcher = FaissSearch(made, vectors)
-        with setting_faiss_threads(torch.get_num_threads()):
-            rows_of_faiss = list(_measure_faiss(searcher, arrays, truth, repeats=repeats))
-        rows += [about | row | built for row in rows_of_faiss]
+        faiss.omp_set_num_threads(torch.get_num_threads())
+        rows += [about | row | built for row in _measure_faiss(searcher, arrays, truth, repeats=repeats)]
+        faiss.omp_set_num_threads(cores)
     return [*rows, about | _measure_certified(few, vectors)]
 
 
@@ -160,29 +161,10 @@ def search_each(way: Callable[[Any], object], contexts: Sequence[Any]) -> None:
         way(context)
 
 
-@contextmanager
-def setting_faiss_threads(count: int) -> Iterator[None]:
-    """Set FAISS's number of threads, and restore it afterwards."""
-    faiss = import_faiss()
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(count)
-    try:
-        yield
-    finally:
-        faiss.omp_set_num_threads(before)
-
-
-def compute_recall(retrieved: Array, truth: Array) -> Array:
-    """The share [contexts] of the true rows [contexts, k] that are among those found."""
-    shares: Array = (truth[:, :, None] == retrieved[:, None]).any(axis=2).mean(axis=1)
-    return shares
-
-
 def _measure_agreement(retrieved: Array, truth: Array) -> dict[str, float]:
-    return {
-        "recall10": float(compute_recall(retrieved, truth).mean()),
-        "top1": float((retrieved[:, 0] == truth[:, 0]).mean()),
-    }
+    """The shares of the true rows [contexts, k] that are among those found, and of the first ones."""
+    recall = (truth[:, :, None] == retrieved[:, None]).any(axis=2).mean()
+    return {"recall10": float(recall), "top1": float((retrieved[:, 0] == truth[:, 0]).mean())}
 
 
 def _search_by_largest_logit(contexts: Contexts, vectors: Vectors) -> Array:

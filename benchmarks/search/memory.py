@@ -35,10 +35,7 @@ def measure(
     about = {"case": "memory", "rows": rows, "layers_left_out_mb": left_out_mb}
     indexed = call_alone(_measure_work, "index", folder, threads=threads)
     searched = call_alone(_measure_work, "search", folder, contexts, threads=threads)
-    return [
-        about | indexed | _measure_sizes(folder),
-        about | searched | {"contexts": len(contexts)},
-    ]
+    return [about | indexed | _measure_sizes(folder), about | searched | {"contexts": len(contexts)}]
 
 
 def _measure_work(work: str, folder: Path, contexts: Sequence[Context] = ()) -> dict[str, Any]:

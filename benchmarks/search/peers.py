@@ -62,15 +62,8 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Rows of times for each system and number of candidates, then one of memory for each system.
 
-    Args:
-        backbone: a pre-trained encoder, folder or hub id.
-        texts: real candidates, which are encoded.
-        contexts: that are answered.
-        folder: for the candidates, three to four kB for each.
-        counts: of candidates, from few to many.
-        crossed: how many of the contexts cross-encoders answer.
-        threads: of the processes whose memory is measured.
-        systems: those to measure, of `SYSTEMS`; all if there are none.
+    Cross-encoders answer `crossed` of the contexts. The folder needs three to four kB for a candidate; without
+    `systems` all are measured.
     """
     searching, crossing = (
         {name: make for name, make in kinds.items() if not systems or name in systems}

@@ -21,7 +21,7 @@ from benchmarks.common import Work, import_peer, measure_interleaved_ms
 from benchmarks.search import by_torch
 from benchmarks.search.indexed import search_each
 from polyencoder.index.vectors import Vectors
-from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring import ContextEncoding, score
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.rows import ArrayRows
 from polyencoder.search.scan import search
@@ -92,8 +92,6 @@ def _has_differences(rows: Array, best: Array, context: ContextEncoding, vectors
     """Whether the rows [1, k] are others than the best, and their scores, too."""
     if np.array_equal(rows, best):
         return False
-    codes = context.vectors[0].numpy().astype(np.float64)
-    logits = [codes @ vectors[some[0].astype(np.int64)].T.astype(np.float64) for some in (rows, best)]
-    weights = [np.exp(some - some.max(axis=0)) for some in logits]
-    ours, theirs = ((w * some).sum(axis=0) / w.sum(axis=0) for w, some in zip(weights, logits, strict=True))
-    return not np.allclose(ours, theirs, rtol=1e-6)
+    numbers = (found[0].astype(np.int64) for found in (rows, best))
+    ours, theirs = (score(context, torch.from_numpy(vectors[found]).double()) for found in numbers)
+    return not torch.allclose(ours, theirs, rtol=1e-6)

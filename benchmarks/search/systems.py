@@ -1,13 +1,12 @@
 """Systems of the benchmark `answering`: our rankers, ParlAI's agent, and its formula in plain torch.
 
-All have the same transformer and the same vectors of candidates. `build_ours` and `build_formulas` make their own
-clock wait for the device; ParlAI's agent is the whole agent, from the text of a message to its reply.
+All have the same transformer and the same vectors of candidates. The clock of `build_ours` waits for the device;
+ParlAI's agent is the whole agent, from the text of a message to its reply.
 """
 
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.agents import build_options, build_size_flags, make_agent
-from benchmarks.common import get_two_towers, synchronize
-from polyencoder.config import RankerConfig, TextConfig
+from benchmarks.agents import build_options, build_size_flags
+from benchmarks.common import get_time, get_two_towers
+from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.encoding.encode import encode_token_ids
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.build import build_model
@@ -27,6 +26,7 @@ from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding, score, select_best
 from polyencoder.text import TextEncoder, train_tokenizer
 
+BERT_BASE = {"layers": 12, "dim": 768, "heads": 12}
 CODES = 64
 OURS = f"poly-{CODES}"
 PARLAI = f"ParlAI's poly-{CODES}"
@@ -40,6 +40,8 @@ def build_same_model(
     datapath: Path, texts: Sequence[str], folder: Path, size_of: Mapping[str, int], *, device: str
 ) -> tuple[Any, Ranker]:
     """ParlAI's agent, with a few candidates, and our ranker of the file that it saves."""
+    from parlai.core.agents import create_agent
+
     file = folder / "candidates.txt"
     file.write_text("\n".join(texts[:2]), encoding="utf-8")
     opt = build_options(
@@ -54,14 +56,24 @@ def build_same_model(
         no_cuda=device == "cpu",
         **build_size_flags(**size_of, codes=CODES),
     )
-    agent = make_agent(opt)
+    agent = create_agent(opt)
     agent.save(str(folder / "model"))
     return agent, Ranker.from_pretrained(folder / "model", device=device)
 
 
-def make_model(texts: Sequence[str], size_of: Mapping[str, int], *, device: str) -> Ranker:
-    """A poly-encoder of this size with random weights, and a vocabulary trained on these texts."""
-    tokenizer = train_tokenizer(texts)
+def make_ranker(
+    texts: Sequence[str],
+    size_of: Mapping[str, int],
+    *,
+    device: str,
+    architecture: Architecture = "poly",
+    vocabulary_size: int = 30_000,
+    dropout: float = 0.0,
+    text_truncate: int = 360,
+    **config: Any,
+) -> Ranker:
+    """A ranker of this size with random weights, and a vocabulary trained on these texts."""
+    tokenizer = train_tokenizer(texts, vocabulary_size=vocabulary_size)
     backbone = build_scratch_config(
         vocabulary_size=tokenizer.get_vocab_size(),
         dim=size_of["dim"],
@@ -69,14 +81,18 @@ def make_model(texts: Sequence[str], size_of: Mapping[str, int], *, device: str)
         n_heads=size_of["heads"],
         ffn_dim=4 * size_of["dim"],
         n_positions=512,
+        dropout=dropout,
     )
-    text = TextConfig()
-    config = RankerConfig(architecture="poly", backbone=backbone, text=text, n_codes=CODES)
-    return Ranker(build_model(config), TextEncoder(tokenizer, text), device=device)
+    text = TextConfig(text_truncate=text_truncate, label_truncate=72)
+    made = RankerConfig(architecture=architecture, backbone=backbone, text=text, **config)
+    return Ranker(build_model(made), TextEncoder(tokenizer, text), device=device)
 
 
 def build_ours(ranker: Ranker, vectors: Tensor, candidates: Sequence[str]) -> dict[str, Answer]:
-    """Bi- and poly-encoders around one tower, with learned codes and with the first m outputs, in fp32 and bf16."""
+    """Bi- and poly-encoders around one tower, with learned codes and with the first m outputs, in fp32 and bf16.
+
+    And ParlAI's way of scoring around the same tower.
+    """
     kinds: dict[str, dict[str, Any]] = {
         "bi-encoder": {"architecture": "bi"},
         "poly-16": {"n_codes": 16},
@@ -84,23 +100,15 @@ def build_ours(ranker: Ranker, vectors: Tensor, candidates: Sequence[str]) -> di
         "poly-360": {"n_codes": 360},
         **{f"first-{m}": {"n_codes": m, "context_vectors": "n_first"} for m in (16, CODES, 360)},
     }
-    whole = {
-        name: _build_answer(_build_around(ranker, **changes), vectors, candidates) for name, changes in kinds.items()
-    }
     rounded, low = _copy_rounded(ranker), vectors.bfloat16()
-    return whole | {
-        f"{name}, bf16": _build_answer(_build_around(rounded, **kinds[name]), low, candidates)
-        for name in ("bi-encoder", OURS, f"first-{CODES}", "poly-360")
-    }
-
-
-def build_formulas(ranker: Ranker, vectors: Tensor, candidates: Sequence[str]) -> dict[str, Answer]:
-    """ParlAI's way of scoring around our tower, in fp32 and bf16."""
     return {
+        **{name: _build_answer(_build_around(ranker, **kind), vectors, candidates) for name, kind in kinds.items()},
+        **{
+            f"{name}, bf16": _build_answer(_build_around(rounded, **kinds[name]), low, candidates)
+            for name in ("bi-encoder", OURS, f"first-{CODES}", "poly-360")
+        },
         FORMULA: _build_answer(ranker, vectors, candidates, order=score_by_formula),
-        f"{FORMULA}, bf16": _build_answer(
-            _copy_rounded(ranker), vectors.bfloat16(), candidates, order=score_by_formula
-        ),
+        f"{FORMULA}, bf16": _build_answer(rounded, low, candidates, order=score_by_formula),
     }
 
 
@@ -157,12 +165,6 @@ def score_by_formula(context: ContextEncoding, vectors: Tensor) -> Tensor:
     weights = logits.softmax(dim=2, dtype=torch.float32).type_as(logits)
     scores = (weights.bmm(context.vectors) * queries).sum(2)
     return scores.sort(1, descending=True).indices
-
-
-def get_time() -> float:
-    """Wall-clock seconds, after the GPU has finished its pending work."""
-    synchronize()
-    return time.perf_counter()
 
 
 def _build_around(ranker: Ranker, **changes: Any) -> Ranker:

@@ -16,14 +16,21 @@ _UBUNTU = "Ubuntu/train.csv*"
 _DAILYDIALOG = "dailydialog/dialogues.jsonl*"
 
 
-def read_contexts(datapath: Path, count: int) -> list[list[str]]:
-    """The turns, persona lines first, of `count` of ConvAI2's validation examples, always the same."""
+def read_contexts(datapath: Path | None, count: int) -> list[list[str]]:
+    """The turns, persona lines first, of `count` of ConvAI2's validation examples; without a folder synthetic ones."""
+    if datapath is None:
+        return make_contexts(count)
     contexts = [turns for turns, _ in _read_convai2(_find_file(datapath, _CONVAI2.format(split="valid")))]
     return random.Random(0).sample(contexts, min(count, len(contexts)))
 
 
-def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
-    """The distinct labels of ConvAI2's and Ubuntu's training sets and of DailyDialog, shuffled; at most `count`."""
+def read_candidates(datapath: Path | None, count: int | None = None) -> list[str]:
+    """The distinct labels of ConvAI2's and Ubuntu's training sets and of DailyDialog, shuffled; at most `count`.
+
+    Without a folder `count` synthetic ones.
+    """
+    if datapath is None:
+        return make_candidates(count or 0)
     replies = [label for _, label in _read_convai2(_find_file(datapath, _CONVAI2.format(split="train")))]
     for _, row in iter_records(_find_file(datapath, _UBUNTU)):
         if float(row["Label"]) == 1:
@@ -35,8 +42,8 @@ def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
     return different[:count]
 
 
-def iter_numbered(texts: Sequence[str], rows: int) -> Iterator[str]:
-    """`count` distinct texts: the given ones, then the same with a number appended."""
+def iter_numbered(texts: Sequence[str], rows: int | None = None) -> Iterator[str]:
+    """`rows` distinct texts, or without end: the given ones, then the same with a number appended."""
     seen: set[str] = set()
     for text in (f"{text} {again}" if again else text for again in count() for text in texts):
         if len(seen) == rows:

@@ -23,7 +23,6 @@ synthetic. `--folder` keeps the model and the index for later runs.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import signal
 import sys
@@ -108,13 +107,9 @@ def _parse_point(value: str) -> tuple[str, int]:
 def _read_rows(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
     """Read the points measured before; SystemExit if their settings or machine differ."""
     before = json.loads(path.read_text(encoding="utf-8"))
-    for what in ("benchmark", "settings"):
-        if before.get(what) != report[what]:
-            raise SystemExit(
-                f"{path}: was measured with {before.get(what)}, this is {report[what]}: give another --out"
-            )
-    if before["machine"]["threads"] != report["machine"]["threads"]:
-        raise SystemExit(f"{path}: was measured with {before['machine']['threads']} threads: give another --out")
+    then, now = ([of["benchmark"], of["settings"], of["machine"]["threads"]] for of in (before, report))
+    if then != now:
+        raise SystemExit(f"{path}: was measured with {then}, this is {now}: give another --out")
     rows: list[dict[str, Any]] = before["rows"]
     return rows
 
@@ -125,8 +120,8 @@ def _measure(
     """The rows of each point."""
     if not points:
         return
-    with contextlib.ExitStack() as stack:
-        folder = flags.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = flags.folder or Path(temporary)
         try:
             _prepare(flags, folder, texts)
         except PolyencoderError as error:
@@ -138,13 +133,13 @@ def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """The numbers that matter, of `rerank` but for `lost`; None for what was not measured."""
     of = {(row["system"], row["clients"]): row for row in rows if row["case"] == "rerank"}
 
-    def compute_ratio(column: str, left: tuple[str, int], right: tuple[str, int]) -> float | None:
-        values = [of[key].get(column) if key in of else None for key in (left, right)]
-        return values[0] / values[1] if all(values) else None  # type: ignore[operator]
+    def compute_ratio(column: str, clients: int, peer: str) -> float | None:
+        ours, theirs = (of.get((system, clients), {}).get(column) for system in (OURS, peer))
+        return ours / theirs if ours and theirs else None
 
     return {
-        "throughput_64_vs_peer": compute_ratio("per_second", (OURS, MANY), (PEER, MANY)),
-        "p99_1_vs_in_process": compute_ratio("p99_ms", (OURS, 1), (IN_PROCESS, 1)),
+        "throughput_64_vs_peer": compute_ratio("per_second", MANY, PEER),
+        "p99_1_vs_in_process": compute_ratio("p99_ms", 1, IN_PROCESS),
         "lost": sum(row["lost"] for row in rows if row["system"].startswith(OURS)),
     }
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import describe_machine, run_in_process
+from benchmarks.search.texts import iter_numbered
 from benchmarks.serving.clients import Load, Outcome, ask
 from benchmarks.serving.servers import started
 from polyencoder.index.open import open_index
@@ -40,7 +41,7 @@ def measure(
     """For each point, a case with a number of clients, a row of each system. SystemExit if a server does not start."""
     files = ("--model", str(model), "--index", str(index), "--threads", str(flags.threads))
     serve = ("-m", "polyencoder.cli.main", "serve", "--port", "0", "--timeout", str(_WAITING), *files)
-    new = iter_unseen(texts)
+    new = iter_numbered(texts[::-1])  # those that are indexed last
     with contextlib.ExitStack() as stack:
         ports = {
             OURS: stack.enter_context(started(*serve, asked="/ready")).port,
@@ -64,13 +65,6 @@ def measure(
                 {"case": case, "system": name, "clients": n, **_build_row(outcome), "load": load}
                 for name, outcome in outcomes.items()
             ]
-
-
-def iter_unseen(texts: Sequence[str]) -> Iterator[str]:
-    """Texts without end, each once: all of these, those that are indexed last, and then again with a number."""
-    yield from reversed(texts)
-    for turn in itertools.count(2):
-        yield from (f"{text} {turn}" for text in texts)
 
 
 def _measure_in_turns(

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import build_parser, find_minilm_folder, print_report, read_memory_mb, run_in_process
-from benchmarks.search.texts import make_candidates
+from benchmarks.search.texts import iter_numbered, make_candidates
 from benchmarks.serving.clients import Load, ask
-from benchmarks.serving.points import MANY, PATHS, iter_unseen, make_bodies
+from benchmarks.serving.points import MANY, PATHS, make_bodies
 from benchmarks.serving.servers import Server, started
 from polyencoder.export.folder import export_folder
 from polyencoder.ranker import Ranker
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         flags.servers = [name for name in flags.servers if BACKENDS.get(name) in ("onnx", "torch")]
     rounds = 1 if flags.quick else flags.rounds
     count = -(-(min(flags.requests, 16) if flags.quick else flags.requests) // rounds)
-    texts = iter_unseen(make_candidates(1_000))
+    texts = iter_numbered(make_candidates(1_000))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = flags.model

@@ -7,6 +7,7 @@ import gzip
 import json
 import sys
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,14 @@ def test_numbered_texts_are_different():
         "two 2",
         "two 1 2",
     ]
+    assert list(islice(iter_numbered(["hi !", "bye ."]), 6)) == [
+        "hi !",
+        "bye .",
+        "hi ! 1",
+        "bye . 1",
+        "hi ! 2",
+        "bye . 2",
+    ]
 
 
 def test_parlais_formula_is_parlais():
@@ -262,7 +271,7 @@ def test_parlais_formula_is_parlais():
 
 
 def test_a_cross_encoder_in_bfloat16():
-    ranker = systems.make_model(make_candidates(50), {"layers": 1, "dim": 16, "heads": 2}, device="cpu")
+    ranker = systems.make_ranker(make_candidates(50), {"layers": 1, "dim": 16, "heads": 2}, device="cpu")
     reply, _ = systems.build_cross(ranker, make_candidates(3), bf16=True)(make_contexts(1)[0])
     assert reply in make_candidates(3)
 

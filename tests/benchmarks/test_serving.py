@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from itertools import islice
 
 import pytest
 
 from benchmarks.serving import clients
 from benchmarks.serving.__main__ import main, summarize
 from benchmarks.serving.clients import Load, ask
-from benchmarks.serving.points import IN_PROCESS, OURS, PEER, iter_unseen
+from benchmarks.serving.points import IN_PROCESS, OURS, PEER
 from polyencoder.ranker import Ranker
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
@@ -64,11 +63,6 @@ def test_what_was_not_measured_is_none_and_only_our_losses_count():
         "p99_1_vs_in_process": None,
         "lost": 3,
     }
-
-
-def test_texts_are_never_given_twice():
-    texts = ["hi !", "bye ."]
-    assert list(islice(iter_unseen(texts), 6)) == ["bye .", "hi !", "hi ! 2", "bye . 2", "hi ! 3", "bye . 3"]
 
 
 def _answering(answers: list[bytes], load: Load) -> tuple[clients.Outcome, list[bytes]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.reproduce.__main__ import main
-from benchmarks.reproduce.comparison import iter_compared
-from benchmarks.reproduce.page import read_measured
+from benchmarks.reproduce.page import iter_compared, read_measured
 from benchmarks.reproduce.results import RESULTS
 from benchmarks.reproduce.scales import read_scale
 from benchmarks.reproduce.tables import read_table

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.reproduce import intents
-from benchmarks.reproduce.intents import TABLE_8, HeadConfig, TrainingConfig, Vectors, draw_per_label, fit, score
+from benchmarks.reproduce.intents import TABLE_8, HeadConfig, Vectors, draw_per_label, fit, score
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def clouds() -> tuple[Vectors, Vectors]:
 def test_a_head_learns_and_is_the_one_that_was_measured(clouds, config):
     train, valid = clouds
     random = torch.get_rng_state()
-    options = {"num_labels": 4, "config": config, "training": TrainingConfig(max_epochs=20), "seed": 3}
+    options = {"num_labels": 4, "config": config, "max_epochs": 20, "seed": 3}
     head, reached = fit(train, valid, **options)
     assert reached.accuracy > 0.85  # 0.25 by chance
     assert score(head, valid) == reached
@@ -38,15 +38,15 @@ def test_a_head_that_gets_worse_is_the_one_before(clouds):
     train, valid = clouds
     shuffled = Vectors(train.vectors, train.labels[torch.randperm(80, generator=torch.Generator().manual_seed(1))])
     config = HeadConfig(optimizer="adam")
-    head, kept = fit(shuffled, valid, num_labels=4, config=config, training=TrainingConfig(), seed=0)
-    _, first = fit(shuffled, valid, num_labels=4, config=config, training=TrainingConfig(max_epochs=1), seed=0)
+    head, kept = fit(shuffled, valid, num_labels=4, config=config, seed=0)
+    _, first = fit(shuffled, valid, num_labels=4, config=config, max_epochs=1, seed=0)
     assert score(head, valid) == kept
     assert kept.loss <= first.loss
 
 
 def test_a_scale_of_vectors_changes_nothing(clouds):
     train, valid = clouds
-    options = {"num_labels": 4, "config": HeadConfig(), "training": TrainingConfig(max_epochs=3), "seed": 0}
+    options = {"num_labels": 4, "config": HeadConfig(), "max_epochs": 3, "seed": 0}
     _, reached = fit(train, valid, **options)
     _, scaled = fit(*(Vectors(100 * part.vectors + 7, part.labels) for part in clouds), **options)
     assert scaled == pytest.approx(reached, abs=1e-4)
