@@ -33,7 +33,8 @@ import numpy as np
 from polyencoder.calibration.risk import Promise
 from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.encoding.protocol import TextRanker
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.search.scores import check_scores
 from polyencoder.storage.files import parse_versioned
 from polyencoder.storage.names import CALIBRATION
 from polyencoder.validation import Positive, from_json_values, validated
@@ -210,9 +211,7 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
 
 def sort_best_first(scores: np.ndarray[Any, Any]) -> list[int]:
     """The places of scores [n], best first; equal ones in their order. InputError for a nan."""
-    if np.isnan(scores).any():
-        raise InputError("the model's scores are nan: its weights are damaged, or overflow")
-    return np.argsort(-scores, kind="stable").tolist()
+    return np.argsort(-check_scores(scores), kind="stable").tolist()
 
 
 def rank_documents(

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from polyencoder.encoding.reading import CandidateReader
-from polyencoder.errors import InputError
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.late import LateScore, TokenVectors
-from polyencoder.search.scores import score
+from polyencoder.search.scores import check_scores, score
 from polyencoder.text.encoder import TextEncoder
 
 Ids = Sequence[int]
@@ -20,8 +19,8 @@ Progress = Callable[[int], object]
 """Called with the number of texts of each finished batch."""
 
 BATCH_SIZE = 256  # texts
-_CONTEXTS = 1 << 10  # whose vectors are in memory at once
-_WITH_TOKENS = 1 << 7  # the same, where the vectors of their tokens are, too
+CONTEXTS = 1 << 10  # whose vectors are in memory at once
+WITH_TOKENS = 1 << 7  # the same, where the vectors of their tokens are, too
 
 
 class Encoder(ABC):
@@ -130,7 +129,7 @@ class Encoder(ABC):
             vectors = None if by_tokens else np.stack([one.vector for one in read])
         else:
             vectors = self.encode_candidates(candidates)
-        at_once = _WITH_TOKENS if by_tokens else _CONTEXTS
+        at_once = WITH_TOKENS if by_tokens else CONTEXTS
         for first in range(0, len(contexts), at_once):
             encoded = self.encode_contexts(contexts[first : first + at_once], max_tokens=max_tokens)
             rows = None if index is None else index[first : first + at_once]
@@ -146,10 +145,3 @@ class Encoder(ABC):
                 parts.append(np.concatenate(parts_of_rows))
         checked = check_scores(np.concatenate(parts))
         return checked if index is None else np.where(index < 0, np.float32(-np.inf), checked)
-
-
-def check_scores(scores: Array) -> Array:
-    """The scores. InputError for a nan."""
-    if np.isnan(scores).any():
-        raise InputError("the model's scores are nan: its weights are damaged, or overflow")
-    return scores

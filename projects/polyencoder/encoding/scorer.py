@@ -12,7 +12,7 @@ from typing_extensions import Self  # typing's, from Python 3.11 on
 
 from polyencoder.checks import check_candidates, check_choice, check_count, check_device, check_texts
 from polyencoder.config import VectorKind
-from polyencoder.encoding.encoder import BATCH_SIZE, Encoder, check_scores
+from polyencoder.encoding.encoder import BATCH_SIZE, CONTEXTS, WITH_TOKENS, Encoder
 from polyencoder.encoding.protocol import Context, Dialogue, TextRanker
 from polyencoder.encoding.tokens import DistinctCandidates, find_distinct_candidates, tokenize_candidates
 from polyencoder.errors import InputError
@@ -21,6 +21,7 @@ from polyencoder.packages import require
 from polyencoder.progress import create_progress
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.late import TokenVectors
+from polyencoder.search.scores import check_scores
 from polyencoder.text.dialogue import check_contexts
 from polyencoder.text.encoder import TextEncoder
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
     from polyencoder.modeling.base import RankerModel
 
-_CONTEXTS = 1 << 10  # whose vectors are in memory at once
-_WITH_TOKENS = 1 << 7  # the same, where the vectors of their tokens are, too
 _REMEMBERED = 1 << 12  # candidates of the latest list, at most
 _TEXTS = 1 << 11  # candidates of several contexts whose token vectors are in memory at once
 
@@ -167,7 +166,7 @@ class Scorer:
             elif kind == "pooled":
                 vectors = encoder.encode_pooled(ids, batch_size=size, progress=bar.update)
             else:
-                parts, at_once = [], _CONTEXTS if model.token_dim is None else _WITH_TOKENS
+                parts, at_once = [], CONTEXTS if model.token_dim is None else WITH_TOKENS
                 for first in range(0, len(ids), at_once):
                     encoded = encoder.encode_contexts(ids[first : first + at_once], batch_size=size)
                     parts.append(encoded.context_vectors)

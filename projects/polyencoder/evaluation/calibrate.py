@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from polyencoder.evaluation.examples import example_scores
 from polyencoder.index.base import Index
 from polyencoder.index.searcher import Searcher
 from polyencoder.progress import create_progress
-from polyencoder.scoring import check_scores
+from polyencoder.search.scores import check_scores
 from polyencoder.settings.common import ColumnSettings
 from polyencoder.settings.fields import get_leaves
 from polyencoder.storage.names import RECORD
@@ -169,7 +170,7 @@ _Ranked = tuple[list[float], list[bool], int]
 
 
 def _rank_scores(scores: dict[str, float], right: Collection[str], *, among: int) -> _Ranked:
-    check_scores(torch.tensor(list(scores.values())))
+    check_scores(np.array([*scores.values()]))
     order = sorted(scores, key=lambda text: (-scores[text], text in right))  # ties count as wrong
     return [scores[text] for text in order], [text in right for text in order], among
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from polyencoder.scoring.context import ContextEncoding, Keys
-from polyencoder.scoring.exact import check_scores, compute_attention_weights, score, select_best
+from polyencoder.scoring.exact import compute_attention_weights, score, select_best
 
-__all__ = ["ContextEncoding", "Keys", "check_scores", "compute_attention_weights", "score", "select_best"]
+__all__ = ["ContextEncoding", "Keys", "compute_attention_weights", "score", "select_best"]

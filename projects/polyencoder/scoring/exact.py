@@ -177,12 +177,6 @@ def select_best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, columns
 
 
-def check_scores(scores: Tensor) -> None:
-    """Raises InputError if a score is nan."""
-    if scores.isnan().any():
-        raise InputError("the model's scores are nan: its weights are damaged, or overflow")
-
-
 def compute_chunk_sizes(context: ContextEncoding, candidates: Tensor, *, budget: int) -> tuple[int, int]:
     """The number of contexts and candidates to score in one step, both at least 1.
 

@@ -25,6 +25,13 @@ def score(contexts: Contexts, candidates: Array, *, attention: str = "basic") ->
     return np.concatenate([_score_batch(contexts.select(part), candidates, scale=scale) for part in parts])
 
 
+def check_scores(scores: Array) -> Array:
+    """The scores. InputError for a nan."""
+    if np.isnan(scores).any():
+        raise InputError("the model's scores are nan: its weights are damaged, or overflow")
+    return scores
+
+
 def attend(logits: Array, mask: Array | None, *, scale: float) -> Array:
     """sum_i p_i l_i over the last dimension, [..., codes] -> [...], with p the softmax of `scale` times the logits.
 

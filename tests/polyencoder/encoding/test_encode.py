@@ -84,7 +84,7 @@ def test_a_short_context_may_have_the_most_turns(monkeypatch, make_model, text, 
 def test_a_batch_of_contexts_stays_within_its_budget(monkeypatch, make_ranker, sentences):
     """`search_many`, `score` and `encode_contexts` do not pad a thousand contexts to the longest."""
     monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", 60)
-    monkeypatch.setattr(encoder, "_CONTEXTS", 3)
+    monkeypatch.setattr(encoder, "CONTEXTS", 3)
     ranker, batches = make_ranker("poly"), []
     contexts = [*sentences, " ".join(sentences)] * 2
     index = ranker.index(sentences)
