@@ -18,6 +18,7 @@ from tqdm import tqdm
 from polyencoder.errors import ConfigError, PolyencoderError, suggest_similar
 
 AGENTS = ("biencoder", "polyencoder", "crossencoder", "lateencoder", "convert")
+REMOVED = {"tfidf": "polyencoder evaluate --baseline tfidf", "pretrain_ranker": "polyencoder pretrain"}
 NO_MODEL = "WARNING: Model file does not exist, check to make sure it is correct: "  # ParlAI's message
 
 
@@ -74,7 +75,8 @@ def _show_error(parser: ParlaiParser | None, kind: Any, error: BaseException, tr
         line = f"{message.removeprefix(NO_MODEL)}: there is no such model file; check -mf"
     elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("parlai.agents."):
         name = str(error.name).split(".")[2]
-        line = f"-m {name}: ParlAI has no such agent{suggest_similar(name, AGENTS, listed=False)}"
+        meant = f"; use {REMOVED[name]}" if name in REMOVED else suggest_similar(name, AGENTS, listed=False)
+        line = f"-m {name}: ParlAI has no such agent{meant}"
     if line is None or "--debug" in sys.argv:
         sys.__excepthook__(kind, error, trace)
     else:

@@ -1,4 +1,4 @@
-"""Names that people bring from other libraries, each with what it is called here."""
+"""Names that people bring from other libraries or an older version, each with what to use here."""
 
 from __future__ import annotations
 
@@ -84,6 +84,29 @@ PARAMETERS: dict[str, tuple[str, ...] | str] = {
 }
 """Parameters, and their names here, the first that a function has, or a sentence without its full stop."""
 
+_SESSIONS = "clients send the whole dialogue as messages to /v1/chat"
+REMOVED: dict[str, str] = {
+    "find_batch_size": "give --grad-cache (a cross-encoder: --pair-tokens), halved until a batch fits the memory",
+    **dict.fromkeys(
+        ("hard_negative_margin", "hard_negative_relative_margin", "margin", "relative_margin"),
+        "--max-positive-similarity leaves out negatives that are likely to be right",
+    ),
+    "partial": "a search has one index; what does not fit one folder is in Milvus, --index milvus:ADDRESS",
+    **dict.fromkeys(("sessions", "max_sessions", "session_seconds"), _SESSIONS),
+    "generate": "a chat chooses its replies from --index; give what /v1/search finds to a model that writes",
+    "otel": "run `opentelemetry-instrument polyencoder serve ...` of the package opentelemetry-instrumentation",
+    "sentencepiece_model": "models with a vocabulary of sentencepiece cannot be imported",
+    **dict.fromkeys(("language", "tokenized"), "encoders of XLM cannot be imported"),
+    "fusion": "--hybrid is reciprocal rank fusion",
+    "vector_weight": "--hybrid is reciprocal rank fusion, which weighs words and vectors alike",
+}
+"""Removed settings, of any command, file or function, each with its replacement."""
+
+
+def explain_removed(name: str) -> str:
+    """The end of a message about an unknown name, if it is that of a removed setting; else ""."""
+    return f"; it was removed: {REMOVED[name]}" if name in REMOVED else ""
+
 
 def guess(name: str, allowed: Collection[str]) -> str:
     """The hint at what a parameter is called where these are known, such as "; it is top_k here"; "" without one."""
@@ -137,4 +160,4 @@ def _check_arguments(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def _format_hint(name: str, allowed: Collection[str]) -> str:
-    return guess(name, allowed) or suggest_similar(name, allowed, listed=False)
+    return guess(name, allowed) or explain_removed(name) or suggest_similar(name, allowed, listed=False)

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import dataclass_transform  # typing's, from Python 3.11 on
 
 from polyencoder.errors import ConfigError, PolyencoderError, suggest_similar
+from polyencoder.guesses import explain_removed
 
 T = TypeVar("T")
 
@@ -97,7 +98,8 @@ def convert_error(error: ValidationError, *, of: type, path: tuple[str, ...] = (
         fields, owner = _find_fields(of, location)
         if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             name = ".".join(map(str, location))
-            hint = suggest_similar(name, [*names.values(), *map(".".join, names)], listed=False, shown=repr)
+            hint = explain_removed(str(location[-1]))
+            hint = hint or suggest_similar(name, [*names.values(), *map(".".join, names)], listed=False, shown=repr)
             hint = hint or suggest_similar(str(location[-1]), names.values() or _get_fields(owner))
             return ConfigError(f"unknown setting {name!r}{hint}", argument=name)
         name = names.get(fields, ".".join(fields)) or "it"

@@ -99,6 +99,8 @@ def test_typing_errors_are_answered_without_the_help(command, arguments, expecte
             r"parlai train_modle: there is no such command; did you mean train_model\?",
         ),
         ("train_model -m polyencodr -mf no/m", r"-m polyencodr: .* no such agent; did you mean polyencoder\?"),
+        ("eval_model -m tfidf -mf no/m", "-m tfidf: .* no such agent; use polyencoder evaluate --baseline tfidf"),
+        ("train_model -m pretrain_ranker -mf no/m", "-m pretrain_ranker: .* no such agent; use polyencoder pretrain"),
         ("train_model -m biencoder -t selection:convai -mf no/m", r"-t selection:convai: there are .*convai2\?"),
     ],
 )

@@ -68,7 +68,13 @@ def test_all_that_is_wrong_in_one_line():
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("batchsize", "did you mean 'batch_size'?"), ("qqqqqq", "it must be one of train, valid, out")]
+    ("name", "hint"),
+    [
+        ("batchsize", "did you mean 'batch_size'?"),
+        ("qqqqqq", "it must be one of train, valid, out"),
+        ("find_batch_size", "it was removed: give --grad-cache"),
+        ("hard_negative_margin", "it was removed: --max-positive-similarity"),
+    ],
 )
 def test_a_setting_that_there_is_not(name, hint):
     error = problem(TrainSettings, MINIMAL | {name: 3})

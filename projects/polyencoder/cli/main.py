@@ -21,7 +21,7 @@ from cyclopts.exceptions import MissingArgumentError, RepeatArgumentError, Unkno
 from polyencoder.cli import removed
 from polyencoder.cli.shared.output import say
 from polyencoder.errors import PolyencoderError, UsageError, get_first_line, suggest_similar
-from polyencoder.guesses import PARAMETERS
+from polyencoder.guesses import PARAMETERS, REMOVED
 from polyencoder.packages import build_missing_error, format_versions, is_installed
 
 COMMANDS = {
@@ -303,9 +303,9 @@ def _explain_command(name: str, commands: Sequence[str], *, of: str = "") -> Usa
 def _explain_flags(flags: Sequence[str], command: str) -> UsageError:
     names_of_flags = [flag.removeprefix("--") for flag in get_flags(command).values()]
     names = {name: name.removeprefix("--") for name in (flag.partition("=")[0] for flag in flags)}
-    for name in names:
-        if name in removed.FLAGS:
-            return UsageError(f"{name} was removed: {removed.FLAGS[name]}")
+    for flag, name in names.items():
+        if meant := REMOVED.get(name.replace("-", "_")):
+            return UsageError(f"{flag} was removed: {meant}")
     form: dict[str, Any] = {"listed": False, "shown": "--{}".format, "form": " ({})"}
     named = [  # a known one is of another command below this one
         flag

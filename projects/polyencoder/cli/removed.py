@@ -1,4 +1,4 @@
-"""Commands and flags that do not exist, or no longer, each with what to use in their place."""
+"""Commands that do not exist, or no longer, and flags of others, each with what to use in their place."""
 
 from __future__ import annotations
 
@@ -11,25 +11,6 @@ COMMANDS: dict[str, str] = {
     "tune": "examples/tune.py in the repository searches settings with Optuna",
 }
 """Each removed command's replacement, a sentence without its full stop."""
-
-_SESSIONS = "clients send the whole dialogue as messages to /v1/chat"
-FLAGS: dict[str, str] = {
-    "--find-batch-size": "give --grad-cache (a cross-encoder: --pair-tokens), halved until a batch fits the memory",
-    **dict.fromkeys(
-        ("--hard-negative-margin", "--hard-negative-relative-margin", "--margin", "--relative-margin"),
-        "--max-positive-similarity leaves out negatives that are likely to be right",
-    ),
-    "--partial": "a search has one index; what does not fit one folder is in Milvus, --index milvus:ADDRESS",
-    "--sessions": _SESSIONS,
-    "--max-sessions": _SESSIONS,
-    "--session-seconds": _SESSIONS,
-    "--otel": "run `opentelemetry-instrument polyencoder serve ...` of the package opentelemetry-instrumentation",
-    "--sentencepiece-model": "models with a vocabulary of sentencepiece cannot be imported",
-    **dict.fromkeys(("--language", "--tokenized"), "encoders of XLM cannot be imported"),
-    "--fusion": "--hybrid is reciprocal rank fusion",
-    "--vector-weight": "--hybrid is reciprocal rank fusion, which weighs words and vectors alike",
-}
-"""Each removed flag's replacement, for every command that had it."""
 
 GUESSED_COMMANDS: dict[str, str] = {
     "rerank": "rank ranks a list of candidates, and search --rerank MODEL reranks what an index finds",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from polyencoder import guesses
 from polyencoder.cli import main, removed
 from polyencoder.errors import UsageError
 
@@ -15,15 +16,14 @@ def test_a_removed_command_names_its_replacement(monkeypatch):
 
 
 def test_a_removed_flag_names_its_replacement(monkeypatch):
-    monkeypatch.setitem(removed.FLAGS, "--juggle", "use --num-negatives")
-    with pytest.raises(UsageError, match="--juggle was removed: use --num-negatives"):
-        main.parse(["train", "--juggle=3"])
+    monkeypatch.setitem(guesses.REMOVED, "juggle_balls", "use --num-negatives")
+    with pytest.raises(UsageError, match="--juggle-balls was removed: use --num-negatives"):
+        main.parse(["train", "--juggle-balls=3"])
 
 
 def test_nothing_that_was_removed_exists():
     assert not removed.COMMANDS.keys() & main.COMMANDS.keys()
-    flags = {flag for name in main.COMMANDS for flag in main.get_flags(name).values()}
-    assert not removed.FLAGS.keys() & flags
+    assert not guesses.REMOVED.keys() & {name for command in main.COMMANDS for name in main.get_flags(command)}
 
 
 @pytest.mark.parametrize("name", removed.GUESSED_COMMANDS)

@@ -108,6 +108,7 @@ def test_an_address_of_no_engine(ranker, where):
         ("folder", {"recall": 1.5, "faiss": "hnsw"}, "recall is 1.5; it must be above 0 and at most 1"),
         ("folder", {"contexts": ["hello"]}, "contexts are for measuring recall: give a recall"),
         ("folder", {"faiss": "tree"}, "the kind of FAISS index is 'tree'"),
+        ("folder", {"faiss": "flat"}, "the kind of FAISS index is 'flat'; .* without FAISS"),
     ],
 )
 def test_settings_that_contradict_the_place_make_nothing(ranker, tmp_path, monkeypatch, where, settings, problem):

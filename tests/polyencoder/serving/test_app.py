@@ -17,6 +17,12 @@ def test_a_body_that_is_wrong_is_described_as_it_is_answered(shared):
     assert description["paths"]["/metrics"]["get"]["responses"]["200"]["content"].keys() == {"text/plain"}
 
 
+def test_a_removed_route_names_another(shared):
+    answer = shared.post("/v1/score", json={"documents": ["a cat"]})
+    assert answer.status_code == 404
+    assert "/v1/rerank" in answer.json()["message"]
+
+
 @pytest.mark.long
 def test_no_request_that_a_machine_invents_is_the_servers_fault(serve):
     """Of those that the description allows, and of those that it does not."""

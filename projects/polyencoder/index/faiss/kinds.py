@@ -83,9 +83,9 @@ def check_parameters(kind: str, parameters: Parameters, *, dim: int | None = Non
             )
         return
     if kind not in KINDS:
-        raise ConfigError(
-            f"the kind of FAISS index is {kind!r}; it must be auto or one of {', '.join(KINDS)}", argument="faiss"
-        )
+        must = f"it must be auto or one of {', '.join(KINDS)}"
+        must = "leave it out: an index without FAISS compares everything" if kind == "flat" else must
+        raise ConfigError(f"the kind of FAISS index is {kind!r}; {must}", argument="faiss")
     for name, value in parameters.items():
         if name not in KINDS[kind]:
             raise ConfigError(
