@@ -26,6 +26,17 @@ def normalize(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
+def count_negatives(pairs: Iterable[Example], responses: Iterable[str]) -> int:
+    """The default number of candidates to sample for each pair without: 19, or what the responses have for all."""
+    right = max((len(set(map(normalize, pair.right))) for pair in pairs if pair.candidates is None), default=1)
+    different: set[str] = set()
+    for text in responses:
+        different.add(normalize(text))
+        if len(different) == 19 + right:
+            break
+    return len(different) - right
+
+
 class NegativeSampler:
     """Samples candidates for an example: its right texts and `count` other labels, in random order.
 

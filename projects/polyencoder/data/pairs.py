@@ -14,7 +14,7 @@ from polyencoder.data.epochs import Counts, estimate_counts
 from polyencoder.data.example import Example
 from polyencoder.data.judged import is_judged, read_judged_pairs
 from polyencoder.data.layouts import Columns, parse_examples
-from polyencoder.data.negatives import NegativeSampler, normalize
+from polyencoder.data.negatives import NegativeSampler, count_negatives
 from polyencoder.data.readers import (
     BadExamples,
     DataFile,
@@ -196,11 +196,9 @@ def read_examples(
     settings = {"num_negatives": num_negatives, "negatives": negatives}
     check_samples(pairs, (name for name, value in settings.items() if value is not None))
     responses = list(read_responses(pairs, negatives, columns=columns, bad=bad))
-    without = [pair for pair in pairs if pair.candidates is None]
-    drawn = len(without)
+    drawn = sum(pair.candidates is None for pair in pairs)
     if num_negatives is None:
-        num_right = max((len(set(map(normalize, pair.right))) for pair in without), default=1)
-        num_negatives = min(19, len(set(map(normalize, responses))) - num_right)
+        num_negatives = count_negatives(pairs, responses)
         if drawn and num_negatives < 1:
             raise InputError(
                 f"{source}: has no {(columns or Columns()).candidates!r}, and no second response to draw any from",

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.data.epochs import Source, Streamed
 from polyencoder.data.example import Example
-from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler, normalize
+from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler, count_negatives
 from polyencoder.data.pairs import (
     HUB,
     add_sampled_candidates,
@@ -154,19 +154,12 @@ def add_validation_candidates(
     def complete_examples(count: int) -> list[Example]:
         return add_sampled_candidates(pairs, NegativeSampler(responses(), count=count, seed=seed, source=source))
 
-    usual = DataSettings.num_negatives
     if count is None:
-        right = max((len(set(map(normalize, pair.right))) for pair in pairs if pair.candidates is None), default=1)
-        different: set[str] = set()
-        for text in responses():
-            different.add(normalize(text))
-            if len(different) == usual + right:
-                break
-        return complete_examples(max(1, min(usual, len(different) - right)))
+        return complete_examples(max(1, count_negatives(pairs, responses())))
     if not in_training:
         return complete_examples(count)
     try:
-        return complete_examples(usual)
+        return complete_examples(DataSettings.num_negatives)
     except InputError:
         return complete_examples(count)
 
