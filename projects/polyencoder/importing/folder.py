@@ -16,6 +16,7 @@ from torch import Tensor
 from polyencoder.checkpoint import check_shapes, publishing_folder
 from polyencoder.errors import CheckpointError, get_first_line
 from polyencoder.modeling.finite import check_finite
+from polyencoder.modeling.layout import build_tokenizer_config
 from polyencoder.storage.files import build_exists_error, reporting_write_errors
 from polyencoder.storage.names import MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
 from polyencoder.storage.publish import publishing
@@ -71,12 +72,7 @@ def save_tokenizer(
 
 
 def _write_tokenizer(folder: Path, tokenizer: Tokenizer, *, special_tokens: Mapping[str, str], segments: bool) -> None:
-    values = {
-        "tokenizer_class": "PreTrainedTokenizerFast",  # so that transformers does not rebuild it for a model family
-        "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
-        "clean_up_tokenization_spaces": False,
-        **special_tokens,
-    }
+    values = build_tokenizer_config(segments=segments, **special_tokens)
     (folder / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 

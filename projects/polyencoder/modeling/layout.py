@@ -124,6 +124,16 @@ def list_layout_files(folder: Path) -> list[str]:
     return names
 
 
+def build_tokenizer_config(*, segments: bool, **settings: Any) -> dict[str, Any]:
+    """The values of tokenizer_config.json: `settings`, such as a `pad_token`, beside those of all tokenizers here."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # so that transformers does not rebuild it for a model family
+        "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+        **settings,
+    }
+
+
 @dataclass(frozen=True)
 class _Towers:
     """Makes the modules of a configuration."""
@@ -207,18 +217,12 @@ class _Towers:
             return [Module("StaticEmbedding", tensors=tensors)]
         config = self.config
         longest = {"max_seq_length": max(lengths.values()), **lengths}
+        limits = {"model_max_length": longest["max_seq_length"], "truncation_side": side}
         special = {"pad_token": config.text.pad_token}
         if config.text.surround:
             special |= {"cls_token": config.text.start_token, "sep_token": config.text.end_token}
-        segments = ["token_type_ids"] if (config.backbone.get("type_vocab_size") or 0) > 1 else []
-        tokenizer = {
-            "tokenizer_class": "PreTrainedTokenizerFast",  # so that transformers does not rebuild it for a model family
-            "model_input_names": ["input_ids", *segments, "attention_mask"],
-            "model_max_length": longest["max_seq_length"],
-            "truncation_side": side,
-            "clean_up_tokenization_spaces": False,
-            **special,
-        }
+        segments = (config.backbone.get("type_vocab_size") or 0) > 1
+        tokenizer = build_tokenizer_config(segments=segments, **limits, **special)
         from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
         kind = MODEL_MAPPING_NAMES.get(config.backbone["model_type"], "")
