@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from polyencoder.config import ConvertConfig
-from polyencoder.modeling.convert.contexts import CONTEXT_VECTORS
-from polyencoder.modeling.convert.model import ConveRT
+from polyencoder.modeling.convert.model import CONTEXT_VECTORS, ConveRT
 
 __all__ = ["CONTEXT_VECTORS", "ConveRT", "ConvertConfig"]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
-from polyencoder.config import ConvertConfig, RankerConfig
+from polyencoder.config import ContextVector, ConvertConfig, RankerConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.capabilities import ConvertCapabilities
 from polyencoder.modeling.convert.blocks import Block, Embeddings
-from polyencoder.modeling.convert.contexts import CONTEXT_VECTORS, split_contexts
 from polyencoder.modeling.convert.outputs import AnnealedScale, FeedForward, Reduction
 from polyencoder.modeling.convert.quantization import (
     QuantizationAwareEmbedding,
@@ -30,10 +29,35 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text.tokens import TokenBatch
 
+CONTEXT_VECTORS: tuple[ContextVector, ...] = get_args(ContextVector)
+"""The vectors of both, the last utterance and those before it: h_xz, h_x and h_z of Figure 2."""
+
 QUANTIZED_LOSS_SCALE = 128.0
 """For a quantized ConveRT: "the final loss is scaled by 128" (Section 2.1)."""
 
 T = TypeVar("T")
+
+
+def split_contexts(tokens: TokenBatch, *, separator: int) -> tuple[TokenBatch, TokenBatch, Tensor]:
+    """Splits contexts at the first separator (`TextEncoder`, truncation `recent_first`).
+
+    Returns:
+        The last utterances [batch, length]; the extra contexts [rows, length], for contexts that have one; and these
+        contexts' rows, [rows].
+    """
+    separators = (tokens.ids == separator) & tokens.mask
+    behind = separators.cumsum(1) > 0
+    last = TokenBatch(tokens.ids, tokens.mask & ~behind)
+    earlier = tokens.mask & behind & ~separators
+    rows = earlier.any(1).nonzero().squeeze(1)
+    if not len(rows):
+        return last, TokenBatch(tokens.ids[:0], tokens.mask[:0]), rows
+    everyone = torch.arange(len(tokens), device=tokens.ids.device)
+    begins = separators[rows].int().argmax(1, keepdim=True) + 1
+    lengths = earlier[rows].sum(1, keepdim=True)
+    columns = torch.arange(int(lengths.max()), device=tokens.ids.device)
+    ids = tokens.ids[rows].gather(1, (begins + columns).clamp(max=tokens.ids.size(1) - 1))
+    return last.select(everyone), TokenBatch(ids, columns < lengths), rows
 
 
 class SharedEncoder(nn.Module):

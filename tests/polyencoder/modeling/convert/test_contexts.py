@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from polyencoder.modeling.convert import CONTEXT_VECTORS
-from polyencoder.modeling.convert.contexts import split_contexts
-from polyencoder.text import pad
+from polyencoder.modeling.convert.model import split_contexts
+from polyencoder.text.tokens import pad
 
 SEPARATOR = 41  # behind the padding, 40
 LAST = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10, 11], []]
