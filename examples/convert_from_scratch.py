@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from polyencoder import Ranker
-from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords
 from polyencoder.training import TrainSettings, train_ranker
 
 DATA = Path(__file__).parent / "support"

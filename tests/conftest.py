@@ -36,8 +36,10 @@ from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.ranker import Ranker
-from polyencoder.text import TextEncoder, TokenBatch, pad, train_tokenizer
-from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from polyencoder.text.encoder import TextEncoder
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords
+from polyencoder.text.tokens import TokenBatch, pad
+from polyencoder.text.vocabulary import train_tokenizer
 from tests.encoders import (  # noqa: F401 - fixtures
     SENTENCES,
     backbone_folder,

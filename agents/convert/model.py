@@ -20,14 +20,9 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text, format_sizes, parse_sizes
 from polyencoder.modeling.families import CONVERT_SIZES
-from polyencoder.text import AnyTokenizer, TextEncoder, read_subwords
-from polyencoder.text.subwords import (
-    SubwordSettings,
-    SubwordTokenizer,
-    count_words,
-    learn_subwords,
-    learn_subwords_to_size,
-)
+from polyencoder.text.encoder import AnyTokenizer, TextEncoder, read_subwords
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords, learn_subwords_to_size
+from polyencoder.text.subwords.tokenizer import SubwordTokenizer
 
 SIZE = 31_476  # Section 2.1 of the paper
 LEAST_COUNT = 2  # of a subword, if the number of subwords is given

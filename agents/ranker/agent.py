@@ -22,7 +22,8 @@ from torch import Tensor
 
 from polyencoder.data import collator
 from polyencoder.errors import InputError
-from polyencoder.text import TokenBatch, normalize_text
+from polyencoder.text.context import normalize_text
+from polyencoder.text.tokens import TokenBatch
 
 
 class RankerAgent(RankerModelAgent):

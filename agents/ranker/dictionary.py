@@ -31,7 +31,7 @@ from polyencoder.importing.parlai_dictionary import (
 )
 from polyencoder.storage.files import reporting_write_errors, write_text
 from polyencoder.storage.names import TOKENIZER
-from polyencoder.text import AnyTokenizer, TextEncoder, read_tokenizer
+from polyencoder.text.encoder import AnyTokenizer, TextEncoder, read_tokenizer
 from polyencoder.training.lock import TrainingLock
 
 COUNTED_AT_ONCE = 10_000  # texts

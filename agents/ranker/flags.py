@@ -31,8 +31,8 @@ from polyencoder.importing.bpe import END_OF_WORD
 from polyencoder.importing.options import read_options
 from polyencoder.modeling.encoder_config import get_max_length
 from polyencoder.modeling.families import get_family
-from polyencoder.text import AnyTokenizer, get_turn_separator, read_tokenizer
-from polyencoder.text.vocabulary import SMALLEST_VOCABULARY
+from polyencoder.text.encoder import AnyTokenizer, read_tokenizer
+from polyencoder.text.vocabulary import SMALLEST_VOCABULARY, get_turn_separator
 
 # Fields of TextConfig that must match a loaded model; lengths may change
 TEXT_FIELDS = ("turn_separator", *PROMPTS)

@@ -18,7 +18,7 @@ from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.ranker import Ranker
 from polyencoder.storage.names import WEIGHTS
 from polyencoder.text import TextEncoder
-from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords
 
 ROWS = 31_476 + 1_000  # of the embedding table
 

@@ -24,7 +24,8 @@ from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding, score, select_best
-from polyencoder.text import TextEncoder, train_tokenizer
+from polyencoder.text.encoder import TextEncoder
+from polyencoder.text.vocabulary import train_tokenizer
 
 BERT_BASE = {"layers": 12, "dim": 768, "heads": 12}
 CODES = 64

@@ -37,7 +37,7 @@ from polyencoder.storage.foreign import describe_file
 from polyencoder.storage.names import CONFIG, DIGESTS, MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, WEIGHTS
 from polyencoder.storage.publish import finish_publication, is_published, publishing
 from polyencoder.storage.safe_load import explain_not_loaded, load_states, read_weights
-from polyencoder.text import TextEncoder, read_tokenizer
+from polyencoder.text.encoder import TextEncoder, read_tokenizer
 
 CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
 

@@ -9,7 +9,7 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from polyencoder.text import train_tokenizer
+from polyencoder.text.vocabulary import train_tokenizer
 
 
 @pytest.fixture

@@ -7,18 +7,18 @@ import pytest
 import polyencoder.export.onnx
 import polyencoder.index
 import polyencoder.text
-from polyencoder.text.tokens import pad
+from polyencoder.text.tokens import TokenBatch
 
 
 def test_a_name_is_that_of_its_module():
-    assert polyencoder.text.__getattr__("pad") is pad is polyencoder.text.pad
-    with pytest.raises(AttributeError, match="module 'polyencoder.text' has no attribute 'pads'"):
-        polyencoder.text.pads  # noqa: B018
+    assert polyencoder.text.__getattr__("TokenBatch") is TokenBatch is polyencoder.text.TokenBatch
+    with pytest.raises(AttributeError, match="module 'polyencoder.text' has no attribute 'TokenBatches'"):
+        polyencoder.text.TokenBatches  # noqa: B018
 
 
 def test_a_name_is_asked_for_once(monkeypatch):
-    monkeypatch.delattr(polyencoder.text, "pad", raising=False)
-    assert polyencoder.text.pad is vars(polyencoder.text)["pad"]
+    monkeypatch.delattr(polyencoder.text, "TokenBatch", raising=False)
+    assert polyencoder.text.TokenBatch is vars(polyencoder.text)["TokenBatch"]
 
 
 def test_a_module_is_an_attribute_as_of_any_package():

@@ -25,8 +25,8 @@ from polyencoder.errors import PolyencoderError
 from polyencoder.index import FolderIndex, verify
 from polyencoder.index.folder.build import build_index
 from polyencoder.ranker import Ranker
-from polyencoder.text import TextEncoder, read_tokenizer
-from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from polyencoder.text.encoder import TextEncoder, read_tokenizer
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords
 from tests.reliability.world import CONTEXTS, TEXTS, Budget, Counts, World, entries, in_child, records
 
 MEMORY, SECONDS = 1 << 30, 5

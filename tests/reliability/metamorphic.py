@@ -22,7 +22,7 @@ import numpy as np
 from polyencoder.export.onnx import export_onnx, exporters, quantize_int8
 from polyencoder.index.open import open_index
 from polyencoder.ranker import Ranker
-from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords
 from tests.postgres import binaries, postgres_server
 from tests.reliability.world import TEXTS, WORDS, Budget, Counts, entries, records, tiny_ranker
 

@@ -23,7 +23,8 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.ranker import Ranker
-from polyencoder.text import TextEncoder, train_tokenizer
+from polyencoder.text.encoder import TextEncoder
+from polyencoder.text.vocabulary import train_tokenizer
 
 _DRAW = random.Random(0)
 WORDS = ["".join(_DRAW.choices("abcdefghijklmnopqrstuvwxyz", k=_DRAW.randint(2, 4))) for _ in range(60)]

@@ -12,7 +12,7 @@ import torch
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder import Ranker
-from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.trainer import Trainer
 from tests.commands import run_command

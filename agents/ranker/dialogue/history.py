@@ -9,7 +9,7 @@ from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import History
 
-from polyencoder.text import normalize_lines, select_persona_lines
+from polyencoder.text.context import normalize_lines, select_persona_lines
 
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 

@@ -35,15 +35,14 @@ from polyencoder.modeling.families import get_family
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.modeling.sentence_encoder import read_config_fields, read_prompts
 from polyencoder.modeling.transfer import build_residual_error, check_layout, select_inherited_fields
-from polyencoder.text import (
-    AnyTokenizer,
-    TextEncoder,
+from polyencoder.text.encoder import AnyTokenizer, TextEncoder
+from polyencoder.text.vocabulary import (
+    TRAINED_SPECIAL_TOKENS,
     choose_separator,
     get_turn_separator,
     separate_turns,
     train_tokenizer,
 )
-from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
 
 Fields = Mapping[str, Any]
 """Fields of `TextConfig` that belong to a tokenizer or model, not to options."""

@@ -20,7 +20,7 @@ from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.metadata import Needs
 from polyencoder.storage.files import check_writable, check_writable_folder, reporting_write_errors, write_text
 from polyencoder.storage.names import TOKENIZER, TOKENIZER_CONFIG
-from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_to_size
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords, learn_subwords_to_size
 from polyencoder.validation import Count
 
 _OF_PIECES = Needs("type", ("bpe", "wordpiece"))

@@ -12,7 +12,9 @@ from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
-from polyencoder.text import TextEncoder, TokenBatch, cut_into_batches
+from polyencoder.text.batches import cut_into_batches
+from polyencoder.text.encoder import TextEncoder
+from polyencoder.text.tokens import TokenBatch
 
 BATCH_TOKENS = 1 << 14  # maximum tokens per batch, with padding: one long text does not widen a thousand short ones
 CPU_BATCH_TOKENS = 1 << 12  # the same on a CPU, where larger batches take more memory and no less time

@@ -18,7 +18,7 @@ from polyencoder.errors import InputError
 from polyencoder.evaluation import metrics
 from polyencoder.evaluation.metrics import HITS_AT, Tally, merge_twins
 from polyencoder.progress import create_progress
-from polyencoder.text import cut_into_batches
+from polyencoder.text.batches import cut_into_batches
 from polyencoder.text.dialogue import check_contexts
 
 TOGETHER = 32  # examples of a model that reads the tokens of both texts

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from polyencoder.index.hits import Hit, count_first
-from polyencoder.text import normalize_text
+from polyencoder.text.context import normalize_text
 
 if TYPE_CHECKING:
     from polyencoder.index.options import SearchOptions

@@ -21,7 +21,7 @@ from polyencoder.index.hits import OWN_K, Hit, compute_pool_size, count_first, d
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rerank import RERANK_K, check_reranker, rerank
 from polyencoder.search.contexts import Contexts
-from polyencoder.text import normalize_lines
+from polyencoder.text.context import normalize_lines
 from polyencoder.text.dialogue import check_contexts
 
 _AT_ONCE = 1024  # contexts whose vectors are in memory at once, and share a scan

@@ -25,7 +25,8 @@ from polyencoder.modeling.sentence_encoder import (
     start_from_dense,
 )
 from polyencoder.modeling.transfer import build_residual_error, check_layout, select_inherited_fields, transfer_weights
-from polyencoder.text import TextEncoder, choose_separator, get_turn_separator, read_subwords, separate_turns
+from polyencoder.text.encoder import TextEncoder, read_subwords
+from polyencoder.text.vocabulary import choose_separator, get_turn_separator, separate_turns
 
 if TYPE_CHECKING:
     from polyencoder.modeling.backbone import Backbone

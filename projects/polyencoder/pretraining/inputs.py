@@ -15,8 +15,9 @@ from torch import Tensor
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool
 from polyencoder.pretraining.masking import IGNORED
-from polyencoder.text import TextEncoder, pad
 from polyencoder.text.context import select_latest_utterances
+from polyencoder.text.encoder import TextEncoder
+from polyencoder.text.tokens import pad
 
 CONTEXT_SHARE = 4  # a response leaves a quarter of the tokens for its context
 

@@ -25,7 +25,8 @@ from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.storage.files import reporting_write_errors
-from polyencoder.text import TextEncoder, choose_separator, separate_turns
+from polyencoder.text.encoder import TextEncoder
+from polyencoder.text.vocabulary import choose_separator, separate_turns
 
 Special = dict[str, Any]
 """The `TextConfig` fields of a tokenizer."""

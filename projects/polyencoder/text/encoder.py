@@ -31,7 +31,7 @@ from polyencoder.text.context import (
     surround,
 )
 from polyencoder.text.memory import TextMemory
-from polyencoder.text.subwords import SubwordTokenizer, is_subword_tokenizer
+from polyencoder.text.subwords.tokenizer import SubwordTokenizer, is_subword_tokenizer
 
 if TYPE_CHECKING:
     from polyencoder.text.tokens import TokenBatch

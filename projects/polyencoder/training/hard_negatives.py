@@ -24,7 +24,7 @@ from polyencoder.index.meta import get_separable_model
 from polyencoder.index.words import split_query_words
 from polyencoder.scoring import ContextEncoding, score, select_best
 from polyencoder.settings.training import HardNegatives
-from polyencoder.text import normalize_text
+from polyencoder.text.context import normalize_text
 
 _SCORES = 1 << 26  # in memory at once
 

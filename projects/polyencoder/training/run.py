@@ -33,7 +33,7 @@ from polyencoder.settings.base import get_flat_defaults, get_flat_values
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.storage.files import write_text
-from polyencoder.text import get_turn_separator
+from polyencoder.text.vocabulary import get_turn_separator
 from polyencoder.training.building import build_objective
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.baselines import Baselines, explain_no_better

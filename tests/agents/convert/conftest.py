@@ -12,7 +12,7 @@ from parlai.core.agents import create_agent
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder import Ranker
-from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords
 from polyencoder.training.randomness import seed_everything
 
 SMALL: dict[str, Any] = {"hidden_size": 16, "attention_limits": (2, 8), "attention_size": 8, "intermediate_size": 32}

@@ -9,8 +9,8 @@ from parlai.scripts.build_dict import BuildDict
 
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.text import read_tokenizer
-from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from polyencoder.text.encoder import read_tokenizer
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords
 
 TINY = {"hidden_size": 8, "intermediate_size": 16, "attention_limits": "2", "head_sizes": "24", "scale_batches": 2}
 

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.text import read_tokenizer
+from polyencoder.text.encoder import read_tokenizer
 
 QUESTION = {"text": "where is the owl ?"}
 

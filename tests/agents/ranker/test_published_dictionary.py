@@ -13,7 +13,7 @@ from parlai.core.opt import Opt
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.parlai_dictionary import read_merge_vocabulary
-from polyencoder.text import get_turn_separator
+from polyencoder.text.vocabulary import get_turn_separator
 
 pytestmark = pytest.mark.slow
 

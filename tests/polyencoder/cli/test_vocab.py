@@ -6,9 +6,10 @@ import pytest
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.modeling.loading import load_tokenizer
-from polyencoder.text import read_tokenizer
+from polyencoder.text.encoder import read_tokenizer
 from polyencoder.text.learning import PieceSettings, count_characters, learn_pieces
-from polyencoder.text.subwords import SubwordSettings, SubwordTokenizer, count_words, learn_subwords
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords
+from polyencoder.text.subwords.tokenizer import SubwordTokenizer
 from tests.commands import run_command
 
 

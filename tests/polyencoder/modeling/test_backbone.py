@@ -10,8 +10,8 @@ from polyencoder.modeling import attention
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import get_backbone_config
 from polyencoder.modeling.loading import load_pretrained
-from polyencoder.text import TokenBatch, pad
 from polyencoder.text.batches import group_lengths
+from polyencoder.text.tokens import TokenBatch, pad
 from tests.encoders import ENCODERS
 from tests.parameters import mostly_long
 

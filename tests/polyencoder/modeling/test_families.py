@@ -15,7 +15,7 @@ from transformers import AutoModel
 from polyencoder.modeling import attention
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.packing import Ragged, _build_ragged
-from polyencoder.text import pad
+from polyencoder.text.tokens import pad
 from tests.parameters import mostly_long
 
 SIZES = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}

@@ -12,7 +12,7 @@ import transformers
 from polyencoder.modeling import attention
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.relative import make_packable
-from polyencoder.text import pad
+from polyencoder.text.tokens import pad
 
 SIZES = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

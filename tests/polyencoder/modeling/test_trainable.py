@@ -18,7 +18,7 @@ from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained
 from polyencoder.modeling.separable import BiEncoder
 from polyencoder.modeling.trainable import FINE_TUNED, TrainableModel, compile_encoders, freeze
-from polyencoder.text import pad
+from polyencoder.text.tokens import pad
 
 N_LAYERS = 6
 

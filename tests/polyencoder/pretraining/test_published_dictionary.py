@@ -10,7 +10,8 @@ from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.pretraining.start import build_starting_model, load_starting_tokenizer
 from polyencoder.ranker import Ranker
-from polyencoder.text import TextEncoder, get_turn_separator
+from polyencoder.text.encoder import TextEncoder
+from polyencoder.text.vocabulary import get_turn_separator
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,8 @@ from polyencoder.pretraining.start import build_starting_model
 from polyencoder.ranker import Ranker
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
-from polyencoder.text import TokenBatch, get_turn_separator
+from polyencoder.text.tokens import TokenBatch
+from polyencoder.text.vocabulary import get_turn_separator
 from polyencoder.training.start import build_untrained_ranker
 from tests.parameters import mostly_long
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS, TINY

@@ -4,15 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.text import (
+from polyencoder.text.context import (
+    add_person_tokens,
     join_turns,
     normalize_lines,
     normalize_text,
     select_latest_utterances,
     select_persona_lines,
+    split_immediate_and_extra,
     surround,
 )
-from polyencoder.text.context import add_person_tokens, split_immediate_and_extra
 
 START, END, SEPARATOR = -1, -2, -3
 

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 import polyencoder.text.encoder as encoder
 from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.text import TextEncoder, read_tokenizer
-from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from polyencoder.text.encoder import TextEncoder, read_tokenizer
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords
 
 pytestmark = pytest.mark.slow
 

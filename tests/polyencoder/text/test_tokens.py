@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.text import cut_into_batches, pad
-from polyencoder.text.batches import group_lengths, pad_arrays
+from polyencoder.text.batches import cut_into_batches, group_lengths, pad_arrays
+from polyencoder.text.tokens import pad
 
 sequences = st.lists(st.lists(st.integers(0, 1000), max_size=7), min_size=1, max_size=6)
 

@@ -11,15 +11,22 @@ from tokenizers import Tokenizer
 
 from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError
-from polyencoder.text import TextEncoder, get_turn_separator, read_special_tokens, separate_turns, train_tokenizer
-from polyencoder.text.vocabulary import SMALLEST_VOCABULARY, TRAINED_SPECIAL_TOKENS
+from polyencoder.text.encoder import TextEncoder
+from polyencoder.text.vocabulary import (
+    SMALLEST_VOCABULARY,
+    TRAINED_SPECIAL_TOKENS,
+    get_turn_separator,
+    read_special_tokens,
+    separate_turns,
+    train_tokenizer,
+)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_commands")
 def test_the_same_texts_give_the_same_vocabulary_in_every_process(tokenizer, sentences):
     code = (
-        "import sys; from polyencoder.text import train_tokenizer; "
+        "import sys; from polyencoder.text.vocabulary import train_tokenizer; "
         "sys.stdout.write(train_tokenizer(sys.argv[1:], vocabulary_size=320).to_str())"
     )
     other = subprocess.run([sys.executable, "-c", code, *sentences], capture_output=True, text=True, check=True)

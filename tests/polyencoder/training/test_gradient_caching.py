@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from polyencoder.modeling.trainable import freeze
-from polyencoder.text import cut_into_batches
+from polyencoder.text.batches import cut_into_batches
 from polyencoder.training.gradient_caching import encode
 
 CONTEXTS = [9, 3, 17, 5, 30, 2, 11, 8]

@@ -29,8 +29,8 @@ from polyencoder.packages import require
 from polyencoder.storage.digests import compute_file_digest, compute_weights_fingerprint
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.storage.publish import publishing
-from polyencoder.text import TextEncoder, read_tokenizer, surround
-from polyencoder.text.context import join_pair
+from polyencoder.text.context import join_pair, surround
+from polyencoder.text.encoder import TextEncoder, read_tokenizer
 
 TOLERANCE = 1e-4  # the largest deviation from torch, relative to the largest value
 LARGEST = 2**31 - 2**24  # bytes of weights, with room for the rest: the file format ends at 2 GiB

@@ -12,7 +12,7 @@ from polyencoder import CheckpointError, ConfigError, InputError
 from polyencoder.config import TextConfig
 from polyencoder.export.onnx import export, export_onnx, quantize_int8
 from polyencoder.modeling.tracing import is_traced
-from polyencoder.text import pad
+from polyencoder.text.tokens import pad
 from tests.polyencoder.export.onnx.conftest import assert_close, load_graphs
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from polyencoder.export.onnx import export_onnx, exporters
 from polyencoder.export.onnx.exporters import write_graph
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.export_steps import Step
-from polyencoder.text import TokenBatch, pad
+from polyencoder.text.tokens import TokenBatch, pad
 from tests.parameters import mostly_long
 from tests.polyencoder.export.onnx.conftest import BY_CURRENT_EXPORTER, N_LAYERS, assert_close, load_graphs
 

@@ -7,7 +7,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
-from polyencoder.text import pad
+from polyencoder.text.tokens import pad
 
 TEXTS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11], [39] * 60, [0]]
 

@@ -16,7 +16,7 @@ from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding, QuantizedEmbedding, Range
 from polyencoder.modeling.trainable import freeze
-from polyencoder.text import pad
+from polyencoder.text.tokens import pad
 
 TEXTS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11], [39] * 60, [0]]
 

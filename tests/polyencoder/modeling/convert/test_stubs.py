@@ -14,7 +14,7 @@ from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.convert.model import ConveRT
 from polyencoder.modeling.convert.rows import PackedRows
 from polyencoder.text import TextEncoder
-from polyencoder.text.subwords import SubwordTokenizer
+from polyencoder.text.subwords.tokenizer import SubwordTokenizer
 
 STUB = ConvertConfig(
     vocab_size=119,

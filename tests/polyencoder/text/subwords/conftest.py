@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyencoder.text.subwords import SubwordTokenizer
+from polyencoder.text.subwords.tokenizer import SubwordTokenizer
 
 
 @pytest.fixture(scope="session")

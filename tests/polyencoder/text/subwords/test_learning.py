@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError
-from polyencoder.text.subwords import MARKER, SubwordSettings, count_words, learn_subwords, learn_subwords_to_size
+from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords, learn_subwords_to_size
+from polyencoder.text.subwords.tokenizer import MARKER
 from tests.polyencoder.text.subwords import reference
 
 WORDS = st.dictionaries(st.text(st.sampled_from("aabbc12"), min_size=1, max_size=9), st.integers(1, 9), min_size=1)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError
-from polyencoder.text.subwords import MARKER, SubwordTokenizer, split_words
-from polyencoder.text.subwords.tokenizer import compute_fingerprint64
+from polyencoder.text.subwords.tokenizer import MARKER, SubwordTokenizer, compute_fingerprint64, split_words
 from tests.polyencoder.text.subwords import reference
 
 SUBWORDS = st.lists(st.text(st.sampled_from([MARKER, *"aab .Té漢"]), min_size=1, max_size=5), unique=True, max_size=40)
