@@ -93,7 +93,6 @@ REMOVED: dict[str, str] = {
     ),
     "partial": "a search has one index; what does not fit one folder is in Milvus, --index milvus:ADDRESS",
     **dict.fromkeys(("sessions", "max_sessions", "session_seconds"), _SESSIONS),
-    "generate": "a chat chooses its replies from --index; give what /v1/search finds to a model that writes",
     "otel": "run `opentelemetry-instrument polyencoder serve ...` of the package opentelemetry-instrumentation",
     "sentencepiece_model": "models with a vocabulary of sentencepiece cannot be imported",
     **dict.fromkeys(("language", "tokenized"), "encoders of XLM cannot be imported"),
