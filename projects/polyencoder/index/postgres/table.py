@@ -62,10 +62,13 @@ def parse_kind(text: str) -> tuple[str, dict[str, int]]:
     if kind not in KINDS:
         raise ConfigError(f"postgres is {text!r:.60}; it must be one of {', '.join(KINDS)}", argument="postgres")
     parameters = dict(KINDS[kind])
+    names = [setting.partition("=")[0] for setting in settings]
     for setting in settings:
         name, _, value = setting.partition("=")
-        if name not in parameters or not value.isdecimal():
-            had = ", ".join(f"{name}=NUMBER" for name in parameters) or "no parameters"
+        if name not in parameters or not value.isdecimal() or names.count(name) > 1:
+            had = (
+                ", ".join([*(f"{name}=NUMBER" for name in parameters), "each once"]) if parameters else "no parameters"
+            )
             raise ConfigError(f"postgres is {text!r:.60}; {setting!r:.60}: {kind} has {had}", argument="postgres")
         lowest, highest = _LIMITS[name]
         if not lowest <= (number := int(value[:20])) <= highest:

@@ -222,7 +222,9 @@ def test_no_server_is_an_error_without_the_password():
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["", "hnws", "hnsw,m=1", "hnsw,x=2", "flat,m=2", "hnsw,m=50,ef_construction=64"])
+@pytest.mark.parametrize(
+    "kind", ["", "hnws", "hnsw,m=1", "hnsw,x=2", "flat,m=2", "hnsw,m=50,ef_construction=64", "hnsw,m=16,m=8"]
+)
 def test_kinds_that_are_none(kind):
     with pytest.raises(ConfigError, match="postgres|ef_construction"):
         parse_kind(kind)
