@@ -86,18 +86,18 @@ PARAMETERS: dict[str, tuple[str, ...] | str] = {
 
 _SESSIONS = "clients send the whole dialogue as messages to /v1/chat"
 REMOVED: dict[str, str] = {
-    "find_batch_size": "give --grad-cache (a cross-encoder: --pair-tokens), halved until a batch fits the memory",
+    "find_batch_size": "give grad_cache (a cross-encoder: pair_tokens), halved until a batch fits the memory",
     **dict.fromkeys(
         ("hard_negative_margin", "hard_negative_relative_margin", "margin", "relative_margin"),
-        "--max-positive-similarity leaves out negatives that are likely to be right",
+        "max_positive_similarity leaves out negatives that are likely to be right",
     ),
-    "partial": "a search has one index; what does not fit one folder is in Milvus, --index milvus:ADDRESS",
+    "partial": "a search has one index; what does not fit one folder is in Milvus, index milvus:ADDRESS",
     **dict.fromkeys(("sessions", "max_sessions", "session_seconds"), _SESSIONS),
     "otel": "run `opentelemetry-instrument polyencoder serve ...` of the package opentelemetry-instrumentation",
     "sentencepiece_model": "models with a vocabulary of sentencepiece cannot be imported",
     **dict.fromkeys(("language", "tokenized"), "encoders of XLM cannot be imported"),
-    "fusion": "--hybrid is reciprocal rank fusion",
-    "vector_weight": "--hybrid is reciprocal rank fusion, which weighs words and vectors alike",
+    "fusion": "hybrid is reciprocal rank fusion",
+    "vector_weight": "hybrid is reciprocal rank fusion, which weighs words and vectors alike",
 }
 """Removed settings, of any command, file or function, each with its replacement."""
 

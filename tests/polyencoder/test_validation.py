@@ -72,8 +72,8 @@ def test_all_that_is_wrong_in_one_line():
     [
         ("batchsize", "did you mean 'batch_size'?"),
         ("qqqqqq", "it must be one of train, valid, out"),
-        ("find_batch_size", "it was removed: give --grad-cache"),
-        ("hard_negative_margin", "it was removed: --max-positive-similarity"),
+        ("find_batch_size", "it was removed: give grad_cache"),
+        ("hard_negative_margin", "it was removed: max_positive_similarity"),
     ],
 )
 def test_a_setting_that_there_is_not(name, hint):

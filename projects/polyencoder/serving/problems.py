@@ -122,7 +122,8 @@ def handle_problems(app: FastAPI) -> None:
             cause = get_first_line(error.__cause__)
             return build_response(422, f"the body cannot be read ({cause:.120}): send JSON in UTF-8, not compressed")
         if "route" not in request.scope and error.status_code == 404:
-            message = f"there is no {request.url.path:.100}; /docs lists the routes, /v1/chat and /v1/rerank among them"
+            message = f"there is no {request.url.path:.100}; /docs lists the routes. "
+            message += "Chats are POST /v1/chat, scores POST /v1/rerank"
         return build_response(error.status_code, message, headers=error.headers)
 
     async def answer_bug(request: Request, error: Exception) -> JSONResponse:

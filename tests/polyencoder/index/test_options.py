@@ -60,7 +60,7 @@ def test_an_option_is_of_one_search_alone(many, ranker):
         ({"exactness": "sure"}, ConfigError, "exactness is 'sure'"),
         ({"filter": "lang=en"}, InputError, "filter is 'lang=en'; it must be a dict"),
         ({"topk": 3}, TypeError, "topk"),
-        ({"fusion": "rrf"}, TypeError, "'fusion'; it was removed: --hybrid"),
+        ({"fusion": "rrf"}, TypeError, "'fusion'; it was removed: hybrid"),
     ],
 )
 def test_what_is_no_option(many, ranker, options, error, message):
