@@ -95,7 +95,9 @@ REMOVED: dict[str, str] = {
     **dict.fromkeys(("sessions", "max_sessions", "session_seconds"), _SESSIONS),
     "otel": "run `opentelemetry-instrument polyencoder serve ...` of the package opentelemetry-instrumentation",
     "sentencepiece_model": "models with a vocabulary of sentencepiece cannot be imported",
-    **dict.fromkeys(("language", "tokenized"), "encoders of XLM cannot be imported"),
+    **dict.fromkeys(
+        ("language", "tokenized"), "polyencoder import had it for encoders of XLM, which cannot be imported"
+    ),
     "fusion": "hybrid is reciprocal rank fusion",
     "vector_weight": "hybrid is reciprocal rank fusion, which weighs words and vectors alike",
 }

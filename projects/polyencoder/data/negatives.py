@@ -14,6 +14,8 @@ from polyencoder.data.example import Example
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 
+NUM_NEGATIVES = 19
+"""The default number of candidates to sample, where there are enough."""
 SAMPLED_FROM = 100_000
 """The number of labels at the start of streamed data to sample negatives from."""
 
@@ -27,12 +29,12 @@ def normalize(text: str) -> str:
 
 
 def count_negatives(pairs: Iterable[Example], responses: Iterable[str]) -> int:
-    """The default number of candidates to sample for each pair without: 19, or what the responses have for all."""
+    """The default number of candidates to sample for each pair without: `NUM_NEGATIVES`, or what all can have."""
     right = max((len(set(map(normalize, pair.right))) for pair in pairs if pair.candidates is None), default=1)
     different: set[str] = set()
     for text in responses:
         different.add(normalize(text))
-        if len(different) == 19 + right:
+        if len(different) == NUM_NEGATIVES + right:
             break
     return len(different) - right
 

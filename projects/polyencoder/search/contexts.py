@@ -34,7 +34,7 @@ class ContextTokens(NamedTuple):
 
     @classmethod
     def from_texts(cls, texts: Sequence[Any], mask: Array | None) -> list[ContextTokens]:
-        """The vectors of contexts from torch's `Texts` of one each, whose turns a mask [contexts, turns] tells."""
+        """Converts contexts, each a torch `Texts` of batch size 1; the mask [contexts, turns] marks their turns."""
         counts = [1] * len(texts) if mask is None else mask.sum(axis=1).tolist()
         return [
             cls(

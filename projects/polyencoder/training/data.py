@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.data.epochs import Source, Streamed
 from polyencoder.data.example import Example
-from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler, count_negatives
+from polyencoder.data.negatives import NUM_NEGATIVES, SAMPLED_FROM, NegativeSampler, count_negatives
 from polyencoder.data.pairs import (
     HUB,
     add_sampled_candidates,
@@ -26,7 +26,7 @@ from polyencoder.data.pairs import (
 )
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
-from polyencoder.settings.train import DataSettings, TrainSettings
+from polyencoder.settings.train import TrainSettings
 from polyencoder.storage.digests import compute_ends_fingerprint, compute_fingerprint
 
 Rows: TypeAlias = Iterable[Example | Mapping[str, Any]]
@@ -159,7 +159,7 @@ def add_validation_candidates(
     if not in_training:
         return complete_examples(count)
     try:
-        return complete_examples(DataSettings.num_negatives)
+        return complete_examples(NUM_NEGATIVES)
     except InputError:
         return complete_examples(count)
 

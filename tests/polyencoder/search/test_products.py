@@ -23,15 +23,19 @@ from polyencoder.search.rows import Block, QuantizedRows
     size=st.sampled_from([1e-20, 1e-3, 1.0, 1e12]),
     masked=st.booleans(),
     in_8_bits=st.booleans(),
+    has_numkong=st.booleans(),
 )
-def test_a_product_is_within_its_radius(seed, dim, n_contexts, codes, size, masked, in_8_bits):
+def test_a_product_is_within_its_radius(seed, dim, n_contexts, codes, size, masked, in_8_bits, has_numkong):
     random = np.random.default_rng(seed)
     rows = (random.normal(size=(20, dim)) * 10.0 ** random.integers(-6, 6, (20, 1))).astype(np.float32)
     mask = random.random((n_contexts, codes)) < 0.6 if masked else None
     contexts = Contexts(size * random.normal(size=(n_contexts, codes, dim)), mask)
     queries = Queries(contexts)
-    block = queries.multiply(Block(0, rows, QuantizedRows.from_vectors(rows) if in_8_bits else None))
-    integers = in_8_bits and n_contexts * codes > 1 and products.import_numkong()
+    with pytest.MonkeyPatch.context() as patch:
+        if not has_numkong:
+            patch.setattr(products, "import_numkong", lambda: None)
+        integers = in_8_bits and n_contexts * codes > 1 and products.import_numkong()
+        block = queries.multiply(Block(0, rows, QuantizedRows.from_vectors(rows) if in_8_bits else None))
     assert block.products.dtype == (np.int32 if integers else np.float32)
     exact = np.einsum("nd,bmd->nbm", rows.astype(np.float64), queries.exact)
     places, of = np.divmod(np.arange(20 * n_contexts), n_contexts)

@@ -66,9 +66,7 @@ def parse_kind(text: str) -> tuple[str, dict[str, int]]:
     for setting in settings:
         name, _, value = setting.partition("=")
         if name not in parameters or not value.isdecimal() or names.count(name) > 1:
-            had = (
-                ", ".join([*(f"{name}=NUMBER" for name in parameters), "each once"]) if parameters else "no parameters"
-            )
+            had = ", ".join(f"{name}=NUMBER" for name in parameters) + ", each once" if parameters else "no parameters"
             raise ConfigError(f"postgres is {text!r:.60}; {setting!r:.60}: {kind} has {had}", argument="postgres")
         lowest, highest = _LIMITS[name]
         if not lowest <= (number := int(value[:20])) <= highest:
