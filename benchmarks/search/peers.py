@@ -138,7 +138,8 @@ def _build_ours(backbone: str, architecture: Architecture) -> Ranker:
 
 def _build_searcher(backbone: str, folder: Path, *, architecture: Architecture) -> Answer:
     ranker = _build_ours(backbone, architecture)
-    maker = _build_ours(backbone, "bi")  # of the vectors, which are the same: contexts alone have turn separators
+    # the vectors are the bi-encoder's for all of them: contexts alone have turn separators
+    maker = ranker if architecture == "bi" else _build_ours(backbone, "bi")
     searcher = Searcher(ranker, open_index(folder / INDEX, maker), top_k=TOP_K)
 
     def answer(turns: list[str]) -> tuple[str, float]:

@@ -6,10 +6,10 @@ A closed loop over the loopback interface: each of `--clients` sends its next re
 `--requests` were sent or `--seconds` are over; `requests` of a row is their number. Clients, our server (`--threads`
 for the model) and the peer's run in separate processes. `rerank` orders 50 documents that are new to the server for a
 query; `search` finds the ten best of `--candidates` for one. Ours is a poly-encoder of 64 codes around `--backbone`, or
-of another `--architecture` (a late-interaction encoder's index has its tokens in int8). The peer is a bi-encoder of the
-same weights, both in float32; `in process` calls `Ranker` or `Searcher` instead of the server. At each number of
-clients all systems take turns, `--rounds` times; rows are printed to stderr as they come, with the load of the machine
-before them.
+of another `--architecture` (a late-interaction encoder's index has its tokens in int8), run by `--backend`. The peer is
+a bi-encoder of the same weights in float32; `in process` calls `Ranker` or `Searcher` instead of the server. At each
+number of clients all systems take turns, `--rounds` times; rows are printed to stderr as they come, with the load of
+the machine before them.
 
 With `--out FILE` each point, a case with a number of clients, is saved when it is done, and existing points are not
 measured again: after an interruption repeat the command. `--only rerank:64` measures this point again.
@@ -29,19 +29,22 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from benchmarks.common import BACKBONE, build_parser, describe_machine, find_minilm_folder, print_report, use_threads
 from benchmarks.search.texts import MADE, make_candidates, read_candidates
 from benchmarks.serving.points import DOCUMENTS, IN_PROCESS, MANY, OURS, PATHS, PEER, measure
+from polyencoder.config import Backend
 from polyencoder.errors import PolyencoderError
+from polyencoder.export.folder import export_folder
 from polyencoder.packages import require
 from polyencoder.ranker import Ranker
 from polyencoder.storage.files import write_text
 
 CODES = 64
+SETTINGS = ("architecture", "backend", "requests", "seconds", "rounds", "candidates")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--datapath", type=Path, help="ParlAI's data folder (default: made texts)")
     parser.add_argument("--backbone", help=f"folder of the pre-trained encoder (default: the package {BACKBONE})")
     parser.add_argument("--architecture", default="poly", choices=["bi", "poly", "late"], help="of ours")
+    parser.add_argument("--backend", default="torch", choices=get_args(Backend), help="of ours")
     parser.add_argument("--cases", nargs="+", default=list(PATHS), choices=list(PATHS))
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 8, MANY, 200])
     parser.add_argument("--requests", type=int, default=1_000, help="of a point, at most (--quick: 64)")
@@ -77,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "texts": MADE if flags.datapath is None else "responses of ConvAI2, Ubuntu and DailyDialog",
             "words": round(sum(len(text.split()) for text in texts[:1_000]) / len(texts[:1_000]), 1),
             "documents": DOCUMENTS,
-            **{name: getattr(flags, name) for name in ("architecture", "requests", "seconds", "rounds", "candidates")},
+            **{name: getattr(flags, name) for name in SETTINGS},
         },
         "rows": [],
     }
@@ -146,13 +150,14 @@ def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
 
 def _prepare(flags: argparse.Namespace, folder: Path, texts: list[str]) -> None:
     """The model and its index in the folder, unless they are there."""
-    if not (folder / "model").exists():
+    model = folder / "model"
+    if not model.exists():
         torch.manual_seed(0)
         codes: dict[str, Any] = {"n_codes": CODES} if flags.architecture == "poly" else {}
         backbone = flags.backbone or find_minilm_folder()
         made = Ranker.from_backbone(backbone, flags.architecture, device="cpu", reduction="mean", **codes)
-        made.save_pretrained(folder / "model")
-    ranker = Ranker.from_pretrained(folder / "model", device="cpu")
+        export_folder(made, model, onnx=flags.backend != "torch", int8=flags.backend == "onnx-int8")
+    ranker = Ranker.from_pretrained(model, backend=flags.backend, device="cpu")
     tokens = "int8" if flags.architecture == "late" else None
     ranker.index(texts[: flags.candidates], folder / "index", store_tokens=tokens)
 

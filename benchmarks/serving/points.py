@@ -18,6 +18,7 @@ from benchmarks.common import describe_machine, run_in_process
 from benchmarks.search.texts import iter_numbered
 from benchmarks.serving.clients import Load, Outcome, ask
 from benchmarks.serving.servers import started
+from polyencoder.config import Backend
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker import Ranker
@@ -40,7 +41,18 @@ def measure(
 ) -> Iterator[list[dict[str, Any]]]:
     """For each point, a case with a number of clients, a row of each system. SystemExit if a server does not start."""
     files = ("--model", str(model), "--index", str(index), "--threads", str(flags.threads))
-    serve = ("-m", "polyencoder.cli.main", "serve", "--port", "0", "--timeout", str(_WAITING), *files)
+    serve = (
+        "-m",
+        "polyencoder",
+        "serve",
+        "--port",
+        "0",
+        "--timeout",
+        str(_WAITING),
+        "--backend",
+        flags.backend,
+        *files,
+    )
     new = iter_numbered(texts[::-1])  # those that are indexed last
     with contextlib.ExitStack() as stack:
         ports = {
@@ -48,7 +60,9 @@ def measure(
             PEER: stack.enter_context(started("-m", "benchmarks.serving.peer", *files, asked="/openapi.json")).port,
         }
         clients = stack.enter_context(run_in_process(partial(partial, ask), threads=1))
-        library = stack.enter_context(run_in_process(partial(_build_calling, model, index), threads=flags.threads))
+        library = stack.enter_context(
+            run_in_process(partial(_build_calling, model, index, flags.backend), threads=flags.threads)
+        )
 
         def ask_server(system: str, case: str, n: int, bodies: list[bytes], seconds: float) -> Outcome:
             load = Load(port=ports[system], path=PATHS[case], bodies=bodies, clients=n, seconds=seconds)
@@ -106,9 +120,9 @@ def make_bodies(case: str, new: Iterator[str], count: int, *, documents: int = D
     return asked
 
 
-def _build_calling(model: Path, index: Path) -> Callable[[str, list[bytes], float], Outcome]:
+def _build_calling(model: Path, index: Path, backend: Backend) -> Callable[[str, list[bytes], float], Outcome]:
     """Answers the requests of the server in this process: a case, bodies, and the seconds to spend."""
-    ranker = Ranker.from_pretrained(model, device="cpu")
+    ranker = Ranker.from_pretrained(model, backend=backend, device="cpu")
     searcher = Searcher(ranker, open_index(index, ranker), top_k=TOP_K)
 
     def answer(case: str, bodies: list[bytes], seconds: float) -> Outcome:

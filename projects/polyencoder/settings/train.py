@@ -220,7 +220,7 @@ class EvaluationSettings(Settings):
     """Evaluations per epoch."""
     patience: Count | None = 4
     """End the run after this many evaluations in a row without improvement."""
-    save_every_seconds: Annotated[float | None, Field(ge=0)] = None
+    save_every_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Also write a checkpoint this often between evaluations."""
     device: str | None = None
     """For example cpu or cuda:1 (default: CUDA if available)."""

@@ -22,7 +22,7 @@ TEACHER_SCORES = f"{FOLDER}/teacher.sqlite"
 _REPLACED = (CONFIG, MODULE_CONFIG, README, TOKENIZER, WEIGHTS, MODULE_WEIGHTS)
 _OF_A_RUN = (RECORD, CHECKPOINT, f"{CHECKPOINT}.lock")  # the last alone after a kill at the start
 
-RESUME_IGNORES = {"out", "device", "config", "report_to", "teacher_scores"}
+RESUME_IGNORES = {"out", "device", "config", "report_to", "teacher_scores", "save_every_seconds"}
 """Settings that may change when a run resumes, or in another process."""
 
 

@@ -35,9 +35,9 @@ class Checkpoints(Callback):
         settings: of the run, as plain values; resuming with others is an error.
         defaults: the values of settings that a checkpoint lacks, because it is older than they are.
         changeable: settings that may differ in a resumed run.
-        given: settings that were given explicitly, which an error names first.
+        explicit: settings that were given explicitly, which an error names first.
         instead: the alternative that the error suggests.
-        every_seconds: also write one at this interval; None: only after evaluations.
+        every_seconds: also write one at this interval.
     """
 
     name = "checkpoints"
@@ -51,7 +51,7 @@ class Checkpoints(Callback):
         changeable: Collection[str] = (),
         explicit: Collection[str] = (),
         instead: str = "give another folder",
-        every_seconds: float | None = None,
+        every_seconds: float = 600.0,
     ) -> None:
         self.path = Path(path)
         self.resumed = False
@@ -95,7 +95,7 @@ class Checkpoints(Callback):
         self._due = True  # written in `after_step`, when all callbacks have seen the evaluation
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
-        if self._every is not None and gather_objects(time.monotonic() - self._written >= self._every)[0]:
+        if gather_objects(time.monotonic() - self._written >= self._every)[0]:
             self._due = True  # by the first process's clock
         if self._due and not run.updates.is_under_way:  # accumulated gradients differ between processes
             self.write(run)
