@@ -12,11 +12,12 @@ import numpy as np
 from polyencoder.errors import CheckpointError, get_first_line
 from polyencoder.packages import require
 from polyencoder.search.contexts import stack_arrays
-from polyencoder.text.batches import Array, cut_into_batches, pad_arrays
+from polyencoder.text.batches import Array, group_lengths, pad_arrays
 
 CPU = "CPUExecutionProvider"
-BATCH_TOKENS = 1 << 14  # maximum tokens of a call on a CPU, with padding
-GROUP = 16  # sequences per call on a CPU: enough to keep it busy
+BATCH_TOKENS = 1 << 14  # maximum tokens in memory at once, with padding
+CALL_TOKENS = 1 << 10  # tokens of a call on a CPU: more of them no longer fit its caches
+CALL_COST = 16  # tokens that take as long on a CPU as what a call costs beside them
 
 
 class Graph:
@@ -74,7 +75,7 @@ class Graph:
         """The graph's outputs by name, each [sequences, ...]; on a CPU sequences of like length run together."""
         if not self._on_cpu:
             return self._run(sequences, segments)
-        groups = cut_into_batches([len(ids) for ids in sequences], max_tokens=BATCH_TOKENS, batch_size=GROUP)
+        groups = group_for_calls([len(ids) for ids in sequences])
         parts = [self._run([sequences[i] for i in rows], segments and [segments[i] for i in rows]) for rows in groups]
         if len(parts) == 1 and groups[0] == [*range(len(sequences))]:
             return parts[0]
@@ -85,6 +86,15 @@ class Graph:
         inputs = make_inputs(sequences, segments, pad_id=self._pad_id, separator=self.separator)
         feed = {name: array for name, array in inputs.items() if name in self._inputs}
         return dict(zip(self.outputs, self._session.run(None, feed), strict=True))
+
+
+def group_for_calls(lengths: Sequence[int]) -> list[list[int]]:
+    """Groups sequences of these lengths by index: little padding, and few tokens of a call."""
+    calls = []
+    for rows in group_lengths(lengths, pass_cost=CALL_COST):
+        size = max(CALL_TOKENS // max(lengths[rows[-1]], 1), 1)
+        calls += [rows[start : start + size] for start in range(0, len(rows), size)]
+    return calls
 
 
 def make_inputs(

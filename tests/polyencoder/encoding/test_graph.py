@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from polyencoder.encoding.graph import GROUP, Graph
+from polyencoder.encoding.graph import CALL_COST, CALL_TOKENS, Graph, group_for_calls
 
 
 @pytest.fixture
@@ -39,9 +41,18 @@ def graph_of(tmp_path):
 
 
 def test_outputs_are_in_the_order_of_the_sequences(graph_of):
-    sequences = [[1] * (7 * place % 40) for place in range(3 * GROUP)]  # among them an empty one
+    sequences = [[1] * (7 * place % 40) for place in range(200)]  # among them empty ones
     found = graph_of("ids")(sequences)
     assert found["sum ids"].tolist() == [len(ids) for ids in sequences]
+
+
+@given(st.lists(st.one_of(st.integers(0, 130), st.just(CALL_TOKENS + 1)), max_size=80))
+def test_calls_have_little_padding_and_few_tokens(lengths):
+    calls = group_for_calls(lengths)
+    assert sorted(i for rows in calls for i in rows) == [*range(len(lengths))]
+    sizes = [len(rows) * max(lengths[i] for i in rows) for rows in calls]
+    assert all(size <= CALL_TOKENS or len(rows) == 1 for size, rows in zip(sizes, calls, strict=True))
+    assert sum(sizes) <= sum(lengths) + CALL_COST * len(set(lengths))  # that of a call for each length
 
 
 def test_both_texts_of_a_context(graph_of):

@@ -21,7 +21,7 @@ from polyencoder.errors import InputError, get_first_line
 from polyencoder.packages import require
 
 BUFFER = 1 << 17
-ZSTD_WINDOW = 1 << 31  # bytes: dumps are written with `zstd --long=31`, which needs it
+ZSTD_WINDOW = 31  # log2 of bytes: dumps are written with `zstd --long=31`, which needs it
 # Decompressors get the file in small pieces, whatever they ask for: `DataFile.fraction` is as fine as these.
 PIECE = 1 << 14
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
@@ -86,14 +86,16 @@ def open_bytes(path: str | os.PathLike[str]) -> DataFile:
     disk = _open(name)
     status = os.fstat(disk.fileno())
     size = status.st_size if stat.S_ISREG(status.st_mode) else None
-    decompressor = DECOMPRESSORS.get(_get_suffix(name))
+    suffix = _get_suffix(name)
+    decompressor = DECOMPRESSORS.get(suffix)
     if decompressor is None:
         return DataFile(_Source(disk.read, name=name, disk=disk), path=name, size=size)
     if size == 0:  # gzip would accept it
         disk.close()
         raise InputError(f"{name}: is empty, which no compressed file is: it was cut off")
     stream = decompressor(disk)
-    return DataFile(_Source(stream.read1, name=name, disk=disk, stream=stream), path=name, size=size)
+    damage = (*DAMAGE, require("backports.zstd").ZstdError) if suffix == ".zst" else DAMAGE
+    return DataFile(_Source(stream.read1, name=name, disk=disk, stream=stream, damage=damage), path=name, size=size)
 
 
 def open_source(source: Source) -> AbstractContextManager[DataFile]:
@@ -164,7 +166,8 @@ class _Source(io.RawIOBase):
     """Counted bytes from a file, a decompressor or standard input; read errors become `DamagedFile`.
 
     read: gives at most that number of bytes, and none at the end. `read1` of a decompressor: its `read` would throw
-    away the good bytes before the damage. disk: the file itself. stream: what decompresses it.
+    away the good bytes before the damage. disk: the file itself. stream: what decompresses it. damage: the errors of a
+    file that is damaged.
     """
 
     def __init__(
@@ -174,8 +177,10 @@ class _Source(io.RawIOBase):
         name: str,
         disk: io.FileIO | None = None,
         stream: io.BufferedIOBase | None = None,
+        damage: tuple[type[Exception], ...] = DAMAGE,
     ) -> None:
         self._read = read
+        self._errors = damage
         self.name = name
         self._disk = disk
         self._stream = stream
@@ -190,7 +195,7 @@ class _Source(io.RawIOBase):
             raise self._damage  # a decompressor that is asked again may say that this is the end
         try:
             data = self._read(len(buffer))
-        except DAMAGE as error:
+        except self._errors as error:
             kind = "damaged or cut off" if self._stream else "cannot be read"
             self._damage = DamagedFile(f"{self.name}: {kind} after {self.delivered:,} bytes ({get_first_line(error)})")
             raise self._damage from None
@@ -212,48 +217,10 @@ class _Source(io.RawIOBase):
         super().close()
 
 
-def _decompress_zstandard(disk: Any) -> io.BufferedIOBase:
-    """Decompresses Zstandard frames. OSError for damage, EOFError at a truncated end, ConfigError without zstandard."""
-    zstandard = require("zstandard", extra="data")
-    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
-    return _Frames(disk, decompressor.decompressobj, error=zstandard.ZstdError)
-
-
-class _Frames(io.BufferedIOBase):
-    """Decompresses consecutive Zstandard frames."""
-
-    def __init__(self, disk: Any, new: Callable[[], Any], *, error: type[Exception]) -> None:
-        self._disk, self._new, self._error = disk, new, error
-        self._frame: Any = None  # which is read; None between two
-        self._compressed, self._ready = b"", b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read1(self, size: int = -1, /) -> bytes:
-        while not self._ready and self._fill():
-            pass
-        size = len(self._ready) if size < 0 else size
-        data, self._ready = self._ready[:size], self._ready[size:]
-        return data
-
-    def _fill(self) -> bool:
-        """Decompresses more bytes; False at the end."""
-        self._compressed = self._compressed or self._disk.read(PIECE)
-        if not self._compressed:
-            if self._frame is not None:
-                raise EOFError("the file ends within a frame")
-            return False
-        if self._frame is None:
-            self._frame = self._new()
-        try:
-            self._ready = self._frame.decompress(self._compressed)
-        except self._error as error:
-            raise OSError(str(error)) from None
-        self._compressed = self._frame.unused_data
-        if self._frame.eof:
-            self._frame = None
-        return True
+def _decompress_zstandard(disk: io.FileIO) -> Any:
+    """Decompresses Zstandard frames, one after the other. ConfigError without backports.zstd."""
+    zstd = require("backports.zstd", extra="data")
+    return zstd.ZstdFile(disk, options={zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW})
 
 
 DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
