@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from polyencoder.modeling.base import RankerModel
 
 _REMEMBERED = 1 << 12  # candidates of the latest list, at most
-_TEXTS = 1 << 11  # candidates of several contexts whose token vectors are in memory at once
+_TEXTS = 1 << 9  # candidates of several contexts whose token vectors are in memory at once: more are slower
 
 
 @hint_arguments
