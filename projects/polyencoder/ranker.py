@@ -23,7 +23,6 @@ from polyencoder.guesses import ATTRIBUTES, change_options, hint_arguments
 from polyencoder.index.base import Index
 from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Record
-from polyencoder.index.folder.shards import Share
 from polyencoder.index.hits import Hit, check_diversity
 from polyencoder.index.open import make_index, open_index
 from polyencoder.index.options import SearchOptions
@@ -300,7 +299,6 @@ class Ranker(Scorer):
         *,
         contexts: Sequence[Context] | None = None,
         contexts_from: str = "",
-        share: Share | None = None,
         model_name: str = "",
         progress: bool | None = False,
         **changes: Any,
@@ -316,7 +314,6 @@ class Ranker(Scorer):
             options: `polyencoder.index.IndexOptions`, or its fields by name: `faiss="auto", words=True`.
             contexts: sample queries to measure a FAISS index's `recall` with; None for texts of the index.
             contexts_from: where these come from, stored in the index.
-            share: this process' part of an index that several machines build, as in `polyencoder.index.build_index`.
             model_name: stored in the index, for display.
             progress: show it on standard error; None: in a terminal, or if it takes long.
 
@@ -331,7 +328,6 @@ class Ranker(Scorer):
             options,
             contexts=contexts,
             contexts_from=contexts_from,
-            share=share,
             model_name=model_name,
             progress=progress,
             **changes,

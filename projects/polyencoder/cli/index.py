@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
 from functools import partial
@@ -80,14 +81,15 @@ class IndexSettings(Settings):
 def index_candidates(*, settings: IndexSettings) -> None:
     """Encode candidates into an index, once, for `polyencoder search` and for ParlAI's --index.
 
-    A killed run continues from the last whole file of vectors when the same command is started again. Processes that
-    torchrun starts share the work. With --vectors nothing is encoded.
+    A killed run continues from the last whole file of vectors when the same command is started again. With
+    --vectors nothing is encoded.
     """
-    from polyencoder.index.folder.shards import Share
     from polyencoder.index.open import check_tuning, make_index
     from polyencoder.index.precomputed import vectors_from
 
-    share, faiss = Share.from_environment(), settings.faiss
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise UsageError("polyencoder index starts its processes itself, with --workers: leave out torchrun")
+    faiss = settings.faiss
     bad = BadExamples(skip=settings.skip_bad_candidates, argument="skip_bad_candidates")
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss)
     files = _find_files(settings)  # looks for them before the model is loaded
@@ -103,12 +105,10 @@ def index_candidates(*, settings: IndexSettings) -> None:
         replace(settings.options, faiss=faiss.faiss, recall=faiss.recall),
         contexts=contexts,
         contexts_from=faiss.contexts or "",
-        share=share,
         model_name=settings.model.model or "",
         progress=settings.progress,
     ) as made:
-        if share.rank == 0:
-            _report(settings.out, made, bad=bad, built=faiss.faiss is not None)
+        _report(settings.out, made, bad=bad, built=faiss.faiss is not None)
 
 
 def _find_files(settings: IndexSettings) -> list[str]:

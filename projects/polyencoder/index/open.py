@@ -21,7 +21,6 @@ from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.faiss.tuning import check_recall
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.index import FolderIndex
-from polyencoder.index.folder.shards import Share
 from polyencoder.index.folder.verify import describe_folder
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.milvus.collection import MILVUS, IndexKind
@@ -86,7 +85,6 @@ def make_index(
     *,
     contexts: Sequence[Context] | None = None,
     contexts_from: str = "",
-    share: Share | None = None,
     model_name: str = "",
     progress: bool | None = False,
     **changes: Any,
@@ -95,7 +93,7 @@ def make_index(
 
     With fingerprints instead of a model, all candidates must have vectors.
     """
-    options, share = change_options(options or IndexOptions(), changes), share or Share()
+    options = change_options(options or IndexOptions(), changes)
     records = check_records(candidates)
     if where is not None:
         check_place("the index", where, addresses=_ADDRESSES)
@@ -106,20 +104,15 @@ def make_index(
     engine = _find_engine(where)
     options.check_engine(engine, where)
     if engine is not None:
-        if share.processes > 1:
-            shown = hide_password(str(where))
-            raise ConfigError(f"{shown}: several torchrun processes are only for index folders; start one")
         return _make_on_server(records, str(where), ranker, options, model_name=model_name, progress=progress)
     faiss = None if options.faiss is None else parse_faiss(options.faiss)
     temporary = None
     if where is None:
-        if share.processes > 1:
-            raise ConfigError("a temporary index belongs to its process: give a folder for one that processes share")
         temporary = TemporaryFolder()
         where = Path(temporary.name) / Path(temporary.name).name  # a calibration tells indexes apart by name
-    build_index(where, records, ranker, options, share=share, model_name=model_name, progress=progress)
+    build_index(where, records, ranker, options, model_name=model_name, progress=progress)
     index = FolderIndex.open(where, ranker)
-    if faiss is not None and share.rank == 0:
+    if faiss is not None:
         kind, parameters = faiss
         with _close_after_error(index), index.changing():
             index.build_faiss(kind, **parameters)

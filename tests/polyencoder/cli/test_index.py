@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index import FolderIndex, verify
+from polyencoder.index import FolderIndex
 from tests.commands import command_fails, run_command
 from tests.parameters import mostly_long
 
@@ -72,40 +72,14 @@ def test_the_command(model, ranker, texts, tmp_path, sentences):
     assert ids(tmp_path / "index", ranker, lang="en") == {"7"}
 
 
-def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """`polyencoder index` in two processes, as torchrun starts them."""
+@pytest.mark.usefixtures("forked_commands")
+def test_torchrun_is_refused(model, texts, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
-    command += ["--no-python", Path(sys.executable).parent / "polyencoder", "index", *arguments]
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=240)
-
-
-@pytest.mark.usefixtures("forked_commands")
-def test_torchrun(call, model, texts, tmp_path):
-    """Two processes write the vectors that one would; one of them reports, and builds the FAISS index."""
-    options = ["--candidates", texts, "--shard-size", 2, "--faiss", "ivf-flat", "--out"]
-    done = torchrun("--model", model, *options, tmp_path / "two")
-    assert done.returncode == 0, done.stderr
-    said = ["8 candidates", "FAISS ivf-flat (nlist=1, nprobe=1, storage=float32, training_rows=8), of 8 vectors"]
-    assert done.stdout.splitlines() == [f"{tmp_path / 'two'}: {line}" for line in said]
-    call("index", *options, tmp_path / "one")
-    one, two = (
-        {path.name[:20] + path.name[37:]: path.read_bytes() for path in (tmp_path / name).glob("vectors-*")}
-        for name in ("one", "two")
-    )
-    assert one == two
-    assert len(two) == 3 * 4
-    verify(tmp_path / "two")
-
-
-@pytest.mark.usefixtures("forked_commands")
-def test_torchrun_ends_when_the_candidates_cannot_be_used(model, tmp_path):
-    """No process waits for what another has given up."""
-    path = tmp_path / "bad.jsonl"
-    path.write_text('{"id": "a", "text": "one"}\n{"id": "a", "text": "two"}\n')
-    done = torchrun("--model", model, "--candidates", path, "--out", tmp_path / "index")
+    command += ["--no-python", Path(sys.executable).parent / "polyencoder", "index", "--model", model]
+    command += ["--candidates", texts, "--out", tmp_path / "index"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode != 0
-    assert "polyencoder: " in done.stderr
-    assert "bad.jsonl, line 2: the id 'a' belongs to another candidate already" in done.stderr
+    assert "--workers: leave out torchrun" in done.stderr
     assert not (tmp_path / "index").exists()
 
 

@@ -11,7 +11,6 @@ import pytest
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.folder.index import FolderIndex
-from polyencoder.index.folder.shards import Share
 from polyencoder.index.folder.verify import describe_folder
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import describe_index, make_index, open_index
@@ -102,8 +101,6 @@ def test_an_address_of_no_engine(ranker, where):
     [
         ("folder", {"milvus": "hnsw"}, "milvus is 'hnsw', the kind of an index in milvus, but the index is elsewhere"),
         (SERVER, {"workers": 2}, "postgres://me@nowhere.invalid/db#replies: workers is only for"),
-        (SERVER, {"share": Share(0, 2)}, "postgres://me@nowhere.*: several torchrun processes are only for"),
-        (None, {"share": Share(0, 2)}, "a temporary index belongs to its process"),
         ("folder", {"recall": 0.9}, "recall is for a FAISS index: give its kind"),
         ("folder", {"recall": 1.5, "faiss": "hnsw"}, "recall is 1.5; it must be above 0 and at most 1"),
         ("folder", {"contexts": ["hello"]}, "contexts are for measuring recall: give a recall"),

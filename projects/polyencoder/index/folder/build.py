@@ -16,7 +16,6 @@ import os
 import secrets
 import shutil
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
@@ -37,22 +36,18 @@ from polyencoder.index.folder.files import (
     LOCK,
     META,
     UNFINISHED,
-    IndexBusy,
     check_no_links,
     check_only_ours,
     locked,
     wrap_io_errors,
 )
 from polyencoder.index.folder.precomputed import PrecomputedShards
-from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, list_missing, list_shards
+from polyencoder.index.folder.shards import encode_here, encode_in_processes, list_missing, list_shards
 from polyencoder.index.meta import Fingerprints, IndexMeta, get_separable_model
 from polyencoder.index.precomputed import check_vectors
 from polyencoder.index.token_rows import StoredTokens
 from polyencoder.progress import create_progress
 from polyencoder.storage.files import atomic_write, explain_no_folder, fsync
-
-_POLL_SECONDS = 0.2
-_PATIENCE_SECONDS = 600  # seconds for the process of rank 0 to begin
 
 
 def build_index(
@@ -61,7 +56,6 @@ def build_index(
     ranker: TextRanker | Fingerprints,
     options: IndexOptions | None = None,
     *,
-    share: Share | None = None,
     model_name: str = "",
     progress: bool | None = False,
     **changes: Any,
@@ -78,35 +72,28 @@ def build_index(
         ranker: a bi- or poly-encoder; or, if all candidates have vectors, their encoder's fingerprints.
         options: `faiss` is not built here, nor its `recall` measured, but its parameters are checked before anything is
             encoded.
-        share: under torchrun `Share.from_environment()`: every process calls this with the same arguments, encodes its
-            share of the shards, and returns when the index is finished. None: this process encodes all.
         model_name: where the model was loaded from, for messages about the index.
 
     Raises:
         ConfigError: a setting is out of range, or FAISS's parameters do not fit the candidates.
         InputError: there are no candidates, one is invalid, different candidates have the same id, a vector is not this
             model's (see `index.precomputed.check_vectors`), or the folder holds something else or cannot be written.
-        PolyencoderError: a process that shares the work has ended early.
+        PolyencoderError: a worker was killed.
     """
-    folder, options, share = Path(folder), change_options(options or IndexOptions(), changes), share or Share()
+    folder, options = Path(folder), change_options(options or IndexOptions(), changes)
     options.check_engine(None, folder)
     shard_size, workers = options.shard_size, options.workers
-    if share.processes > 1 and workers > 1:
-        raise ConfigError(
-            f"workers is {workers} under torchrun, which has started {share.processes} processes already",
-            argument="workers",
-        )
-    first = share.rank == 0
     checked, split = check_records(candidates), options.split_for(ranker)
     if split is not None:
         assert not isinstance(ranker, Fingerprints)
         checked = split.split_candidates(checked, ranker.text)
-    records, dim = check_vectors(checked, ranker) if first else (checked, None)
+    records, dim = check_vectors(checked, ranker)
     tokens = None
     if dim is not None or isinstance(ranker, Fingerprints):
-        if (workers, share.processes) != (1, 1):
+        if workers != 1:
             raise ConfigError(
-                "nothing is encoded where candidates bring their vectors: start one process, with one worker"
+                "workers encode, and nothing is encoded where candidates bring their vectors: leave them out",
+                argument="workers",
             )
         if options.store_tokens is not None:
             raise ConfigError(
@@ -118,34 +105,26 @@ def build_index(
     settings = {"dtype": options.dtype, "shard_size": shard_size, "build": secrets.token_hex(8), "tokens": tokens}
     plan = IndexMeta.from_ranker(ranker, model_name=model_name, dim=dim, split=split, **settings)
     with ExitStack() as stack:
-        if first:
-            stack.enter_context(_create_folder(folder))
-            stack.enter_context(locked(folder))
+        stack.enter_context(_create_folder(folder))
+        stack.enter_context(locked(folder))
         precomputed = None if dim is None else PrecomputedShards(folder, plan)
-        if first:
-            plan = _enter_candidates(folder, records, plan, precomputed, options, ranker=ranker, progress=progress)
-        else:
-            plan = _await_plan(folder, plan, ranker=ranker)
+        plan = _enter_candidates(folder, records, plan, precomputed, options, ranker=ranker, progress=progress)
         if (folder / DATABASE).exists():
             return
         with wrap_io_errors(folder):
             check_no_links(folder)
-            shards = share.select_shards(list_missing(folder, plan), shard_size=shard_size)
+            shards = list_missing(folder, plan)
             if precomputed is not None and shards:
                 raise InputError(f"{folder}: damaged, a file of vectors is missing; remove the folder")
             done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
-            show = progress if first else False
-            with create_progress(step="encoding", total=plan.rows, done=done, unit="texts", show=show) as bar:
+            with create_progress(step="encoding", total=plan.rows, done=done, unit="texts", show=progress) as bar:
                 if isinstance(ranker, Fingerprints) or not shards:
                     pass
                 elif (workers := min(workers, len(shards))) == 1:
                     encode_here(folder, ranker.encoder, plan, shards, advance=bar.update)
                 else:
                     encode_in_processes(folder, ranker, plan, shards, workers=workers, advance=bar.update)
-            if first:
-                _finish(folder, plan)
-        if not first:
-            _wait_for(folder, DATABASE)
+            _finish(folder, plan)
 
 
 def compute_candidates_digest(candidates: Iterable[Record]) -> str:
@@ -228,30 +207,6 @@ def _enter_candidates(
     return plan
 
 
-def _await_plan(folder: Path, plan: IndexMeta, *, ranker: TextRanker | Fingerprints) -> IndexMeta:
-    _wait_for(folder, DATABASE, UNFINISHED)
-    begun, _ = _read_begun(folder)
-    assert begun is not None
-    _check_same(begun, plan, ranker=ranker, folder=folder)
-    return begun
-
-
-def _wait_for(folder: Path, *names: str) -> None:
-    """Waits for one of these files of rank 0. PolyencoderError if it ends (its lock is free), or does not begin."""
-    begun, start = UNFINISHED not in names, time.monotonic()
-    while not any((folder / name).exists() for name in names):
-        free = True
-        if (folder / LOCK).exists():
-            try:
-                with locked(folder, seconds=0):
-                    free = not any((folder / name).exists() for name in names)
-            except IndexBusy:
-                begun, free = True, False
-        if free and (begun or time.monotonic() - start > _PATIENCE_SECONDS):
-            raise PolyencoderError(f"{folder}: the process of rank 0 has ended, or does not begin; its error says why")
-        time.sleep(_POLL_SECONDS)
-
-
 def _read_begun(folder: Path) -> tuple[IndexMeta | None, bool]:
     """The description of an existing index, finished or not; and whether it has words."""
 
@@ -282,8 +237,6 @@ def _check_same(begun: IndexMeta, plan: IndexMeta, *, ranker: TextRanker | Finge
 
 
 def _finish(folder: Path, plan: IndexMeta) -> None:
-    while list_missing(folder, plan):  # other processes are at them
-        time.sleep(_POLL_SECONDS)
     files = [file for path, rows in list_shards(folder, plan).values() for file in build_file_records(path, rows)]
     with closing(connect(folder / UNFINISHED)) as connection:
         catalogue = Catalogue(connection, folder)

@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,22 +31,6 @@ Advance = Callable[[int], object]
 """Called with the number of texts encoded since the last call."""
 
 _POLL_SECONDS = 0.2
-
-
-class Share(NamedTuple):
-    """The rank of this process among several that build one index, each encoding its share of the shards."""
-
-    rank: int = 0
-    processes: int = 1
-
-    @classmethod
-    def from_environment(cls) -> Share:
-        """Reads torchrun's environment variables."""
-        return cls(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
-
-    def select_shards(self, shards: Sequence[int], *, shard_size: int) -> list[int]:
-        """The shards, by their first rows, that this process encodes."""
-        return [first for first in shards if first // shard_size % self.processes == self.rank]
 
 
 def list_shards(folder: Path, plan: IndexMeta) -> dict[int, tuple[Path, int]]:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
 import tracemalloc
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from polyencoder.index.entries import Candidate
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.files import DATABASE, LOCK, UNFINISHED, remove_index
 from polyencoder.index.folder.index import FolderIndex
-from polyencoder.index.folder.shards import Share
 from polyencoder.index.vectors import quantize
 from polyencoder.search.rows import Block
 from tests.forked import forkserver
@@ -71,44 +69,11 @@ def test_two_processes_write_the_same_bytes(tmp_path, ranker, candidates, monkey
     assert contents(tmp_path / "by 2") == contents(tmp_path / "by 1")
 
 
-def test_processes_that_share_the_work(monkeypatch, make_index, candidates):
-    """Two of them, here as threads: each encodes its share, and both return when all is there."""
-    undisturbed = contents(make_index("undisturbed"))
-    encoded: dict[int, list[int]] = {}
-    original, waits = build_module._await_plan, threading.Event()
-
-    def awaited(folder, plan, **others):
-        waits.set()
-        return original(folder, plan, **others)
-
-    def encode_here(folder, encoder, plan, shards, **others):
-        encoded[threading.get_ident()] = list(shards)
-        return shards_module.encode_here(folder, encoder, plan, shards, **others)
-
-    monkeypatch.setattr(build_module, "_await_plan", awaited)
-    monkeypatch.setattr(build_module, "encode_here", encode_here)
-    settings = {"candidates": [], "share": Share(1, 2)}  # reads none of them
-    other = threading.Thread(target=make_index, args=("index",), kwargs=settings)
-    other.start()
-    assert waits.wait(60)
-    folder = make_index(share=Share(0, 2))
-    other.join(60)
-    assert not other.is_alive()
-    assert contents(folder) == undisturbed
-    assert encoded == {threading.get_ident(): [0, 8, 16], other.ident: [4, 12]}
-
-
-def test_a_share_and_workers(make_index):
-    with pytest.raises(ConfigError, match="workers is 2 under torchrun, which has started 2 processes"):
-        make_index(workers=2, share=Share(0, 2))
-
-
-def test_the_environment_alone_shares_nothing(monkeypatch, make_index):
+def test_torchrun_changes_nothing(monkeypatch, make_index):
     """Whoever trains under torchrun may build an index in one process: it must not wait for the others."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     assert len(list(make_index().glob("vectors-*"))) == 3 * 5
-    assert Share.from_environment() == Share(1, 2)
 
 
 def test_a_finished_index_is_left_as_it_is(monkeypatch, make_index):
