@@ -75,10 +75,7 @@ def load_sentence_transformer(ranker: Ranker, folder: Path) -> Any:
         special_tokens=[(text.start_token, ranker.text.start_id), (text.end_token, ranker.text.end_id)],
     )
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=text.pad_token,
-        cls_token=text.start_token,
-        sep_token=text.end_token,
+        tokenizer_object=tokenizer, pad_token=text.pad_token, cls_token=text.start_token, sep_token=text.end_token
     ).save_pretrained(folder)
     transformer = modules.Transformer(str(folder), max_seq_length=text.label_truncate)
     pooling = modules.Pooling(model.dim, pooling_mode=POOLING[model.config.reduction])

@@ -138,8 +138,7 @@ def _build_ours(backbone: str, architecture: Architecture) -> Ranker:
 
 def _build_searcher(backbone: str, folder: Path, *, architecture: Architecture) -> Answer:
     ranker = _build_ours(backbone, architecture)
-    # the vectors are the bi-encoder's for all of them: contexts alone have turn separators
-    maker = ranker if architecture == "bi" else _build_ours(backbone, "bi")
+    maker = ranker if architecture == "bi" else _build_ours(backbone, "bi")  # contexts alone have turn separators
     searcher = Searcher(ranker, open_index(folder / INDEX, maker), top_k=TOP_K)
 
     def answer(turns: list[str]) -> tuple[str, float]:

@@ -92,9 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for rows in _measure(flags, points, texts):
         of = {(row["case"], row["clients"]) for row in rows}
         report["rows"] = [row for row in report["rows"] if (row["case"], row["clients"]) not in of] + rows
-        report["summary"] = summarize(report["rows"])
         if flags.out is not None:
-            write_text(flags.out, json.dumps(report, indent=2) + "\n")
+            write_text(flags.out, json.dumps({**report, "summary": summarize(report["rows"])}, indent=2) + "\n")
         for row in rows:
             print(json.dumps(row), file=sys.stderr, flush=True)  # all of them take long
     report["summary"] = summarize(report["rows"])

@@ -7,7 +7,6 @@ from the server.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -65,9 +64,8 @@ async def _run_client(load: Load, bodies: Iterator[bytes], until: float, outcome
             try:
                 if connection is None:
                     connection = await asyncio.open_connection("127.0.0.1", load.port)
-                status = await asyncio.wait_for(
-                    _answer(*connection, build_head(load.path, len(body)) + body), _PATIENCE
-                )
+                request = build_head(load.path, len(body)) + body
+                status = await asyncio.wait_for(_answer(*connection, request), _PATIENCE)
             except (OSError, EOFError, ValueError, LookupError, asyncio.TimeoutError) as error:
                 outcome.lost[type(error).__name__] += 1
                 _close(connection)
@@ -99,5 +97,4 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, re
 
 def _close(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None) -> None:
     if connection is not None:
-        with contextlib.suppress(OSError):
-            connection[1].close()
+        connection[1].close()
