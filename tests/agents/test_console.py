@@ -94,10 +94,7 @@ def test_typing_errors_are_answered_without_the_help(command, arguments, expecte
             r"dataset squad: give NAME:SPLIT, .* \(flag --selection-hf\)",
         ),
         ("eval_model -mf no/model", "no/model: there is no such model file; check -mf"),
-        (
-            "train_modle -m biencoder",
-            r"parlai train_modle: there is no such command; did you mean train_model\?",
-        ),
+        ("train_modle -m biencoder", r"parlai train_modle: there is no such command; did you mean train_model\?"),
         ("train_model -m polyencodr -mf no/m", r"-m polyencodr: .* no such agent; did you mean polyencoder\?"),
         ("eval_model -m tfidf -mf no/m", "-m tfidf: .* no such agent; use polyencoder evaluate --baseline tfidf"),
         ("train_model -m pretrain_ranker -mf no/m", "-m pretrain_ranker: .* no such agent; use polyencoder pretrain"),

@@ -98,14 +98,7 @@ def test_data_without_candidates_needs_none(part, trained, index_of, tmp_path):
         EvalModel.main(**options, num_negatives=3)
 
 
-@mostly_long(
-    "faiss",
-    [
-        "ivf-flat",
-        None,
-    ],
-    quick=1,
-)
+@mostly_long("faiss", ["ivf-flat", None], quick=1)
 @pytest.mark.parametrize("model", MODELS)
 def test_eval_model(model, faiss, trained, index_of, evaluate, copy_of, candidates_file):
     if faiss:

@@ -58,11 +58,7 @@ def test_what_was_not_measured_is_none_and_only_our_losses_count():
         {"case": case, "clients": 8, "system": system, "per_second": 2.0, "p99_ms": 1.0, "lost": lost}
         for case, system, lost in (("rerank", OURS, 1), ("search", OURS, 2), ("rerank", PEER, 4))
     ]
-    assert summarize(rows) == {
-        "throughput_64_vs_peer": None,
-        "p99_1_vs_in_process": None,
-        "lost": 3,
-    }
+    assert summarize(rows) == {"throughput_64_vs_peer": None, "p99_1_vs_in_process": None, "lost": 3}
 
 
 def _answering(answers: list[bytes], load: Load) -> tuple[clients.Outcome, list[bytes]]:

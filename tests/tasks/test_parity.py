@@ -145,12 +145,7 @@ def convert(tmp_path_factory, folder):
 
 @mostly_long(
     ("extra_contexts", "candidates", "flags"),  # each with each of both others
-    [
-        (10, "batch", QUANTIZED),
-        (0, "batch", {}),
-        (0, "inline", QUANTIZED),
-        (10, "inline", {}),
-    ],
+    [(10, "batch", QUANTIZED), (0, "batch", {}), (0, "inline", QUANTIZED), (10, "inline", {})],
     quick=1,
 )
 def test_convert_learns_the_same(folder, convert, losses, tmp_path, extra_contexts, candidates, flags):

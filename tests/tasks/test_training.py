@@ -120,14 +120,7 @@ def test_dynamic_batches_of_an_evaluation(options):
 
 
 @mostly_long(
-    ("datatype", "workers"),
-    [
-        ("train", 2),
-        ("train:stream", 2),
-        ("train:stream", 1),
-        ("train:stream", 3),
-    ],
-    quick=2,
+    ("datatype", "workers"), [("train", 2), ("train:stream", 2), ("train:stream", 1), ("train:stream", 3)], quick=2
 )
 def test_background_workers(options, datatype, workers):
     """What each worker gives in one epoch of its own, taken together, is every example once."""
@@ -199,15 +192,7 @@ def test_distributed_processes(options, tmp_path, datatype, count):
 # ---- a resumed run
 
 
-@mostly_long(
-    ("datatype", "steps"),
-    [
-        ("train:stream", 6),
-        ("train", 3),
-        ("train:stream", 8),
-    ],
-    quick=1,
-)
+@mostly_long(("datatype", "steps"), [("train:stream", 6), ("train", 3), ("train:stream", 8)], quick=1)
 def test_a_resumed_run_goes_on_with_the_next_example(options, trained_on, tmp_path, datatype, steps):
     """In the middle of an epoch, at its end, and in the middle of the second one."""
     options = options | {"datatype": datatype}

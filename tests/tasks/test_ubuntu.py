@@ -197,15 +197,7 @@ def test_equal_to_parlais_own(make_teacher, messages, datapath):
 
 
 @pytest.mark.slow
-@mostly_long(
-    ("datatype", "count"),
-    [
-        ("valid", 1000),
-        ("train:ordered", 30_368),
-        ("test", 1000),
-    ],
-    quick=1,
-)
+@mostly_long(("datatype", "count"), [("valid", 1000), ("train:ordered", 30_368), ("test", 1000)], quick=1)
 def test_real_counts(make_teacher, messages, real_path, datatype, count):
     teacher = make_teacher("selection:ubuntu:plain", datatype=datatype, datapath=str(real_path("Ubuntu").parent))
     assert (teacher.num_episodes(), teacher.num_examples()) == (count, count)

@@ -87,8 +87,7 @@ def test_a_model_keeps_its_sizes(name, value, own, small, make):
 def test_models_of_other_kinds_are_refused(small, make, make_agent, trained):
     path, _ = trained("biencoder")
     with pytest.raises(
-        CheckpointError,
-        match="--init-model .* holds a biencoder, not a convert, and neither can .*: use -m biencoder",
+        CheckpointError, match="--init-model .* holds a biencoder, not a convert, and neither can .*: use -m biencoder"
     ):
         make(init_model=str(path))
     with pytest.raises(CheckpointError, match="--init-model .* holds a convert, not a biencoder, and neither"):

@@ -38,11 +38,7 @@ def words(dictionary) -> RankerDictionary:
     ("model", "flags", "problem"),
     [
         ("biencoder", {"dict_minfreq": 5}, "--dict-minfreq 5 is not supported: "),
-        (
-            "biencoder",
-            {"dict_tokenizer": "re"},
-            "--dict-tokenizer re: a vocabulary .* is byte-level BPE",
-        ),
+        ("biencoder", {"dict_tokenizer": "re"}, "--dict-tokenizer re: a vocabulary .* is byte-level BPE"),
         ("biencoder", {"topk": 3}, "--topk 3 is read only with --inference topk"),
         ("convert", {"dict_tokenizer": "re"}, "--dict-tokenizer re is not supported: "),
     ],

@@ -79,10 +79,7 @@ def test_an_evaluation_has_their_ndcg(make_agent, respond):
     [
         ({"objective": "listnet", "candidates": "batch"}, "objective listnet has no meaning with candidates 'batch'"),
         ({"objective": "listnet", "candidates": "fixed"}, "--objective listnet has no meaning with --candidates fixed"),
-        (
-            {"objective": "mse", "label_smoothing": 0.1},
-            "--label-smoothing 0.1 is read only with --objective softmax",
-        ),
+        ({"objective": "mse", "label_smoothing": 0.1}, "--label-smoothing 0.1 is read only with --objective softmax"),
     ],
 )
 def test_what_has_no_meaning_is_an_error(options, problem, make_agent):

@@ -12,12 +12,7 @@ TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
 
 @pytest.mark.parametrize(
     ("optimizer", "given", "decay"),
-    [
-        ("adamw", None, 0.01),
-        ("adamw", 0.3, 0.3),
-        ("adamax", None, 0.0),
-        ("sgd", None, 0.0),
-    ],
+    [("adamw", None, 0.01), ("adamw", 0.3, 0.3), ("adamax", None, 0.0), ("sgd", None, 0.0)],
 )
 @mostly_long("model", ["polyencoder", "crossencoder"], quick=1)
 def test_weight_decay_spares_biases_layer_norms_and_new_parts(model, optimizer, given, decay, make_agent, respond):
