@@ -187,6 +187,26 @@ def all_of(browser):
 
 
 @pytest.fixture
+def visit(browser, wait, all_of):
+    """(client, part, says): opens the page there, wide enough for all, and waits until it says this of the server."""
+
+    def get(client, part: str, says: str) -> None:
+        browser.set_window_size(1000, 1200)
+        browser.get(f"{client.base_url}{part}")
+        wait(lambda: says in all_of("#about")[0].text)
+
+    return get
+
+
+@pytest.fixture
+def keys():
+    """selenium's names of keys."""
+    from selenium.webdriver.common.keys import Keys
+
+    return Keys
+
+
+@pytest.fixture
 def drop(browser):
     """(selector, name, text or bytes as a list): drops a file on an element."""
     script = """

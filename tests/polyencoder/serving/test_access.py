@@ -10,39 +10,19 @@ KEY = "a-long-secret"
 
 
 @pytest.mark.parametrize(
-    ("host", "status"),
+    ("name", "refused", "values"),
     [
-        ("localhost", 200),
-        ("LOCALHOST:1234", 200),
-        ("127.0.0.1", 200),
-        ("[::1]:80", 200),
-        ("ranker.example", 200),
-        ("evil.example", 400),
-        ("localhost.evil.example", 400),
-        ("localhost@evil.example", 400),
-        ("", 400),
-        ("localhost:port", 400),
+        ("Host", None, ["localhost", "LOCALHOST:1234", "127.0.0.1", "[::1]:80", "ranker.example"]),
+        ("Host", 400, ["evil.example", "localhost.evil.example", "localhost@evil.example", "", "localhost:port"]),
+        ("Origin", None, ["http://localhost:3000", "http://127.0.0.1"]),
+        ("Origin", 403, ["http://evil.example", "null", "http://localhost.evil.example", "file://"]),
     ],
 )
-def test_a_name_that_is_not_the_servers_is_refused(shared, host, status):
-    assert shared.get("/info", headers={"Host": host}).status_code == status
-
-
-@pytest.mark.parametrize(
-    ("origin", "status"),
-    [
-        ("http://localhost:3000", 200),
-        ("http://127.0.0.1", 200),
-        ("http://evil.example", 403),
-        ("null", 403),
-        ("http://localhost.evil.example", 403),
-        ("file://", 403),
-    ],
-)
-def test_a_page_of_another_site_is_refused(shared, origin, status):
-    answer = shared.get("/info", headers={"Origin": origin})
-    assert answer.status_code == status
-    assert "access-control-allow-origin" not in answer.headers
+def test_a_name_that_is_not_the_servers_and_a_page_of_another_site_are_refused(shared, name, refused, values):
+    for value in values:
+        answer = shared.get("/info", headers={name: value})
+        assert answer.status_code == (refused or 200), value
+        assert "access-control-allow-origin" not in answer.headers
 
 
 def test_a_key_opens_all_but_health_and_pages_that_ask_for_it(serve):

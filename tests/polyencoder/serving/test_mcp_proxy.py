@@ -18,6 +18,7 @@ import pytest
 
 from polyencoder import ConfigError, InputError, Selector
 from polyencoder.cli.main import run
+from tests.forked import Forked
 from tests.parameters import mostly_long
 from tests.polyencoder.calibration.test_probability import calibrated
 from tests.polyencoder.serving.conftest import SECONDS
@@ -27,35 +28,6 @@ mcp = pytest.importorskip("mcp")
 from polyencoder.serving.mcp_proxy import ToolProxy  # noqa: E402 - behind the extra's skip
 from polyencoder.serving.mcp_remote import Remote  # noqa: E402
 
-SERVER = """
-from mcp.server import MCPServer
-
-server = MCPServer({name!r})
-
-@server.tool()
-def {tool}(text: str) -> str:
-    "{description}"
-    return {name!r} + text
-
-@server.tool()
-def same(text: str) -> str:
-    "i am a teacher ."
-    return {name!r}
-
-server.run()
-"""
-PROMPTS = """
-import anyio
-from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
-
-async def main():
-    server = Server("prompts")
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
-
-anyio.run(main)
-"""
 GROWING = """
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -77,122 +49,97 @@ async def grow(context: Context) -> str:
 server.run()
 """
 OLD = """
-import json, sys
+import json, os, sys
 
-tools = ["grow", "hang"]
+name, *tools = sys.argv[1:]
 
 def send(**message):
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 
-for line in sys.stdin:
-    asked = json.loads(line)
-    method, of = asked["method"], {"id": asked.get("id")}
-    if method == "initialize":
-        able, info = {"tools": {"listChanged": True}}, {"name": "old", "version": "1"}
-        send(**of, result={"protocolVersion": "2025-06-18", "capabilities": able, "serverInfo": info})
-    elif method == "tools/list":
-        listed = [{"name": name, "description": "i am " + name, "inputSchema": {"type": "object"}} for name in tools]
-        send(**of, result={"tools": listed})
-    elif method == "tools/call" and asked["params"]["name"] == "grow":
+def call(tool, arguments, of, token):
+    if tool == "grow":
         tools[0] = "dogs"
         send(method="notifications/tools/list_changed")
-        send(**of, result={"content": []})
-    elif method != "tools/call" and of["id"] is not None:
+    elif tool == "count":
+        step = {"progressToken": token, "progress": 1, "total": 2, "message": "half of it"}
+        send(method="notifications/progress", params=step)
+    elif tool == "leave":
+        os._exit(1)
+    text = str(os.getpid()) if tool == "count" else name + arguments.get("text", "")
+    if tool != "hang":
+        send(**of, result={"content": [{"type": "text", "text": text}]})
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, of, params = asked["method"], {"id": asked.get("id")}, asked.get("params") or {}
+    if method == "initialize":
+        able, info = {"tools": {"listChanged": True}}, {"name": name, "version": "1"}
+        send(**of, result={"protocolVersion": "2025-06-18", "capabilities": able, "serverInfo": info})
+    elif method == "tools/list" and tools:
+        at = int(params.get("cursor") or 0)  # each on a page of its own
+        tool = {"name": tools[at], "description": "i am " + tools[at], "inputSchema": {"type": "object"}}
+        send(**of, result={"tools": [tool]} | ({"nextCursor": str(at + 1)} if at + 1 < len(tools) else {}))
+    elif method == "tools/call":
+        call(params["name"], params.get("arguments") or {}, of, params.get("_meta", {}).get("progressToken"))
+    elif of["id"] is not None:
         send(**of, error={"code": -32601, "message": "no such method"})
 """
-COUNTING = """
-import os
-from mcp.server import MCPServer
-from mcp.server.mcpserver import Context
-
-server = MCPServer("counter")
-
-@server.tool()
-async def count(context: Context) -> int:
-    "i can count"
-    await context.report_progress(1, 2, "half of it")
-    return os.getpid()
-
-@server.tool()
-async def leave() -> str:
-    "i am off"
-    os._exit(1)
-
-server.run()
-"""
 INITIALIZE = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-SILENT = "import time; time.sleep(600)"
-PETS = SERVER.format(name="zoo", tool="pets", description="do you have any pets ?")
-SKI = SERVER.format(name="sport", tool="ski", description="i like to ski in the mountains .")
 
 
-def command(source: str) -> str:
-    return shlex.join([sys.executable, "-c", source])
+def command(source: str, *words: str) -> str:
+    """Of a process that is not forked, whose handlers of signals would be the proxy's."""
+    return shlex.join([sys.executable, "-I", "-c", source, *words])
+
+
+SILENT = command("import time; time.sleep(600)")
+PETS = command(OLD, "zoo", "pets", "same", "hang")
 
 
 def parameters(model, *servers, options=()):
-    arguments = [word for source in servers for word in ("--server", command(source))]
-    return mcp.StdioServerParameters(
-        command=sys.executable, args=["-m", "polyencoder", "mcp-proxy", "-m", str(model), *arguments, *options]
-    )
-
-
-def proxied(model, *calls, servers=(PETS, SKI), options=(), errors=sys.stderr):
-    """The answers of `polyencoder mcp-proxy` to calls, (name, arguments), each with the tools listed after it."""
-
-    async def ask():
-        found = []
-        started = mcp.stdio_client(parameters(model, *servers, options=options), errlog=errors)
-        async with mcp.Client(started) as client:
-            for call in calls:
-                answer = await client.call_tool(*call)
-                found.append((answer, [tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools]))
-        return found
-
-    return anyio.run(ask)
+    flags = [word for server in servers for word in ("--server", server)]
+    arguments = ["-m", "polyencoder", "mcp-proxy", "-m", str(model), *flags, *options]
+    return mcp.StdioServerParameters(command=sys.executable, args=arguments)
 
 
 @pytest.fixture(scope="module")
 def model(make_ranker, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model") / "bi"
     calibrated(make_ranker("bi")).save_pretrained(folder)
+    Forked([sys.executable, "-c", ""]).wait()  # clients wait for seconds, imports on a busy machine may take more
     return folder
 
 
-@pytest.mark.long
-def test_tools_are_found_listed_and_called(model):
-    found = proxied(
-        model,
-        ("find_tools", {"query": ["hello", "do you have any pets ?"], "top_k": 4}),
-        ("pets", {"text": "!"}),
-        ("sport_same", {"text": ""}),
-        ("nothing", {}),
-        ("find_tools", {"query": ["a"], "top_n": 3}),
-    )
-    (tools, listed), (pets, _), (same, _), (unknown, _), (bad, _) = found
-    assert listed == ["find_tools", *(tool["name"] for tool in tools.structured_content["tools"])]
-    assert {*listed} == {"find_tools", "pets", "ski", "zoo_same", "sport_same"}
-    assert (pets.content[0].text, same.content[0].text) == ("zoo!", "sport")
-    assert unknown.is_error
-    assert "find_tools" in unknown.content[0].text
-    assert bad.is_error
-    assert "top_n" in bad.content[0].text
-
-
 @pytest.mark.slow
-def test_a_server_that_does_not_answer_is_named_and_the_others_go_on(model, tmp_path):
-    calls = [("find_tools", {"query": ["hello"], "top_k": 9}), ("hang", {}), ("grow", {})]
+@pytest.mark.usefixtures("forked_commands")
+def test_tools_are_found_listed_and_called_though_a_server_or_a_tool_does_not_answer(model, tmp_path):
+    calls = [
+        ("find_tools", {"query": ["hello", "do you have any pets ?"], "top_k": 9}),
+        *[("pets", {"text": "!"}), ("sport_same", {}), ("nothing", {}), ("find_tools", {"query": ["a"], "top_n": 3})],
+        *[("hang", {}), ("pets", {"text": "?"})],
+    ]
+
+    async def ask(errors):
+        started = parameters(model, SILENT, PETS, command(OLD, "sport", "ski", "same"), options=("--timeout", "4"))
+        async with mcp.Client(mcp.stdio_client(started, errlog=errors)) as client:
+            answers = [await client.call_tool(*call) for call in calls]
+            return answers, [tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools]
+
     with (tmp_path / "errors").open("w") as errors:
-        found = proxied(model, *calls, servers=(SILENT, OLD), options=("--timeout", "5"), errors=errors)
-    (_, listed), (hangs, _), (grown, _) = found
-    assert {*listed} == {"find_tools", "grow", "hang"}
-    assert hangs.is_error
-    assert "'old'" in hangs.content[0].text
-    assert not grown.is_error
+        (tools, *answers), listed = anyio.run(ask, errors)
+    pets, same, unknown, bad, hangs, again = (answer.content[0].text for answer in answers)
+    assert listed == ["find_tools", *(tool["name"] for tool in tools.structured_content["tools"])]
+    assert {*listed} == {"find_tools", "pets", "ski", "zoo_same", "sport_same", "hang"}
+    assert (pets, same, again) == ("zoo!", "sport", "zoo?")
+    assert [answer.is_error for answer in answers] == [False, False, True, True, True, False]
+    assert "find_tools" in unknown
+    assert "top_n" in bad
+    assert "'zoo'" in hangs
     assert SILENT in (tmp_path / "errors").read_text()
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_commands")
 @mostly_long(
     ("server", "mode"), [("growing", "legacy"), ("old", "auto"), ("growing", "auto"), ("old", "legacy")], quick=2
 )
@@ -206,7 +153,7 @@ def test_tools_that_come_and_go_are_followed(model, server, mode):
             if isinstance(message, mcp.types.ToolListChangedNotification):
                 told.set()
 
-        source = {"growing": GROWING, "old": OLD}[server]
+        source = {"growing": command(GROWING), "old": command(OLD, "old", "grow")}[server]
         client = mcp.Client(parameters(model, source), mode=mode, message_handler=receive)
         async with client, AsyncExitStack() as stack:
             if mode == "auto":
@@ -229,6 +176,7 @@ def test_tools_that_come_and_go_are_followed(model, server, mode):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_commands")
 def test_progress_is_passed_on_and_a_server_that_ends_is_left_out(model):
     async def ask():
         steps = []
@@ -236,7 +184,7 @@ def test_progress_is_passed_on_and_a_server_that_ends_is_left_out(model):
         async def progress(*step):
             steps.append(step)
 
-        async with mcp.Client(parameters(model, COUNTING, PETS)) as client:
+        async with mcp.Client(parameters(model, command(OLD, "counter", "count", "leave"), PETS)) as client:
             await client.call_tool("count", {}, progress_callback=progress)
             left = await client.call_tool("leave", {})
             with anyio.fail_after(SECONDS):
@@ -254,10 +202,11 @@ def test_progress_is_passed_on_and_a_server_that_ends_is_left_out(model):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_commands")
 @mostly_long("number", [signal.SIGTERM, signal.SIGINT], quick=1)
 def test_a_signal_ends_the_servers_and_the_proxy(model, number):
     """While the client holds its standard input open."""
-    started = parameters(model, COUNTING)
+    started = parameters(model, command(OLD, "counter", "count"))
     with subprocess.Popen([started.command, *started.args], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as proxy:
         try:
             lines = [
@@ -362,17 +311,9 @@ def test_a_name_stays_when_another_server_gets_it_too(make_ranker):
     assert {tool["name"] for tool in proxy.find({"query": "pets", "top_k": 9})} == {"pets", "a_server_pets", "dogs"}
 
 
-PAGES = OLD.replace(
-    'send(**of, result={"tools": listed})',
-    """at = int((asked.get("params") or {}).get("cursor") or 0)
-        more = {"nextCursor": str(at + 1)} if at + 1 < len(tools) else {}
-        send(**of, result={"tools": listed[at : at + 1], **more})""",
-)
-
-
 def test_all_pages_of_tools_are_read():
     async def read():
-        started = Remote(command(PAGES))
+        started = Remote(command(OLD, "old", "grow", "hang"))
         async with anyio.create_task_group() as group:
             group.start_soon(partial(started.run, timeout=30, changed=anyio.lowlevel.checkpoint))
             await started.ready.wait()
@@ -382,18 +323,18 @@ def test_all_pages_of_tools_are_read():
     assert [tool.name for tool in anyio.run(read).tools] == ["grow", "hang"]
 
 
-def test_servers_that_never_answer(model):
-    with pytest.raises(ConfigError, match="has not listed its tools within 0.5 seconds"):
-        run(["mcp-proxy", "--model", str(model), "--server", command(SILENT), "--timeout", "0.5"])
-
-
-@pytest.mark.parametrize("server", ["no-such-program-here", "python 'x", command("raise SystemExit(3)")])
-def test_a_server_that_does_not_start_is_named(model, server):
-    with pytest.raises(ConfigError, match="does not start"):
-        run(["mcp-proxy", "--model", str(model), "--server", server])
-
-
-@pytest.mark.slow
-def test_a_server_that_lists_no_tools_is_named(model):
-    with pytest.raises(ConfigError, match="'prompts' lists no tools"):
-        run(["mcp-proxy", "--model", str(model), "--server", command(PROMPTS)])
+@pytest.mark.parametrize(
+    ("server", "says"),
+    [
+        (SILENT, "has not listed its tools within 0.5"),
+        ("no-such-program-here", "does not start"),
+        ("python 'x", "does not start"),
+        (command("raise SystemExit(3)"), "does not start"),
+        (command(OLD, "none"), "'none' lists no tools"),
+    ],
+    ids=["silent", "no program", "half a quote", "ends", "no tools"],
+)
+def test_a_server_that_cannot_be_used_is_named(model, server, says):
+    timeout = "0.5" if server == SILENT else "60"
+    with pytest.raises(ConfigError, match=says):
+        run(["mcp-proxy", "--model", str(model), "--server", server, "--timeout", timeout])

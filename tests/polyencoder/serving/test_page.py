@@ -51,11 +51,9 @@ def calibrated(make_ranker):
     return calibrate(make_ranker("poly"), temperature=5.0, none=-3.0)
 
 
-def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wait, all_of):
+def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wait, all_of, visit):
     client = serve("bi")
-    browser.set_window_size(1000, 800)
-    browser.get(str(client.base_url))
-    wait(lambda: "5 candidates, not calibrated" in all_of("#about")[0].text)
+    visit(client, "", "5 candidates, not calibrated")
     assert "chooses the best reply from the candidates" in all_of("#welcome")[0].text
     first, *_ = wait(lambda: all_of("#examples button"))
     assert {one.text for one in all_of("#examples button")} <= {one.text for one in REPLIES}  # the index's own words
@@ -75,14 +73,10 @@ def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wa
     assert not all_of(".turn")
 
 
-def test_a_new_dialogue_forgets_the_request_under_way(serve, browser, wait, all_of):
+def test_a_new_dialogue_forgets_the_request_under_way(serve, browser, wait, all_of, keys, visit):
     """Its answer neither appears in the new dialogue nor is sent with its messages."""
-    from selenium.webdriver.common.keys import Keys
-
     client = serve("bi")
-    browser.set_window_size(1000, 800)
-    browser.get(str(client.base_url))
-    wait(lambda: "5 candidates" in all_of("#about")[0].text)
+    visit(client, "", "5 candidates")
     browser.execute_script("""
         const real = window.fetch;
         window.bodies = [];
@@ -91,12 +85,12 @@ def test_a_new_dialogue_forgets_the_request_under_way(serve, browser, wait, all_
           return real(path, options);
         };
     """)
-    all_of("#message")[0].send_keys("do you ski ?", Keys.ENTER)
+    all_of("#message")[0].send_keys("do you ski ?", keys.ENTER)
     wait(lambda: all_of(".said"))
     all_of("#again")[0].click()
     all_of("#message")[0].clear()
     browser.execute_script("window.answer()")
-    all_of("#message")[0].send_keys("any pets ?", Keys.ENTER)
+    all_of("#message")[0].send_keys("any pets ?", keys.ENTER)
     wait(lambda: all_of(".reply"))
     assert [one.text for one in all_of(".turn:not(.reply)")] == ["any pets ?"]
     bodies = [json.loads(body)["messages"] for body in browser.execute_script("return window.bodies")]
@@ -104,10 +98,9 @@ def test_a_new_dialogue_forgets_the_request_under_way(serve, browser, wait, all_
     assert all_of("#message")[0].get_attribute("value") == ""
 
 
-def test_an_address_with_another_part_opens_it(serve, browser, wait, all_of, tmp_path):
+def test_an_address_with_another_part_opens_it(serve, browser, wait, all_of, tmp_path, visit):
     client = serve("bi", feedback=str(tmp_path / "feedback.jsonl"))
-    browser.get(str(client.base_url))
-    wait(lambda: "5 candidates" in all_of("#about")[0].text)
+    visit(client, "", "5 candidates")
     for part in ("rerank", "search", ""):
         browser.execute_script("location.hash = arguments[0]", part)
         wait(lambda part=part: all_of(f"#{part or 'chat'}")[0].is_displayed())
@@ -118,21 +111,17 @@ def test_an_address_with_another_part_opens_it(serve, browser, wait, all_of, tmp
 
 @pytest.mark.parametrize("records", [REPLIES, None])
 def test_candidates_of_ones_own_are_ranked_also_without_an_index(
-    serve, browser, wait, all_of, drop, calibrated, records
+    serve, wait, all_of, drop, calibrated, records, keys, visit
 ):
-    from selenium.webdriver.common.keys import Keys
-
     client = serve(calibrated, records=records)
-    browser.set_window_size(1000, 1200)
-    browser.get(str(client.base_url))
-    wait(lambda: "calibrated" in all_of("#about")[0].text)
+    visit(client, "", "calibrated")
     if records is None:
         assert "Give your own candidates above" in all_of("#welcome")[0].text
     else:
-        all_of("#own-part summary")[0].send_keys(Keys.ENTER)
+        all_of("#own-part summary")[0].send_keys(keys.ENTER)
     drop("#own", "own.jsonl", 'i ski .\n\n{"text": "i have a cat ."}\n')
     wait(lambda: all_of("#own")[0].get_attribute("value"))
-    all_of("#message")[0].send_keys("any pets ?", Keys.ENTER)
+    all_of("#message")[0].send_keys("any pets ?", keys.ENTER)
     wait(lambda: all_of(".reply"))
     asked = {"query": "any pets ?", "documents": ["i ski .", "i have a cat ."]}
     expected = client.post("/v1/rerank", json=asked).json()["results"]
@@ -143,11 +132,9 @@ def test_candidates_of_ones_own_are_ranked_also_without_an_index(
     assert shown == [f"{100 * one:.1f} %" for one in (*wanted, 1 - sum(wanted))]
 
 
-def test_a_search_says_how_likely_each_result_is_and_how_it_was_found(serve, browser, wait, all_of, calibrated):
+def test_a_search_says_how_likely_each_result_is_and_how_it_was_found(serve, wait, all_of, calibrated, visit):
     client = serve(calibrated, examples=("any pets ?", "do you ski ?"))
-    browser.set_window_size(1000, 1200)
-    browser.get(f"{client.base_url}#search")
-    wait(lambda: "5 candidates" in all_of("#about")[0].text)
+    visit(client, "#search", "5 candidates")
     assert "lists the 10 that answer it best" in all_of("#search .welcome")[0].text
     assert not all_of("#chat")[0].is_displayed()
     example, other = wait(lambda: all_of("#search .examples button"))
@@ -199,21 +186,17 @@ def test_a_search_without_results_says_no_more_than_that(serve, browser, wait, a
     assert all_of("#search .note")[0].text == ""
 
 
-def test_texts_are_sorted_with_the_keyboard_alone(serve, browser, wait, all_of):
-    from selenium.webdriver.common.keys import Keys
-
+def test_texts_are_sorted_with_the_keyboard_alone(serve, browser, wait, all_of, keys, visit):
     client = serve("cross", records=None)
-    browser.set_window_size(1000, 1200)
-    browser.get(str(client.base_url))
-    wait(lambda: "no index" in all_of("#about")[0].text)
+    visit(client, "", "no index")
     active = lambda: browser.switch_to.active_element  # noqa: E731
-    all_of("#chat-tab")[0].send_keys(Keys.ARROW_LEFT)  # from the first to the last
+    all_of("#chat-tab")[0].send_keys(keys.ARROW_LEFT)  # from the first to the last
     assert active().get_attribute("id") == "rerank-tab"
     assert active().get_attribute("aria-selected") == "true"
     assert not all_of("#own-part")[0].is_displayed()
     assert all_of("#kept")[0].text == "It keeps nothing of them."
     assert browser.current_url.endswith("#rerank")
-    all_of("#sorted-example")[0].send_keys(Keys.ENTER)
+    all_of("#sorted-example")[0].send_keys(keys.ENTER)
     wait(lambda: all_of("#rerank li"))
     documents = all_of("#documents")[0].get_attribute("value").split("\n")
     asked = {"query": all_of("#question")[0].get_attribute("value"), "documents": documents}
@@ -221,7 +204,7 @@ def test_texts_are_sorted_with_the_keyboard_alone(serve, browser, wait, all_of):
     assert [figures(one)["relevance"] for one in all_of("#rerank li")] == [
         f"{one['relevance_score']:.3f}" for one in expected
     ]
-    all_of("#rerank-tab")[0].send_keys(Keys.HOME)
+    all_of("#rerank-tab")[0].send_keys(keys.HOME)
     assert active().get_attribute("id") == "chat-tab"
     assert all_of("#chat")[0].is_displayed()
 
@@ -246,7 +229,7 @@ def test_it_is_accessible_in_light_and_dark_also_on_a_phone(
             assert width <= inner
 
 
-def test_it_is_dark_where_the_system_is(serve, browser, wait, all_of, scheme):
+def test_it_is_dark_where_the_system_is(serve, browser, scheme):
     client = serve("bi")
     levels = []
     for preferred in ("light", "dark"):
@@ -268,18 +251,14 @@ def luminance(color: str) -> float:
 
 
 def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
-    serve, calibrated, browser, wait, all_of, tmp_path
+    serve, calibrated, browser, wait, all_of, tmp_path, keys, visit
 ):
-    from selenium.webdriver.common.keys import Keys
-
     records = [*REPLIES, Candidate("markup", MARKUP)]
     client = serve(calibrated, records=records, feedback=str(tmp_path / "feedback.jsonl"))
-    browser.set_window_size(1000, 800)
-    browser.get(str(client.base_url))
-    wait(lambda: "6 candidates" in all_of("#about")[0].text)
+    visit(client, "", "6 candidates")
     dialogue: list[str] = []
     for number, text in enumerate(["hello", MARKUP], start=1):
-        all_of("#message")[0].send_keys(text, Keys.ENTER)
+        all_of("#message")[0].send_keys(text, keys.ENTER)
         wait(lambda number=number: len(all_of(".reply")) == number)
         dialogue.append(text)
         messages = [{"role": ("user", "assistant")[i % 2], "content": said} for i, said in enumerate(dialogue)]
@@ -289,7 +268,7 @@ def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
         assert reply.find_element("css selector", "p.text").text == expected["reply"]
         summary = reply.find_element("css selector", "summary")
         assert f"{100 * expected['results'][0]['probability']:.1f} %" in summary.text
-        summary.send_keys(Keys.ENTER)
+        summary.send_keys(keys.ENTER)
         *shown, none = wait(lambda reply=reply: reply.find_elements("css selector", "li"))
         for step in expected["milliseconds"]:
             assert step in reply.find_element("css selector", ".note").text
@@ -317,7 +296,7 @@ def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
 
     up, down = (all_of(f".reply:last-child .{kind}")[place] for kind, place in (("up", 0), ("down", 1)))
     for button in (up, down):
-        button.send_keys(Keys.ENTER)
+        button.send_keys(keys.ENTER)
         wait(lambda button=button: button.get_attribute("aria-pressed") == "true")
     context = dialogue[:3]
     (pair,) = read_all_pairs(str(tmp_path / "feedback.jsonl"))
@@ -327,15 +306,13 @@ def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
     assert rejected == {"context": context, "rejected": expected["results"][1]["text"]}
 
 
-def test_it_fits_small_screens_and_needs_nothing_from_elsewhere(serve, browser, wait, all_of):
-    from selenium.webdriver.common.keys import Keys
-
+def test_it_fits_small_screens_and_needs_nothing_from_elsewhere(serve, browser, wait, all_of, keys):
     client = serve("bi", records=[Candidate("long", "a" * 300), *REPLIES])
     browser.set_window_size(360, 640)
     browser.get("about:blank")
     browser.get_log("browser")  # the messages of earlier pages, whose servers have ended
     browser.get(str(client.base_url))
-    all_of("#message")[0].send_keys("b" * 200, Keys.ENTER)
+    all_of("#message")[0].send_keys("b" * 200, keys.ENTER)
     wait(lambda: all_of(".reply"))
     all_of(".reply summary")[0].click()
     width, inner = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
@@ -348,16 +325,14 @@ def test_it_fits_small_screens_and_needs_nothing_from_elsewhere(serve, browser, 
     assert not problems
 
 
-def test_it_asks_for_the_key_and_shows_errors(serve, browser, wait, all_of):
-    from selenium.webdriver.common.keys import Keys
-
+def test_it_asks_for_the_key_and_shows_errors(serve, browser, wait, all_of, keys):
     client = serve("bi", records=None, api_key="a-long-secret")
     browser.set_window_size(1000, 800)
     browser.get(str(client.base_url))
     wait(lambda: all_of("#key")[0].is_displayed())
-    all_of("#key")[0].send_keys("a-long-secret", Keys.TAB)
+    all_of("#key")[0].send_keys("a-long-secret", keys.TAB)
     wait(lambda: "no index" in all_of("#about")[0].text)
-    all_of("#message")[0].send_keys("hello", Keys.ENTER)
+    all_of("#message")[0].send_keys("hello", keys.ENTER)
     wait(lambda: all_of(".problem"))
     assert "no index" in all_of(".problem")[0].text
     assert all_of("#message")[0].get_attribute("value") == "hello"

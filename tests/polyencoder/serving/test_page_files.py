@@ -12,13 +12,9 @@ from tests.polyencoder.serving.conftest import figures
 pytestmark = pytest.mark.slow
 
 
-def test_a_dropped_file_is_searched_in_place_of_the_index_as_far_as_the_limits_reach(
-    serve, browser, wait, all_of, drop
-):
+def test_a_dropped_file_is_searched_in_place_of_the_index_as_far_as_the_limits_reach(serve, wait, all_of, drop, visit):
     client = serve("bi", limits=Limits(documents=2))
-    browser.set_window_size(1000, 1200)
-    browser.get(f"{client.base_url}#search")
-    wait(lambda: "5 candidates" in all_of("#about")[0].text)
+    visit(client, "#search", "5 candidates")
     record = {"id": "parrot", "text": "i have a parrot .", "metadata": {"page": 7}}
     drop("h1", "mine.jsonl", f"i ski .\n{json.dumps(record)}\nno .\nhi .\n")
     said = wait(lambda: all_of("#own-note")[0].text)
@@ -34,11 +30,11 @@ def test_a_dropped_file_is_searched_in_place_of_the_index_as_far_as_the_limits_r
     assert shown["i have a parrot ."] == {"relevance": relevance["i have a parrot ."], "id": "parrot", "page": "7"}
 
 
-def test_a_file_without_text_replaces_nothing_and_dropped_text_is_the_browsers(serve, browser, wait, all_of, drop):
+def test_a_file_without_text_replaces_nothing_and_dropped_text_is_the_browsers(
+    serve, browser, wait, all_of, drop, visit
+):
     client = serve("bi", records=None)
-    browser.set_window_size(1000, 1200)
-    browser.get(f"{client.base_url}#rerank")
-    wait(lambda: "no index" in all_of("#about")[0].text)
+    visit(client, "#rerank", "no index")
     all_of("#documents")[0].send_keys("i ski .")
     for name, content, why in (
         ("latin.txt", list("caf\xe9".encode("latin-1")), "it is not text in UTF-8"),

@@ -206,7 +206,7 @@ def test_clients_that_send_no_headers_or_take_no_answer_hold_no_place(serve):
 
 
 def test_a_header_takes_no_longer_than_its_time_and_connections_are_not_counted(serve, monkeypatch):
-    monkeypatch.setattr(HeaderLimit, "seconds", 3.0)
+    monkeypatch.setattr(HeaderLimit, "seconds", 1.5)
     client = serve("bi", records=None)
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(connected(client)) for _ in range(1100)]
@@ -215,7 +215,7 @@ def test_a_header_takes_no_longer_than_its_time_and_connections_are_not_counted(
         assert client.get("/health").status_code == 200
         fine(client)
         for _ in range(5):  # more of a header does not prolong its time
-            time.sleep(0.5)
+            time.sleep(0.25)
             with contextlib.suppress(ConnectionError):
                 silent[-1].sendall(b"a")
         assert all(closed(connection) for connection in silent)

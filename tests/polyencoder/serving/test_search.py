@@ -7,12 +7,9 @@ import json
 
 import pytest
 
-from polyencoder.errors import InputError
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.search import SearchParameters, SearchResult
-from polyencoder.serving.service import Service
 from tests.polyencoder.calibration.test_probability import calibrated
 from tests.polyencoder.serving.conftest import REPLIES
 
@@ -166,14 +163,6 @@ def test_a_server_without_an_index_says_so(serve):
     assert answer.status_code == 422
     assert "no index to search: make one with `polyencoder index " in answer.json()["message"]
     assert "`polyencoder serve --model MODEL --index INDEX`" in answer.json()["message"]
-
-
-def test_a_reranker_that_is_none_ends_the_start(make_ranker, tmp_path):
-    make_ranker("bi").save_pretrained(tmp_path / "model")
-    make_ranker("bi").index(["hello", "bye"], tmp_path / "index")
-    model, index = str(tmp_path / "model"), str(tmp_path / "index")
-    with pytest.raises(InputError, match=r"give a cross-encoder.*`polyencoder train --architecture cross "):
-        Service.load(ServerConfig(model=model, index=index, rerank=model, device="cpu"))
 
 
 def said(*texts) -> list[dict]:
