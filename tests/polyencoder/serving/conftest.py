@@ -38,8 +38,8 @@ SECONDS = 60  # that a test waits for an answer, however busy the machine is
 
 
 @contextlib.contextmanager
-def running(service: Service) -> Iterator[str]:
-    """The URL of a server that runs in a thread as long as the block does.
+def running(service: Service, *, keep_alive: int = 5) -> Iterator[str]:
+    """The URL of a server that runs in a thread as long as the block does, and closes idle connections after seconds.
 
     A test that replaces `time.monotonic`, and not the `time` of one module, may let its event loop sleep for hours.
     """
@@ -49,7 +49,9 @@ def running(service: Service) -> Iterator[str]:
         loops.append(asyncio.get_running_loop())
         return create_app(service)
 
-    server = uvicorn.Server(build_uvicorn_config(service.config, create))
+    settings = build_uvicorn_config(service.config, create)
+    settings.timeout_keep_alive = keep_alive
+    server = uvicorn.Server(settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -106,9 +108,9 @@ def serve(make_service):
     """(as make_service) -> an `httpx.Client` of a running server; its `service` is what is served."""
     with contextlib.ExitStack() as stack:
 
-        def make(*args, **fields) -> httpx.Client:
+        def make(*args, keep_alive: int = 5, **fields) -> httpx.Client:
             service = make_service(*args, **fields)
-            url = stack.enter_context(running(service))
+            url = stack.enter_context(running(service, keep_alive=keep_alive))
             client = stack.enter_context(httpx.Client(base_url=url, timeout=SECONDS))
             client.service = service
             return client

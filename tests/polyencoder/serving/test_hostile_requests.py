@@ -89,7 +89,7 @@ def impatient(make_ranker):
     """A client of a server that waits 0.4 s for a request's head and body."""
     config = ServerConfig(model="tiny", port=0, limits=Limits(read_seconds=0.4))
     service = Service.from_config(config, Forward(make_ranker("bi")), index=None)
-    with running(service) as url, httpx.Client(base_url=url, timeout=SECONDS) as client:
+    with running(service, keep_alive=1) as url, httpx.Client(base_url=url, timeout=SECONDS) as client:
         yield client
 
 

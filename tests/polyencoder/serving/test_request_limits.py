@@ -176,7 +176,7 @@ def test_a_body_that_comes_too_slowly_is_answered_408_and_holds_nothing(serve):
 
 
 def test_a_body_that_is_announced_too_large_is_refused_before_it_comes(serve):
-    client = serve("bi", records=None, limits=Limits(bytes=1000, concurrent=1))
+    client = serve("bi", records=None, keep_alive=1, limits=Limits(bytes=1000, concurrent=1))
     with connected(client) as connection:
         connection.sendall(post("/v1/rerank", b"a" * 100, length=1 << 40))
         assert b" 413 " in connection.recv(1 << 16).partition(b"\r\n")[0]
