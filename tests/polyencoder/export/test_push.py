@@ -82,7 +82,7 @@ def test_a_hub_that_refuses(make_ranker, hub, monkeypatch, step):
         raise RuntimeError("no route to host\nsecond line")
 
     monkeypatch.setattr(HfApi, step, refuse)
-    with pytest.raises(CheckpointError, match=r"me/ranker: cannot be written to on the hub \(no route to host\)$"):
+    with pytest.raises(CheckpointError, match=r"\(no route to host\)$"):
         make_ranker("bi").push_to_hub("me/ranker")
 
 

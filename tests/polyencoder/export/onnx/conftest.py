@@ -43,15 +43,8 @@ KINDS = {
 # By torch's current exporter, which takes seconds for a graph. The others are traced: see test_exporters.py.
 BY_CURRENT_EXPORTER = ("bi",)
 # Layers of those that are exported so, too, at night: each operator once, most of them behind embeddings alone.
-N_LAYERS = {
-    "bi-max": 0,
-    "poly-n_last": 1,
-    "poly-turns": 0,
-    "poly-multihead": 0,
-    "poly-many_codes": 0,
-    "late": 0,
-    "cross": 1,
-}
+N_LAYERS = {"bi-max": 0, "poly-n_last": 1, "poly-turns": 0, "poly-multihead": 0, "poly-many_codes": 0, "late": 0}
+N_LAYERS |= {"cross": 1}
 
 
 assert_close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
@@ -93,7 +86,11 @@ def make_exportable(make_model, make_backbone_config, tokenizer) -> Callable[...
 
     def make(kind: str) -> Ranker:
         architecture, fields = KINDS[kind]
-        model = make_model(architecture, backbone=make_backbone_config(n_layers=N_LAYERS.get(kind, 2)), **fields)
+        model = make_model(
+            architecture,
+            backbone=make_backbone_config(n_layers=N_LAYERS.get(kind, 1 if kind in BY_CURRENT_EXPORTER else 2)),
+            **fields,
+        )
         with torch.no_grad():
             if model.has_new_terms:
                 model.term_weights.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2])[: len(model.term_weights)])

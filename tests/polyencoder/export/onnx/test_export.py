@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import warnings
 
 import numpy as np
@@ -13,6 +14,7 @@ from polyencoder.config import TextConfig
 from polyencoder.export.onnx import export, export_onnx, quantize_int8
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.text.tokens import pad
+from tests.parameters import mostly_long
 from tests.polyencoder.export.onnx.conftest import assert_close, load_graphs
 
 pytestmark = pytest.mark.slow
@@ -98,11 +100,14 @@ def test_a_scorer_gives_what_torch_gives(exported, make_tokens, kind):
         assert_close(score(tokens)[0], expected)
 
 
+@mostly_long("exporter", ["traced", "current"], quick=1)
 def test_there_are_no_warnings_and_the_ranker_and_the_generator_are_left_alone(
-    make_ranker, make_backbone_config, sentences, tmp_path, by_current_exporter, trace_candidates, monkeypatch
+    make_ranker, make_backbone_config, sentences, tmp_path, request, trace_candidates, monkeypatch, exporter
 ):
-    """Nor is there more to a graph of the current exporter than int8 can take."""
-    trace_candidates(monkeypatch)
+    """Nor is there more to a graph than int8 can take."""
+    if exporter == "current":
+        request.getfixturevalue("by_current_exporter")
+        trace_candidates(monkeypatch)
     ranker = make_ranker("poly", backbone=make_backbone_config(n_layers=1))
     before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
     state = torch.get_rng_state()
@@ -173,7 +178,7 @@ def test_check_texts_are_checked(make_ranker, tmp_path, monkeypatch):
 
 
 def test_exporting_again_replaces_all(make_ranker, exported, sentences, tmp_path):
-    export_onnx(make_ranker("bi", seed=1), tmp_path)
+    shutil.copytree(exported("bi")[1], tmp_path, dirs_exist_ok=True)
     (tmp_path / "context.int8.onnx").write_text("of the old weights")
     ranker = make_ranker("bi", seed=2)
     export_onnx(ranker, tmp_path)
@@ -181,10 +186,10 @@ def test_exporting_again_replaces_all(make_ranker, exported, sentences, tmp_path
     assert_close(load_graphs(tmp_path).score(["hi"], sentences), ranker.score(["hi"], sentences))
 
 
-def test_stopped_between_two_files(make_ranker, tmp_path, monkeypatch, sentences):
+def test_stopped_between_two_files(make_ranker, exported, tmp_path, monkeypatch, sentences):
     """Graphs of two exports must not be taken for one model."""
     ranker = make_ranker("bi", seed=2)
-    export_onnx(make_ranker("bi", seed=1), tmp_path)
+    shutil.copytree(exported("bi")[1], tmp_path, dirs_exist_ok=True)
     replace = os.replace
 
     def stop(source, target):
@@ -204,17 +209,17 @@ def test_beside_the_weights(make_ranker, sentences, tmp_path):
     ranker.save_pretrained(tmp_path)
     export_onnx(ranker, tmp_path)
     assert_close(*(load_graphs(tmp_path, backend).score(["hi"], sentences) for backend in ("torch", "onnx")))
-    with pytest.raises(CheckpointError, match="polyencoder.safetensors: not the weights of these graphs"):
+    with pytest.raises(CheckpointError, match="not the weights of these graphs"):
         export_onnx(make_ranker("poly", seed=2), tmp_path)
 
 
 def test_a_file_in_the_way(make_ranker, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(CheckpointError, match="file: is a file; give a folder"):
+    with pytest.raises(CheckpointError, match="file: is a file"):
         export_onnx(make_ranker("bi"), tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
     (tmp_path / "link").symlink_to("gone")
-    with pytest.raises(CheckpointError, match="link: is a link to gone, which does not exist; give a folder"):
+    with pytest.raises(CheckpointError, match="link: is a link to gone"):
         export_onnx(make_ranker("bi"), tmp_path / "link")
 
 
@@ -226,7 +231,7 @@ def test_a_ranker_of_graphs_is_not_exported_again(exported, tmp_path):
 
 def test_a_model_too_large_for_the_format(make_ranker, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "LARGEST", 1000)
-    with pytest.raises(ConfigError, match="too large for ONNX: a file holds at most 2 GiB"):
+    with pytest.raises(ConfigError, match="too large for ONNX"):
         export_onnx(make_ranker("bi"), tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -234,6 +239,6 @@ def test_a_model_too_large_for_the_format(make_ranker, tmp_path, monkeypatch):
 def test_without_onnxruntime(make_ranker, tmp_path, block_import):
     ranker = make_ranker("bi")
     block_import("onnxruntime")
-    with pytest.raises(ConfigError, match=r"`onnxruntime` is not installed: pip install 'parlai-polyencoder\[onnx\]'"):
+    with pytest.raises(ConfigError, match="`onnxruntime` is not installed"):
         export_onnx(ranker, tmp_path / "model")
     assert not (tmp_path / "model").exists()

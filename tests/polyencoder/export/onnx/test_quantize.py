@@ -12,7 +12,7 @@ from polyencoder import CheckpointError, ConfigError
 from polyencoder.calibration import Calibration
 from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.encoding.graph_files import Description
-from polyencoder.export.onnx import export_onnx, exporters, quantize_int8
+from polyencoder.export.onnx import exporters, quantize_int8
 from tests.polyencoder.export.onnx.conftest import load_graphs
 
 pytestmark = pytest.mark.slow
@@ -50,9 +50,9 @@ def test_all_matrices_are_stored_in_int8(quantized):
     for name in ("context.int8.onnx", "candidates.int8.onnx"):
         graph = onnx.load(quantized("bi")[1] / name).graph
         matrices = [one for one in graph.initializer if len(one.dims) == 2]
-        # two layers: query, key, value, output and both of the feed-forward part; words, positions, segments
-        assert sum(one.data_type == onnx.TensorProto.INT8 for one in matrices) == 2 * 6 + 3
-        assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 2 * 6
+        # of the layer: query, key, value, output and both of the feed-forward part; words, positions, segments
+        assert sum(one.data_type == onnx.TensorProto.INT8 for one in matrices) == 6 + 3
+        assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 6
         assert not [one for one in matrices if one.data_type == onnx.TensorProto.FLOAT and min(one.dims) > 1]
 
 
@@ -107,9 +107,9 @@ def test_an_index_belongs_to_a_precision(quantized, sentences, tmp_path):
     int8 = load_int8(folder)
     ranker.index(sentences, tmp_path / "exact")
     int8.index(sentences, tmp_path / "int8")
-    with pytest.raises(CheckpointError, match="exact: made by the float32 model, and its vectors have another prec"):
+    with pytest.raises(CheckpointError, match="exact: made by the float32 model"):
         int8.search(["hi"], tmp_path / "exact")
-    with pytest.raises(CheckpointError, match="int8: made by int8 graphs, and its vectors have another precision"):
+    with pytest.raises(CheckpointError, match="int8: made by int8 graphs"):
         ranker.search(["hi"], tmp_path / "int8")
     assert int8.search(["hi"], tmp_path / "int8")
 
@@ -131,7 +131,7 @@ def test_an_index_and_a_calibration_belong_to_a_quantization(quantized, sentence
     with pytest.warns(UserWarning, match=r"calibration.json: not used"):
         ranker = load_int8(folder)
     assert ranker.calibration is None
-    with pytest.raises(CheckpointError, match="index: made by int8 graphs, and its vectors have another precision"):
+    with pytest.raises(CheckpointError, match="index: made by int8 graphs"):
         ranker.search(["hi"], tmp_path / "index")
 
 
@@ -142,20 +142,20 @@ def test_it_is_quiet(exported, tmp_path, caplog, capfd):
     assert (caplog.text, *capfd.readouterr()) == ("", "", "")
 
 
-def test_nothing_is_left_of_a_quantization_that_fails(make_ranker, tmp_path):
-    export_onnx(make_ranker("bi"), tmp_path)
+def test_nothing_is_left_of_a_quantization_that_fails(exported, tmp_path):
+    shutil.copytree(exported("bi")[1], tmp_path, dirs_exist_ok=True)
     (tmp_path / "candidates.onnx").write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="candidates.onnx: not a readable ONNX graph"):
         quantize_int8(tmp_path)
     assert not [path.name for path in tmp_path.iterdir() if "int8" in path.name]
 
 
-def test_nothing_to_quantize(make_ranker, tmp_path):
-    with pytest.raises(CheckpointError, match=r"no onnx.json in it.*write them with `polyencoder export`"):
+def test_nothing_to_quantize(exported, tmp_path):
+    with pytest.raises(CheckpointError, match=r"no onnx.json in it"):
         quantize_int8(tmp_path)
-    export_onnx(make_ranker("bi"), tmp_path)
+    shutil.copytree(exported("bi")[1], tmp_path, dirs_exist_ok=True)
     (tmp_path / "context.onnx").unlink()
-    with pytest.raises(CheckpointError, match="no context.onnx in it: nothing to quantize; write them with"):
+    with pytest.raises(CheckpointError, match="no context.onnx in it"):
         quantize_int8(tmp_path)
 
 
@@ -163,6 +163,6 @@ def test_nothing_to_quantize(make_ranker, tmp_path):
 def test_without_the_packages(exported, tmp_path, block_import, package):
     folder = shutil.copytree(exported("bi")[1], tmp_path / "model")
     block_import(package)
-    with pytest.raises(ConfigError, match=rf"`{package}` is not installed: pip install 'parlai-polyencoder\[onnx\]'"):
+    with pytest.raises(ConfigError, match=f"`{package}` is not installed"):
         quantize_int8(folder)
     assert not list(folder.glob("*.int8.onnx"))
