@@ -5,8 +5,10 @@ Options are given as ParlAI's scripts take them in Python: `model_file=...` is `
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -25,6 +27,7 @@ from parlai.core.agents import create_agent
 from parlai.core.message import Message
 from parlai.scripts.build_dict import BuildDict
 from parlai.scripts.eval_model import EvalModel
+from parlai.scripts.interactive import Interactive
 from parlai.scripts.train_model import TrainLoop, TrainModel
 
 from polyencoder.encoding.torch_encoder import TorchEncoder
@@ -238,6 +241,24 @@ class Beginning(TrainLoop):
 
     def __init__(self, opt: Any) -> None:
         self.agent = create_agent(opt)
+
+
+@pytest.fixture
+def chat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """(model_file, lines, **options) -> what `interactive` answers to the lines; [DONE] ends a conversation."""
+
+    def run(model_file: Path | str, lines: str, **options: Any) -> list[str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+        capsys.readouterr()
+        Interactive.main(model_file=str(model_file), loglevel="error", **options)
+        return answers_in(capsys.readouterr().out)
+
+    return run
+
+
+def answers_in(shown: str) -> list[str]:
+    """What a model has said, of what ParlAI's commands show."""
+    return re.findall(r"\[(?:\w+encoder|Convert)\]: (.*)", re.sub(r"\x1b\[[\d;]*m", "", shown))
 
 
 @pytest.fixture(scope="session")

@@ -16,46 +16,17 @@ from polyencoder.serving.config import ServerConfig
 from polyencoder.settings.evaluate import EvaluateSettings
 from polyencoder.settings.train import TrainSettings
 
-_OTHERWISE = {
-    "bpe_dropout": 0.1,
-    "bpe_merge": "merges.txt",
-    "bpe_vocab": "vocab.json",
-    "candidates": "batch",
-    "cap_num_predictions": 3,
-    "delimiter": ";",
-    "dict_initpath": "other.dict",
-    "dict_language": "french",
-    "dict_lower": False,
-    "dict_max_ngram_size": 2,
-    "dict_maxexs": 2,
-    "dict_maxtokens": 2,
-    "dict_minfreq": 5,
-    "dict_textfields": "text",
-    "dict_tokenizer": "bpe",
-    "embedding_projection": "random-force",
-    "embedding_type": "glove",
-    "embeddings_scale": True,
-    "encode_candidate_vecs_batchsize": 3,
-    "eval_candidates": "vocab",
-    "fixed_candidate_vecs": "replace",
-    "fixed_candidates_path": "file",
-    "history_add_global_end_token": "end",
-    "history_size": 3,
-    "inference": "topk",
-    "interactive_candidates": "vocab",
-    "label_truncate": 20,
-    "learn_positional_embeddings": False,
-    "memory_attention": "dot",
-    "n_decoder_layers": 2,
-    "n_segments": 3,
-    "rank_candidates": False,
-    "rank_top_k": 3,
-    "relu_dropout": 0.1,
-    "share_word_embeddings": True,
-    "special_tok_lst": "a,b",
-    "topk": 3,
-    "variant": "aiayn",
-}
+_OTHERWISE = {"bpe_dropout": 0.1, "bpe_merge": "merges.txt", "bpe_vocab": "vocab.json", "candidates": "batch"}
+_OTHERWISE |= {"cap_num_predictions": 3, "delimiter": ";", "dict_initpath": "other.dict", "dict_language": "french"}
+_OTHERWISE |= {"dict_lower": False, "dict_max_ngram_size": 2, "dict_maxexs": 2, "dict_maxtokens": 2}
+_OTHERWISE |= {"dict_minfreq": 5, "dict_textfields": "text", "dict_tokenizer": "bpe"}
+_OTHERWISE |= {"embedding_projection": "random-force", "embedding_type": "glove", "embeddings_scale": True}
+_OTHERWISE |= {"encode_candidate_vecs_batchsize": 3, "eval_candidates": "vocab", "fixed_candidate_vecs": "replace"}
+_OTHERWISE |= {"fixed_candidates_path": "file", "history_add_global_end_token": "end", "history_size": 3}
+_OTHERWISE |= {"inference": "topk", "interactive_candidates": "vocab", "label_truncate": 20}
+_OTHERWISE |= {"learn_positional_embeddings": False, "memory_attention": "dot", "n_decoder_layers": 2}
+_OTHERWISE |= {"n_segments": 3, "rank_candidates": False, "rank_top_k": 3, "relu_dropout": 0.1}
+_OTHERWISE |= {"share_word_embeddings": True, "special_tok_lst": "a,b", "topk": 3, "variant": "aiayn"}
 """Values of flags that mean that they are used, where that is not true."""
 
 _FOLLOWED = """

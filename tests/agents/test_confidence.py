@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from parlai.scripts.interactive import Interactive
 
 from polyencoder import ConfigError, Ranker
 from polyencoder.calibration import read_calibration
@@ -38,13 +35,6 @@ def calibrated(copy_of, labels):
     return make
 
 
-def chat(path: Path, lines: str, monkeypatch, capsys, **options) -> list[str]:
-    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
-    capsys.readouterr()
-    Interactive.main(model_file=str(path), loglevel="error", **options)
-    return re.findall(r"\[\w+encoder\]: (.*)", re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out))
-
-
 @pytest.mark.parametrize("indexed", [False, True])
 def test_evaluation(calibrated, evaluate, candidates_file, labels, tmp_path, indexed):
     path = calibrated("polyencoder")
@@ -64,20 +54,17 @@ def test_evaluation(calibrated, evaluate, candidates_file, labels, tmp_path, ind
     assert silent["R8@1"] == plain["R8@1"]
 
 
-def test_interactive(calibrated, candidates_file, monkeypatch, capsys):
+def test_interactive(calibrated, candidates_file, chat):
     path = calibrated("biencoder")
     options = {"fixed_candidates_path": str(candidates_file), "repeat_blocking_heuristic": False}
     lines = "where is the owl ?\n[DONE]\nwhere is the cat ?\n"
-    assert chat(path, lines, monkeypatch, capsys, min_probability="0.2", **options) == [
-        "my owl is here .",
-        "my cat is here .",
-    ]
-    said = chat(path, lines, monkeypatch, capsys, min_probability="1", no_answer="pardon ?", **options)
+    assert chat(path, lines, min_probability="0.2", **options) == ["my owl is here .", "my cat is here ."]
+    said = chat(path, lines, min_probability="1", no_answer="pardon ?", **options)
     assert said == ["pardon ?"] * 2
-    assert chat(path, lines, monkeypatch, capsys, min_probability="1", **options) == [NONE] * 2
+    assert chat(path, lines, min_probability="1", **options) == [NONE] * 2
 
 
-def test_a_promised_risk(calibrated, candidates_file, evaluate, monkeypatch, capsys):
+def test_a_promised_risk(calibrated, candidates_file, evaluate, chat):
     """A conversation has the first promise by default; an evaluation does not."""
     path = calibrated("biencoder")
     ranker = Ranker.from_pretrained(path, device="cpu")
@@ -85,8 +72,8 @@ def test_a_promised_risk(calibrated, candidates_file, evaluate, monkeypatch, cap
     replace(ranker.calibration, promises=promises).save(path)
     options = {"fixed_candidates_path": str(candidates_file), "repeat_blocking_heuristic": False}
     lines = "where is the owl ?\n"
-    assert chat(path, lines, monkeypatch, capsys, **options) == [NONE]
-    assert chat(path, lines, monkeypatch, capsys, max_risk="0.5", **options) == ["my owl is here ."]
+    assert chat(path, lines, **options) == [NONE]
+    assert chat(path, lines, max_risk="0.5", **options) == ["my owl is here ."]
     of = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     assert "answered" not in evaluate(path, **of)
     assert evaluate(path, max_risk="0.05", **of)["answered"] == 0

@@ -18,7 +18,7 @@ def command(*arguments: object) -> str:
     return run_command(*arguments).stdout
 
 
-@pytest.mark.parametrize("model", ["biencoder", "polyencoder", "crossencoder"])
+@pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
 def test_an_exported_folder_scores_as_the_agent_did(model, trained, make_agent, respond, labels, tmp_path):
     path, report = trained(model)
     command("export", path, tmp_path / "out")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
-from pathlib import Path
 
 import pytest
 from parlai.agents.ranker.dialogue.indexed import find_rank, merge_equal_texts
 from parlai.agents.ranker.dialogue.ranking import convert_metrics
 from parlai.scripts.eval_model import EvalModel
-from parlai.scripts.interactive import Interactive
 
-from polyencoder import CheckpointError, ConfigError, InputError, Ranker
+from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.evaluation import of_search
 from polyencoder.index import Candidate, Hit
 from polyencoder.index.faiss.search import FaissSearch
@@ -40,27 +36,15 @@ def index_of(trained, tmp_path, labels):
     return make
 
 
-@pytest.fixture
-def chat(monkeypatch, capsys):
-    """(model_file, **options) -> what `interactive` answers in the conversation."""
-
-    def run(model_file: Path, **options) -> list[str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(CONVERSATION))
-        capsys.readouterr()
-        Interactive.main(model_file=str(model_file), loglevel="error", **options)
-        return re.findall(r"\[\w+encoder\]: (.*)", re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out))
-
-    return run
-
-
-@pytest.mark.parametrize("repeat_blocking_heuristic", [True, False])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "repeat_blocking_heuristic"), [*((model, True) for model in MODELS), ("biencoder", False)]
+)
 def test_interactive(model, trained, index_of, candidates_file, copy_of, chat, repeat_blocking_heuristic):
     path, _ = trained(model)
     options = {"repeat_blocking_heuristic": repeat_blocking_heuristic}
-    said = chat(path, index=index_of(model), **options)
+    said = chat(path, CONVERSATION, index=index_of(model), **options)
     assert len(said) == 4
-    assert said == chat(copy_of(model), fixed_candidates_path=str(candidates_file), **options)
+    assert said == chat(copy_of(model), CONVERSATION, fixed_candidates_path=str(candidates_file), **options)
     assert said[1] == "my owl is here ."
     assert (said[2] != said[1]) == repeat_blocking_heuristic
 
@@ -191,7 +175,7 @@ def test_re_ranking(trained, index_of, evaluate, chat, labels):
     open_index(folder, ranker).add(gone)
     report = evaluate(path, index=folder, rerank=str(cross), rerank_k=16)
     assert report["rerank_ms"] > 0
-    said = chat(path, index=folder, rerank=str(cross), rerank_k=16, repeat_blocking_heuristic=False)
+    said = chat(path, CONVERSATION, index=folder, rerank=str(cross), rerank_k=16, repeat_blocking_heuristic=False)
     reranker = Ranker.from_pretrained(cross, device="cpu")
     expected = ranker.search("where is the cat ?", folder, top_k=1, rerank=reranker, rerank_k=16)
     assert said[-1] == expected[0].text
@@ -206,10 +190,10 @@ def test_words_beside_vectors(copy_of, evaluate, chat, labels, tmp_path):
     report = evaluate(path, index=folder, index_hybrid=True, index_top_k=8)
     assert (report["exs"], report["R10@1"]) == (24, 1)
     options = {"index": folder, "index_hybrid": True, "repeat_blocking_heuristic": False}
-    said = chat(path, **options)
+    said = chat(path, CONVERSATION, **options)
     expected = ranker.search("where is the cat ?", folder, top_k=1, hybrid=True, keep_turns=True)
     assert said[-1] == expected[0].text
-    alone = chat(path, index=folder, index_words_only=True, repeat_blocking_heuristic=False)
+    alone = chat(path, CONVERSATION, index=folder, index_words_only=True, repeat_blocking_heuristic=False)
     assert alone[-1] == ranker.search("where is the cat ?", folder, top_k=1, words_only=True, keep_turns=True)[0].text
 
 
@@ -218,8 +202,6 @@ def test_words_beside_vectors(copy_of, evaluate, chat, labels, tmp_path):
     [
         ({"rerank": "model"}, "--rerank model: re-ranks results of a search, so it needs --index"),
         ({"index_effort": 64}, "--index-effort 64: is an option of searches, so it needs --index"),
-        ({"index": "INDEX", "index_hybrid": True}, "has no words to search by"),
-        ({"index": "INDEX", "index_effort": 64}, "effort given, but it has no FAISS index"),
         ({"index": "INDEX", "index_top_k": 0}, "--index-top-k 0: must be at least 1"),
         ({"index": "INDEX", "index_words_only": True, "min_probability": "0.3"}, "--min-probability is for searches"),
         ({"index": "INDEX", "add_label_to_fixed_cands": True}, "--add-label-to-fixed-cands cannot be used with"),
@@ -240,16 +222,12 @@ def test_an_index_that_cannot_be_used(trained, index_of, evaluate):
         evaluate(path, index="nowhere")
     with pytest.raises(CheckpointError, match="made by another model"):
         evaluate(path, index=index_of("polyencoder"))
-    with pytest.raises(InputError, match="a bi-encoder cannot re-rank"):
-        evaluate(path, index=index_of("biencoder"), rerank=str(path))
 
 
 def test_an_index_has_no_use_in_training(copy_of, labels, tmp_path, train):
     path = copy_of("biencoder")
     Ranker.from_pretrained(path, device="cpu").index(labels, tmp_path / "index")
     before = path.read_bytes()
-    with pytest.raises(
-        ConfigError, match=r"--index .*index: was built by the model before this training; leave it out"
-    ):
+    with pytest.raises(ConfigError, match="was built by the model before"):
         train("biencoder", path, index=str(tmp_path / "index"))
     assert path.read_bytes() == before

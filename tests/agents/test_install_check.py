@@ -48,13 +48,8 @@ def test_importing_us_without_parlai_says_how_to_install_it(package: str, tmp_pa
         link.symlink_to(Path(spec.origin).parent)
 
     # -S leaves out site-packages, so that nothing but the standard library and our folders can be imported.
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", f"import {package}"],
-        env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-S", "-c", f"import {package}"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"ImportError: ParlAI is not installed: run {COMMAND}"

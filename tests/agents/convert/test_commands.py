@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
 import shutil
 
 import pytest
 from parlai.core.agents import create_agent_from_model_file
 from parlai.scripts.eval_model import EvalModel
-from parlai.scripts.interactive import Interactive
 from parlai.scripts.self_chat import SelfChat
 from parlai.scripts.vacuum import Vacuum
 
@@ -32,10 +29,6 @@ def copied(fitted, tmp_path):
     return tmp_path / "model"
 
 
-def plain(shown: str) -> str:
-    return re.sub(r"\x1b\[[\d;]*m", "", shown)
-
-
 @pytest.mark.long
 def test_a_learnable_task_is_learned(fitted):
     path, report = fitted
@@ -55,14 +48,12 @@ def test_eval_model_repeats_the_last_validation(fitted, evaluate):
 
 
 @pytest.mark.parametrize("source", ["file", "index"])
-def test_interactive_answers_with_a_candidate(source, copied, candidates_file, labels, tmp_path, monkeypatch, capsys):
+def test_interactive_answers_with_a_candidate(source, copied, candidates_file, labels, tmp_path, chat):
     options = {"fixed_candidates_path": str(candidates_file)}
     if source == "index":
         Ranker.from_pretrained(copied, device="cpu").index(labels, tmp_path / "index")
         options = {"index": str(tmp_path / "index")}
-    monkeypatch.setattr("sys.stdin", io.StringIO(CONVERSATION))
-    Interactive.main(model_file=str(copied), loglevel="error", **options)
-    said = re.findall(r"\[Convert\]: (.*)", plain(capsys.readouterr().out))
+    said = chat(copied, CONVERSATION, **options)
     assert len(said) == 3
     assert set(said) <= set(labels)
     assert said[1:] == ["my owl is here .", "my cat is here ."]
@@ -76,13 +67,6 @@ def test_it_talks_to_itself(copied, candidates_file, labels, tmp_path):
     episodes = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
     assert len(episodes) == 2
     assert {turn["text"] for episode in episodes for pair in episode["dialog"] for turn in pair} <= {*labels, "Hi!"}
-
-
-def test_vacuum_leaves_what_answers(copied, evaluate, fitted):
-    before = copied.stat().st_size
-    Vacuum.main(model_file=str(copied), no_backup=True)
-    assert copied.stat().st_size < 0.6 * before
-    assert evaluate(copied)["accuracy"] == fitted[1]["accuracy"]
 
 
 # ---- what is read of a dialogue
@@ -119,11 +103,14 @@ def test_a_multi_context_model_is_evaluated_with_less(fitted, evaluate):
 
 def test_eval_model_in_a_shell(fitted, task, copied):
     """There ParlAI's evaluation has the options of training, of a model file without what trains it too."""
+    before = copied.stat().st_size
     Vacuum.main(model_file=str(copied), no_backup=True)
+    assert copied.stat().st_size < 0.6 * before
     flags = [part for name, value in task.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     for path, options in ((fitted[0], ["--context-vector", "immediate"]), (copied, [])):
         report = EvalModel.main("-mf", str(path), *flags, *options)
         assert report["exs"].value() == 24
+    assert report["accuracy"].value() == fitted[1]["accuracy"]
 
 
 def test_contexts_are_chosen_of_models_that_have_them(small, make, learn, fitted, tmp_path):

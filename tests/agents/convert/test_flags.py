@@ -28,14 +28,10 @@ def test_the_papers_numbers_are_the_defaults():
     def defaults(**options):
         return {name: action.default for name, action in flags_of(model="convert", **options).items()}
 
-    names = {
-        "learningrate": "learning_rate",
-        "lr_scheduler": "schedule",
-        "gradient_clip": "clip",
-        "batchsize": "batch_size",
-        **{name: name for name in ("optimizer", "weight_decay", "label_smoothing", "embedding_clip")},
-        **{name: name for name in ("final_learning_rate", "warmup_updates", "dropout")},
-    }
+    names = {"learningrate": "learning_rate", "lr_scheduler": "schedule", "gradient_clip": "clip"}
+    names |= {"batchsize": "batch_size"}
+    same = "optimizer weight_decay label_smoothing embedding_clip final_learning_rate warmup_updates dropout"
+    names |= {name: name for name in same.split()}
     new = TrainSettings(train="a", out="b", architecture="convert", vocabulary="c")
     assert {name: get_flat_values(new)[ours] for name, ours in names.items()} == {
         name: defaults()[name] for name in names
@@ -46,12 +42,8 @@ def test_the_papers_numbers_are_the_defaults():
     assert {name: get_flat_values(further)[ours] for name, ours in names.items()} == {
         name: found[name] for name in names
     }
-    assert (found["learningrate"], found["max_train_steps"], found["batchsize"], found["dropout"]) == (
-        0.1,
-        60_000,
-        256,
-        0.2,
-    )
+    sizes = ("learningrate", "max_train_steps", "batchsize", "dropout")
+    assert [found[name] for name in sizes] == [0.1, 60_000, 256, 0.2]
 
 
 def test_the_optimizer_is_the_librarys(small, make):

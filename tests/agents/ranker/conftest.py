@@ -32,14 +32,8 @@ def options(pairs, make_agent, tmp_path) -> dict[str, Any]:
     start = tmp_path / "start"
     make_agent("polyencoder", n_positions=64).save(str(start))
     learning = {"optimizer": "adam", "learningrate": 1e-3, "warmup_updates": -1, "seed": 3}
-    learning |= {
-        "text_truncate": 48,
-        "poly_n_codes": 4,
-        "label_truncate": 16,
-        "num_epochs": 4.0,
-        "log_every_n_steps": 1,
-        "validation_every_n_epochs": 2.0,
-    }
+    learning |= {"text_truncate": 48, "label_truncate": 16, "poly_n_codes": 4, "num_epochs": 4.0}
+    learning |= {"log_every_n_steps": 1, "validation_every_n_epochs": 2.0}
     learning |= {"validation_metric": "loss", "validation_cutoff": 0.0, "eval_batchsize": 5, "dict_maxtokens": 400}
     return {**pairs, **learning, "model": "polyencoder", "candidates": "batch", "init_model": str(start)}
 

@@ -27,14 +27,8 @@ MODELS = ["biencoder", "polyencoder", "crossencoder", "lateencoder"]
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_flag_of_an_agent_is_in_the_table(model):
-    table = [
-        flags.RANKER_FIELDS.values(),
-        flags.TEXT_FIELDS,
-        flags.OF_THE_ENCODER,
-        flags.OF_THE_VOCABULARY,
-        flags.UNSUPPORTED,
-    ]
-    assert_in_one_part(model, table)
+    table = [flags.RANKER_FIELDS.values(), flags.TEXT_FIELDS, flags.OF_THE_ENCODER, flags.OF_THE_VOCABULARY]
+    assert_in_one_part(model, [*table, flags.UNSUPPORTED])
 
 
 def test_the_table_has_no_flag_that_is_none():
@@ -58,11 +52,9 @@ def test_what_is_not_supported_is_an_error_that_names_it(name, make_agent):
     assert_not_supported(name, partial(make_agent, "polyencoder"))
 
 
-@pytest.mark.parametrize("name", flags.UNSUPPORTED)
-def test_what_is_not_used_may_be_said(name, make_agent):
-    allowed, _ = flags.UNSUPPORTED[name]
-    if allowed[-1] is not None:
-        assert make_agent("biencoder", **{name: allowed[-1], "num_epochs": 1.0}).ranker
+def test_what_is_not_used_may_be_said(make_agent):
+    said = {name: allowed[-1] for name, (allowed, _) in flags.UNSUPPORTED.items() if allowed[-1] is not None}
+    assert make_agent("biencoder", **said, num_epochs=1.0).ranker
 
 
 def test_word_embeddings_are_shared_with_all_of_the_encoders(make_agent):
@@ -150,33 +142,23 @@ def another(tmp_path, make_agent, task):
     return path
 
 
+OTHERS = {"embedding_size": 48, "n_layers": 3, "n_encoder_layers": 3, "n_heads": 1, "ffn_size": 40, "n_positions": 500}
+OTHERS |= {"activation": "relu", "dict_tokenizer": "re", "dict_maxtokens": 77, "dict_lower": False}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["model_file", "init_model", "backbone"])
-@mostly_long(
-    ("name", "value"),
-    [
-        ("embedding_size", 48),
-        ("n_layers", 3),
-        ("n_encoder_layers", 3),
-        ("n_heads", 1),
-        ("ffn_size", 40),
-        ("n_positions", 500),
-        ("activation", "relu"),
-        ("dict_tokenizer", "re"),
-        ("dict_maxtokens", 77),
-        ("dict_lower", False),
-    ],
-    quick=5,
-)
-def test_an_encoder_keeps_its_sizes_and_its_vocabulary(where, name, value, another, make_agent, backbone_folder, task):
+def test_an_encoder_keeps_its_sizes_and_its_vocabulary(where, another, make_agent, backbone_folder, task):
     origin = backbone_folder("bert") if where == "backbone" else another
     short = {"text_truncate": 20, "label_truncate": 10, "dict_file": None} if where == "backbone" else {}
-    with pytest.raises(CheckpointError) as error:
-        make_agent("biencoder", **{**task, **short, where: str(origin), name: value})
-    message = message_of(error)
-    assert message.startswith(f"--{name.replace('_', '-')} {value}")
-    assert f"--{where.replace('_', '-')} {origin}" in message
-    assert "leave the flag out" in message
-    assert where != "backbone" or "another model file" not in message  # there is none yet
+    for name, value in OTHERS.items():
+        with pytest.raises(CheckpointError) as error:
+            make_agent("biencoder", **{**task, **short, where: str(origin), name: value})
+        message = message_of(error)
+        assert message.startswith(f"--{name.replace('_', '-')} {value}")
+        assert f"--{where.replace('_', '-')} {origin}" in message
+        assert "leave the flag out" in message
+        assert where != "backbone" or "another model file" not in message  # there is none yet
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "modernbert"])
@@ -242,11 +224,11 @@ def test_an_encoder_comes_from_one_place(another, make_agent, backbone_folder, t
 
 def test_a_run_goes_on_with_its_own_command(backbone_folder, make_agent, tmp_path, task):
     options = {
+        **task,
         "backbone": str(backbone_folder("bert")),
         "text_truncate": 20,
         "label_truncate": 10,
         "n_heads": 2,
-        **task,
     }
     make_agent("biencoder", **options, dict_file=str(tmp_path / "new.dict")).save(str(tmp_path / "new"))
     assert make_agent("biencoder", model_file=str(tmp_path / "new"), **options).ranker
@@ -303,7 +285,7 @@ def test_a_vocabulary_that_is_trained_is_byte_level_bpe(make_agent, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
+@mostly_long("model", MODELS[1:] + MODELS[:1], quick=2)
 def test_an_agent_made_in_python_has_the_defaults_of_all_flags(model, dictionary, respond, labels):
     agent = create_agent(Opt({"model": model, "dict_file": dictionary, "datapath": "data", "embedding_size": 32}))
     ours = {name: action.default for name, action in flags_of(model=model).items() if name not in flags_of()}

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from parlai.scripts.train_model import TrainModel
 
+from tests.parameters import mostly_long
+
 pytestmark = pytest.mark.slow
 
 Torchrun = subprocess.Popen[bytes]
@@ -93,7 +95,7 @@ def test_when_one_process_is_killed_all_end(endless, torchrun, arguments, tmp_pa
 
 
 @needs_proc
-@pytest.mark.parametrize("rank", [0, 1])
+@mostly_long("rank", [0, 1], quick=1)
 def test_when_one_host_dies_the_other_ends(endless, two_hosts, tmp_path, rank):
     """The one that everybody speaks to first, or the other: torchrun and its process at once."""
     hosts = two_hosts(endless)

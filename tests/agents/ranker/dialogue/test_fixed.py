@@ -147,23 +147,18 @@ def test_a_place_that_cannot_be_written(named, copy_of, evaluate, options, tmp_p
     assert [len(texts) for texts in encoded[:1]] == [8]
 
 
-@pytest.mark.parametrize("setting", ["reuse", "replace"])
-def test_replace_makes_vectors_anew(setting, copy_of, evaluate, options, encoded):
-    path = copy_of("biencoder")
-    evaluate(path, **options)
-    evaluate(path, fixed_candidate_vecs=setting, **options)
-    assert len(encoded) == (1 if setting == "reuse" else 2)
-
-
-@pytest.mark.parametrize("damaged", ["vectors-*.int8.npy", "index.sqlite"])
-def test_a_damaged_index_is_made_anew(damaged, copy_of, evaluate, options, tmp_path, encoded):
+def test_replace_makes_vectors_anew_and_so_does_a_damaged_index(copy_of, evaluate, options, tmp_path, encoded):
     path = copy_of("biencoder")
     first = evaluate(path, **options)
-    (file,) = (tmp_path / "model.answers.txt.index").glob(damaged)
-    file.write_bytes(file.read_bytes()[:-64] if damaged != "index.sqlite" else b"")
-    assert same(evaluate(path, **options), first)
-    assert same(evaluate(path, **options), first)
+    assert same(evaluate(path, fixed_candidate_vecs="reuse", **options), first)
+    assert len(encoded) == 1
+    assert same(evaluate(path, fixed_candidate_vecs="replace", **options), first)
     assert len(encoded) == 2
+    for number, damaged in enumerate(("vectors-*.int8.npy", "index.sqlite"), start=3):
+        (file,) = (tmp_path / "model.answers.txt.index").glob(damaged)
+        file.write_bytes(file.read_bytes()[:-64] if damaged != "index.sqlite" else b"")
+        assert same(evaluate(path, **options), first)
+        assert len(encoded) == number
 
 
 def test_it_is_an_index_like_any_other(copy_of, evaluate, options, labels, tmp_path):
@@ -187,15 +182,13 @@ def test_candidates_in_several_files_of_vectors(copy_of, evaluate, options, labe
     assert same(sharded, evaluate(path))
 
 
-@pytest.mark.parametrize("there", ["file", "folder"])
-def test_what_is_no_index_stays(there, copy_of, evaluate, options, tmp_path):
-    mine = tmp_path / "mine"
-    if there == "folder":
-        mine.mkdir()
-    (mine / "thesis.txt" if there == "folder" else mine).write_text("important")
-    with pytest.raises(InputError, match="mine: is not an index of these candidates.*or one that does not exist yet"):
-        evaluate(copy_of("biencoder"), fixed_candidate_vecs=str(mine), **options)
-    assert (mine / "thesis.txt" if there == "folder" else mine).read_text() == "important"
+def test_what_is_no_index_stays(copy_of, evaluate, options, tmp_path):
+    (tmp_path / "folder").mkdir()
+    for mine, file in (("folder", "folder/thesis.txt"), ("file", "file")):
+        (tmp_path / file).write_text("important")
+        with pytest.raises(InputError, match=f"{mine}: is not an index of these"):
+            evaluate(copy_of("biencoder"), fixed_candidate_vecs=str(tmp_path / mine), **options)
+        assert (tmp_path / file).read_text() == "important"
 
 
 def test_without_encode_candidate_vecs_nothing_is_written(copy_of, trained, evaluate, options, tmp_path):
@@ -249,29 +242,15 @@ def test_a_bad_file_is_named(content, make_agent, tmp_path):
 def test_a_label_beside_the_fixed_candidates_is_its_own_examples_alone(make_agent, respond, tmp_path):
     path = tmp_path / "candidates.txt"
     path.write_text("first\nsecond\n")
-    agent = make_agent(
-        "biencoder",
-        datatype="valid",
-        eval_candidates="fixed",
-        fixed_candidates_path=str(path),
-        add_label_to_fixed_cands=True,
-    )
-    replies = respond(
-        agent,
-        {"text": "hello", "eval_labels": ["third"]},
-        {"text": "hello", "eval_labels": ["fourth"]},
-        {"text": "hello", "eval_labels": ["second"]},
-        {"text": "hello", "eval_labels": ["third"]},
-    )
+    options = {"datatype": "valid", "eval_candidates": "fixed", "fixed_candidates_path": str(path)}
+    agent = make_agent("biencoder", **options, add_label_to_fixed_cands=True)
+    labels = ("third", "fourth", "second", "third")
+    replies = respond(agent, *({"text": "hello", "eval_labels": [label]} for label in labels))
     seen = [set(reply["text_candidates"]) for reply in replies]
     fixed_ones = {"first", "second"}
     assert seen == [fixed_ones | {"third"}, fixed_ones | {"fourth"}, fixed_ones, fixed_ones | {"third"}]
-    assert [("R3@1" in reply["metrics"], "R2@1" in reply["metrics"]) for reply in replies] == [
-        (True, False),
-        (True, False),
-        (False, True),
-        (True, False),
-    ]
+    assert ["R3@1" in reply["metrics"] for reply in replies] == [True, True, False, True]
+    assert ["R2@1" in reply["metrics"] for reply in replies] == [False, False, True, False]
     assert {"first", "second"} == set(respond(agent, {"text": "hello"})[0]["text_candidates"])
 
 

@@ -21,13 +21,8 @@ from tests.parameters import mostly_long
 pytestmark = pytest.mark.slow
 
 SHORT = {"num_epochs": -1, "validation_every_n_epochs": -1, "validation_every_n_steps": 3, "warmup_updates": 2}
-SHORT |= {
-    "lr_scheduler_patience": 1,
-    "batchsize": 4,
-    "eval_batchsize": 4,
-    "short_final_eval": True,
-    "validation_max_exs": 8,
-}
+SHORT |= {"lr_scheduler_patience": 1, "batchsize": 4, "eval_batchsize": 4}
+SHORT |= {"short_final_eval": True, "validation_max_exs": 8}
 
 
 def offered(flag: str) -> list[str]:

@@ -36,17 +36,8 @@ def pools(monkeypatch):
 def test_mined_ones_join_the_batch(model, bf16, trained, make_agent, respond, pools):
     """The first two batches have their labels; from the third on two of the wrong labels seen so far for each."""
     options = {"learningrate": 1e-9, "warmup_updates": -1}  # the model stays as it is, so that its rankings do
-    agent = make_agent(
-        model,
-        init_model=str(trained(model)[0]),
-        reduction_type="mean",
-        candidates="batch",
-        hard_negatives=2,
-        hard_negatives_every=2,
-        hard_negative_ranks="2-3",
-        bf16=bf16,
-        **options,
-    )
+    options |= {"hard_negatives": 2, "hard_negatives_every": 2, "hard_negative_ranks": "2-3", "candidates": "batch"}
+    agent = make_agent(model, init_model=str(trained(model)[0]), reduction_type="mean", bf16=bf16, **options)
     pools.clear()  # of the training that made the model
     batches = [turns_of(["cat", "dog", "cow"]), turns_of(["hen", "pig"]), turns_of(["owl", "cat"]), turns_of(["fox"])]
     for batch in batches:

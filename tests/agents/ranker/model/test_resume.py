@@ -103,10 +103,10 @@ def test_a_killed_run_mines_what_a_whole_one_does(undisturbed, data, tmp_path):
 
 
 def test_resumed_after_a_validation_its_training_reports_are_the_same_too(undisturbed, data, tmp_path):
-    options = "--num-epochs 2"
+    options = "--num-epochs 1"
     expected = undisturbed(options)
     model = tmp_path / "model"
-    killing.kill_once_trained(model, data, f"{TINY} {options}", 40)  # of 60
+    killing.kill_once_trained(model, data, f"{TINY} {options}", 20)  # of 30
     assert_same_run(expected, model, "train_reports", *METRICS)
 
 
