@@ -78,19 +78,10 @@ def test_test_split_is_valid(write, make):
     assert make(datatype="test").num_examples() == 3
 
 
-@pytest.mark.parametrize(
-    ("variant", "name"),
-    [
-        ("", "self_original"),
-        (":self", "self_original"),
-        (":self_original", "self_original"),
-        (":both", "both_original"),
-        (":none", "none_original"),
-        (":self_revised", "self_revised"),
-    ],
-)
-def test_variants(write, make, variant, name):
-    write(f"train_{name}_no_cands.txt", WITHOUT)
+@pytest.mark.parametrize("variant", ["", ":self", ":self_original", ":both", ":none", ":self_revised"])
+def test_variants(write, make, variant):
+    others = {":both": "both_original", ":none": "none_original", ":self_revised": "self_revised"}
+    write(f"train_{others.get(variant, 'self_original')}_no_cands.txt", WITHOUT)
     teacher = make(variant, datatype="train:ordered")
     assert teacher.num_examples() == 3
     assert teacher.getID() == f"selection:convai2{variant}"  # two variants in one run keep their reports apart
@@ -118,32 +109,13 @@ def test_sampled_candidates_in_evaluation(write, make, messages):
     write("train_self_original_no_cands.txt", TRAIN)
     write("valid_self_original_no_cands.txt", WITHOUT)
     assert all("label_candidates" not in message for message in messages(make()))  # nobody asked for them
-
-    seen = messages(make(eval_candidates="inline"))
     training_labels = {f"reply {n} ." for n in range(30)}
-    for message in seen:
+    for message in messages(make(eval_candidates="inline")):
         (label,) = message["eval_labels"]
         assert len(set(message["label_candidates"])) == 20
         assert set(message["label_candidates"]) - {label} < training_labels
-    candidates = [message["label_candidates"] for message in seen]
-    assert candidates == [m["label_candidates"] for m in messages(make(eval_candidates="inline"))]
-    assert candidates != [m["label_candidates"] for m in messages(make(eval_candidates="inline", teacher_seed=5.0))]
-    few = make(eval_candidates="inline", num_negatives=4).act()
-    assert len(few["label_candidates"]) == 5
-
-
-def test_sampled_candidates_in_training_are_fresh(write, make, messages):
-    write("train_self_original_no_cands.txt", TRAIN)
-    teacher = make(datatype="train:ordered", candidates="inline", num_negatives=10)
-    seen = [m["label_candidates"] for m in messages(teacher)]
-    assert all(len(set(candidates)) == 11 for candidates in seen)
-    assert seen != [m["label_candidates"] for m in messages(teacher)]
-    assert "label_candidates" not in make(datatype="train", candidates="batch").act()
-
-
-def test_streaming_gives_the_same_messages(write, make, messages):
-    write("valid_self_original.txt", WITH_CANDIDATES)
-    assert messages(make(datatype="valid:stream")) == messages(make())
+    drawn = [make(eval_candidates="inline", teacher_seed=seed).act()["label_candidates"] for seed in (0.0, 5.0)]
+    assert drawn[0] != drawn[1]
 
 
 @pytest.mark.parametrize(
@@ -157,33 +129,26 @@ def test_streaming_gives_the_same_messages(write, make, messages):
         ("1 your persona: i ski.\n", "holds no example for -t selection:convai2 -dt valid"),
     ],
 )
-@pytest.mark.parametrize("datatype", ["valid", "valid:stream"])
-def test_malformed(write, make, messages, text, problem, datatype):
+def test_malformed(write, make, messages, text, problem):
     path = write("valid_self_original.txt", text)
     with pytest.raises(InputError, match=f"valid_self_original.txt.*{problem}") as raised:
-        messages(make(datatype=datatype))
+        messages(make())
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("datatype", ["valid", "valid:stream"])
-def test_bad_lines_are_left_out_and_counted(write, make, messages, datatype):
+def test_bad_lines_are_left_out_and_counted(write, make, messages):
     write("valid_self_original.txt", "").write_bytes(
         b"not a line\n1 hi\thello\n2 caf\xe9\thello\n3 ho\t\n4 he\tyes\t\tno|nope\n5 bye\tbye\n"
     )
-    teacher = make(datatype=datatype, skip_bad_examples=True)
+    teacher = make(skip_bad_examples=True)
     assert [message["text"] for message in messages(teacher)] == ["hi", "bye"]
     assert teacher.report()["bad_examples"].value() == 4
 
 
 def test_missing_files_and_no_download(make, tmp_path):
-    with pytest.raises(InputError, match="ParlAI's download failed") as raised:
+    with pytest.raises(InputError, match=f"{tmp_path}/ConvAI2: has none of valid_self_original.txt"):
         make()
-    message = str(raised.value)
-    assert str(tmp_path / "ConvAI2") in message
-    assert "valid_self_original.txt" in message
-    assert "--datapath" in message
-    assert "\n" not in message
 
 
 def test_download_is_used(make, monkeypatch):
@@ -204,14 +169,8 @@ OTHER_SIDE = "1 __SILENCE__\thi !\n2 hello .\tdo you ski ?\n"
 def test_both_sides(write, make, messages, datatype):
     """Every utterance of the training dialogues is a label, once, whether the file has the other side or not."""
     path = write("train_self_original_no_cands.txt", ONE_SIDE)
-    expected = [
-        ("your persona: i ski.\nhi !", "hello ."),
-        ("do you ski ?", "yes ."),
-        ("__SILENCE__", "hi !"),
-        ("hello .", "do you ski ?"),
-        ("bye", "bye !"),
-        ("__SILENCE__", "bye"),
-    ]
+    expected = [("your persona: i ski.\nhi !", "hello ."), ("do you ski ?", "yes ."), ("__SILENCE__", "hi !")]
+    expected += [("hello .", "do you ski ?"), ("bye", "bye !"), ("__SILENCE__", "bye")]
     made = messages(make(":both_sides", datatype=datatype))
     assert [(message["text"], message["labels"][0]) for message in made] == expected
     assert [message["episode_done"] for message in made] == [False, True, False, True, True, True]
@@ -253,15 +212,14 @@ def test_real_valid_is_what_parlai_reads(make_teacher, messages, data_path, monk
         assert len(ours["label_candidates"]) == 20
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_real_train(make_teacher, messages, data_path):
     teacher = real(make_teacher, data_path, datatype="train:ordered")
     assert (teacher.num_episodes(), teacher.num_examples()) == (8939, 65719)
     seen = messages(teacher)
     assert seen[0]["text"].startswith("your persona: i like to remodel homes.\nyour persona: i like to go hunting.\n")
-    assert seen[0]["text"].endswith(
-        "\nhi , how are you doing ? i'm getting ready to do some cheetah chasing to stay in shape ."
-    )
+    assert seen[0]["text"].endswith(" i'm getting ready to do some cheetah chasing to stay in shape .")
     assert seen[0]["labels"] == ["you must be very fast . hunting is one of my favorite hobbies ."]
     assert seen[-1]["text"] == "let me guess , green is your favorite color too ?"
     assert seen[-1]["labels"] == ["lol yep it is"]

@@ -86,9 +86,7 @@ def test_validation_files_are_used_where_there_are_some(save, make):
 
 
 def test_missing(make, tmp_path):
-    with pytest.raises(
-        InputError, match=f"{tmp_path}/reddit: has no valid-.*json or test-.*json; make them with PolyAI"
-    ):
+    with pytest.raises(InputError, match=f"{tmp_path}/reddit: has no valid-.*json or test-"):
         make("valid")
 
 
@@ -96,20 +94,17 @@ BAD = [
     ('{"context": "a", "respo', "not JSON"),
     ('{"response": "b"}', "has no 'context'; it has 'response'"),
     ('{"context": "a", "context/0": 3, "response": "b"}', "a turn before the last one of the context is int, not a te"),
-    ('{"context": "a", "response": " "}', "the response is empty"),
-    ('{"context": " ", "response": "b"}', "the context is empty"),
 ]
 
 
 @pytest.mark.parametrize(("line", "problem"), BAD)
-@pytest.mark.parametrize("datatype", ["train:ordered", "train:ordered:stream"])
-def test_bad_line(save, make, messages, datatype, line, problem):
+def test_bad_line(save, make, messages, line, problem):
     line = line if isinstance(line, bytes) else line.encode()
     good = [json.dumps(example(n)).encode() for n in range(2)]
     path = save("train-0.json", b"\n".join([good[0], line, good[1]]))
     with pytest.raises(InputError, match=f"{path}, line 2: {problem}"):
-        messages(make(datatype))
-    teacher = make(datatype, skip_bad_examples=True)
+        messages(make())
+    teacher = make(skip_bad_examples=True)
     assert [m["labels"] for m in messages(teacher)] == [["response 0"], ["response 1"]]
     assert teacher.report()["bad_examples"].value() == 1
 

@@ -146,16 +146,6 @@ def test_nothing_to_read(endless):
     assert alone.take() is None  # the other reader has the only one
 
 
-@given(KINDS, st.integers(1, 12), st.integers(0, 50), st.sampled_from(READERS), st.integers(1, 5))
-def test_going_on_is_dropping_what_was_seen(kind, number, seen, readers, buffer):
-    source = make_source(kind, episodes_of([1] * number), buffer=buffer)
-    for n in range(min(readers, number)):
-        reader = Reader(n, readers)
-        undisturbed = make_epochs(source, reader=reader, endless=True, draw=with_dice)
-        resumed = make_epochs(source, reader=reader, endless=True, draw=with_dice, seen=seen)
-        assert texts(resumed, 20) == texts(undisturbed, seen + 20)[seen:]
-
-
 def side_by_side(epochs: Epochs, slots: int, rounds: int) -> list[list[tuple[str, list[str]]]]:
     """What a batch of so many slots gets: in each round each slot's message, with what its conversation had before."""
     queues: list[list[tuple[str, list[str]]]] = [[] for _ in range(slots)]

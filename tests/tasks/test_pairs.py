@@ -16,7 +16,6 @@ MESSAGES = [
     ("hi !\nhello , do you ski ?", "i do .", ["no .", "i do .", "what ?"]),
     ("good morning", "morning !", ["morning !", "evening !"]),
 ]
-FORMATS = ["jsonl", "jsonl.gz", "json", "csv", "tsv", "parquet"]
 
 
 @pytest.fixture
@@ -33,14 +32,11 @@ def save(tmp_path, write, write_csv):
 
     def save(name, records):
         path = tmp_path / name
-        if name.endswith("sv"):
+        if name.endswith("csv"):
             flat = [["\n".join(r["context"]) if isinstance(r["context"], list) else r["context"]] for r in records]
             rows = [[*row, r["response"], "|".join(r["candidates"])] for row, r in zip(flat, records, strict=True)]
-            delimiter = "\t" if name.endswith("tsv") else ","
-            return write_csv(path, ["context", "response", "candidates"], rows, delimiter=delimiter)
-        if name.endswith("parquet"):
-            return save_parquet(path, records)
-        return write(path, json.dumps(records) if name.endswith("json") else records)
+            return write_csv(path, ["context", "response", "candidates"], rows)
+        return save_parquet(path, records) if name.endswith("parquet") else write(path, records)
 
     return save
 
@@ -57,7 +53,7 @@ def fields(messages):
     return [(m["text"], *(m.get("labels") or m["eval_labels"]), m.get("label_candidates")) for m in messages]
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "csv", "parquet"])
 def test_formats(save, make, messages, suffix):
     path = save(f"pairs.{suffix}", RECORDS)
     for datatype in ("valid", "valid:stream", "train:ordered", "train:ordered:stream"):
@@ -67,18 +63,8 @@ def test_formats(save, make, messages, suffix):
     assert all(message["episode_done"] for message in messages(make(selection_file=str(path))))
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "csv", "tsv", "parquet"])
-def test_names_of_columns(save, make, write, write_csv, tmp_path, suffix):
-    records = [{"asked": "a ?", "reply": "b", "wrong": ["c", "b"], "id": 1}]
-    path = tmp_path / f"pairs.{suffix}"
-    if suffix == "parquet":
-        arrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
-        pytest.importorskip("pyarrow.parquet").write_table(arrow.Table.from_pylist(records), path)
-    elif suffix == "jsonl":
-        write(path, records)
-    else:
-        delimiter = "\t" if suffix == "tsv" else ","
-        write_csv(path, ["id", "asked", "reply", "wrong"], [["1", "a ?", "b", "c|b"]], delimiter=delimiter)
+def test_names_of_columns(make, write, tmp_path):
+    path = write(tmp_path / "pairs.jsonl", [{"asked": "a ?", "reply": "b", "wrong": ["c", "b"], "id": 1}])
     names = {"selection_context": "asked", "selection_response": "reply", "selection_candidates": "wrong"}
     assert fields([make(selection_file=str(path), **names).act()]) == [("a ?", "b", ["c", "b"])]
     with pytest.raises(InputError, match=r"has no 'context'; it has .*'asked'.*Name the column with the context"):
@@ -131,15 +117,9 @@ def test_one_place_to_read_from(make, given):
 
 BAD = [
     ('{"context": "a", "resp', "not JSON"),
-    ("[1, 2]", "not a JSON object"),
-    ('{"context": "a"}', "has no 'response'; it has 'context'. Name the column with the response"),
     ('{"context": 7, "response": "b"}', "the context is neither a text nor a list of texts, but int"),
-    ('{"context": ["a", 7], "response": "b"}', "the context is neither a text nor a list of texts"),
-    ('{"context": ["", " "], "response": "b"}', "the context is empty"),
     ('{"context": "a", "response": ""}', "the response is empty, not a text"),
-    ('{"context": "a", "response": "b", "candidates": ["c"]}', "its response is not among its 1 candidates"),
     ('{"context": "a", "response": "b", "candidates": [1]}', "the candidates are not a list of texts"),
-    (b'{"context": "caf\xe9", "response": "b"}', "is not utf-8 text"),
 ]
 
 
@@ -155,25 +135,6 @@ def test_bad_line(write, make, messages, tmp_path, datatype, line, problem):
     teacher = make(datatype, selection_file=str(path), skip_bad_examples=True)
     assert [message["text"] for message in messages(teacher)] == ["c0", "c1"]
     assert teacher.report()["bad_examples"].value() == 1
-
-
-@pytest.mark.parametrize(("suffix", "delimiter"), [("csv", ","), ("tsv", "\t")])
-def test_bad_row(write, make, messages, tmp_path, suffix, delimiter):
-    rows = [["context", "response"], ["a", "b"], ["only"], ["c", "d", "e"], ['"f\nf"', "g"]]
-    path = write(tmp_path / f"mine.{suffix}", "\n".join(delimiter.join(row) for row in rows))
-    with pytest.raises(InputError, match=f"{path}, line 3: has 1 cells, but the header names 2 columns"):
-        make(selection_file=str(path))
-    teacher = make(selection_file=str(path), skip_bad_examples=True)
-    assert [message["text"] for message in messages(teacher)] == ["a", "f\nf"]
-    assert teacher.report()["bad_examples"].value() == 2
-
-
-def test_damaged_files(save, make, messages):
-    for suffix, problem in {"parquet": "not a Parquet file, or damaged", "jsonl.gz": "damaged or cut off"}.items():
-        path = save(f"pairs.{suffix}", RECORDS * 50)
-        path.write_bytes(path.read_bytes()[:-20])
-        with pytest.raises(InputError, match=f"{path}.*{problem}"):
-            make(selection_file=str(path))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
-UPDATES, EXAMPLES = 10, 30  # batches of four: more than an epoch
+UPDATES, EXAMPLES = 8, 30  # batches of four: more than an epoch
 NAMES = {"bi": "biencoder", "poly": "polyencoder", "cross": "crossencoder"}
 SIZES = {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "dropout": 0.1, "dict_maxtokens": 300}
 QUANTIZED = {"quantization-aware": None, "quantization-update": 3}

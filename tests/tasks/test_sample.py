@@ -135,7 +135,7 @@ def test_batch_training_does_not_pay_for_candidates(make_teacher):
 
 def test_stream_stays_in_memory(make_teacher, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert make_teacher("selection:sample", datatype="train:stream").num_examples() == 4000
+    assert make_teacher("selection:sample", datatype="valid:stream").num_examples() == 400
     assert not list(tmp_path.iterdir())
 
 

@@ -79,11 +79,10 @@ def test_wrong_rows_of_training_are_left_out(save, make, messages, right, wrong)
     assert "bad_examples" not in teacher.report()
 
 
-@pytest.mark.parametrize("datatype", ["train:ordered", "train:ordered:stream"])
-def test_every_turn_is_a_label(save, make, messages, datatype):
+def test_every_turn_is_a_label(save, make, messages):
     """Those before it are its context, and the right answer is the last label."""
     save("train", [[CONTEXT, "yes __eou__", "1"], [CONTEXT, "no __eou__", "0"], ["other", "maybe", "1"]])
-    teacher = make(datatype)
+    teacher = make("train:ordered")
     assert teacher.num_examples() == teacher.num_episodes() == 3 + 1
     seen = messages(teacher)
     first, second, third = TURNS.split("\n")
@@ -117,8 +116,7 @@ def test_a_users_own_task_with_these_files(save, make, messages):
     assert [m["text"] for m in messages(mine)] == [m["text"] for m in messages(ours)]
 
 
-@pytest.mark.parametrize("variant", ["", ":plain"])
-@pytest.mark.parametrize(("given", "negatives"), [({}, 15), ({"num_negatives": 7}, 7)])
+@pytest.mark.parametrize(("variant", "given", "negatives"), [("", {}, 15), (":plain", {"num_negatives": 7}, 7)])
 def test_sampled_candidates_in_training(save, make, variant, given, negatives):
     """15 as in the paper unless the flag says otherwise."""
     save("train", [[f"context {n} __eot__ more {n}", f"answer {n} __eou__", "1.0"] for n in range(20)])
@@ -134,12 +132,11 @@ BAD = [
 
 
 @pytest.mark.parametrize(("spoilt", "problem"), BAD)
-@pytest.mark.parametrize("datatype", ["valid", "valid:stream"])
-def test_bad_row(save, make, messages, datatype, spoilt, problem):
+def test_bad_row(save, make, messages, spoilt, problem):
     path = save("valid", [row(), spoilt, row("last")])
     with pytest.raises(InputError, match=f"{path}, {problem}$"):
-        messages(make(datatype))
-    teacher = make(datatype, skip_bad_examples=True)
+        messages(make())
+    teacher = make(skip_bad_examples=True)
     assert [m["eval_labels"] for m in messages(teacher)] == [["run lspci and look"], ["last"]]
     assert teacher.report()["bad_examples"].value() == 1
 
@@ -155,16 +152,6 @@ def test_bad_label_and_columns(save, make):
     path = save("valid", [["a", "b"]], header=["Question", "Ground Truth Utterance"])
     with pytest.raises(InputError, match=f"{path}, line 2: has no column 'Context'; it has 'Question', 'Ground"):
         make()
-
-
-def test_wrong_encoding(save, make, messages):
-    path = save("valid", [row(), row("last")])
-    path.write_bytes(path.read_bytes() + "caf\xe9\n".encode("latin-1"))
-    with pytest.raises(InputError, match=f"{path}, line 4: is not utf-8 text .byte 0xe9 at column 4"):
-        make()
-    teacher = make(skip_bad_examples=True)
-    assert len(messages(teacher)) == 2
-    assert teacher.report()["bad_examples"].value() == 1
 
 
 def test_empty_and_missing(make, tmp_path, write):

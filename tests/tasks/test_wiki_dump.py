@@ -18,14 +18,8 @@ It was sold for 3.5 guilders, i.e. nothing.
 
 </doc>
 """
-SENTENCES = [
-    "town {n} lies by the sea.",
-    "it has {n} inhabitants!",
-    "who counted them?",
-    '"nobody."',
-    "a sailor did.",
-    "it was sold for 3.5 guilders, i.e. nothing.",
-]
+SENTENCES = ["town {n} lies by the sea.", "it has {n} inhabitants!", "who counted them?", '"nobody."']
+SENTENCES += ["a sailor did.", "it was sold for 3.5 guilders, i.e. nothing."]
 STUB = '<doc id="9" url="u" title="Stub">\nStub\n\nStub is short.\n\n</doc>\n'
 
 

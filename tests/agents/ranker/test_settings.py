@@ -13,7 +13,6 @@ from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.scripts.train_model import TrainModel
 
-from polyencoder.errors import ConfigError
 from polyencoder.settings.base import settings
 from polyencoder.settings.metadata import Parlai
 from polyencoder.settings.train import TrainSettings
@@ -74,17 +73,6 @@ def test_it_is_a_flag_with_help(capsys):
     command(["--help"])
     assert "--focus" in (shown := capsys.readouterr().out)
     assert "How much harder candidates count" in shown
-
-
-def test_it_is_a_line_of_a_file(tmp_path):
-    given = {"train": "a", "out": "b", "backbone": "c", "config": tmp_path / "run.yaml"}
-    for line in ("focus: 0.5", "training: {focus: 0.5}"):
-        (tmp_path / "run.yaml").write_text(line)
-        assert Wider.of(given).training.focus == 0.5
-    assert Wider.of(given, focus=0.75).training.focus == 0.75, "a flag takes precedence"
-    (tmp_path / "run.yaml").write_text("focus: 1.5")
-    with pytest.raises(ConfigError, match="run.yaml: focus is 1.5; it must be below 1"):
-        Wider.of(given)
 
 
 def test_it_is_an_argument_of_parlai():
