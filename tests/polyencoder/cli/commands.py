@@ -13,19 +13,9 @@ EVALUATE = ["evaluate", "-m", "MODEL", "-d", "pairs.jsonl"]
 TRAIN = ["train", "--train", "pairs.jsonl", "--init", "MODEL", "--out", "out"]
 ENCODE = ["encode", "texts.txt", "-m", "MODEL", "-o", "out.npy", "--no-progress"]
 INSPECT = ["inspect", "-m", "MODEL", "--context", "hi", "-c", "texts.txt"]
-COMMANDS = {
-    "evaluate": EVALUATE,
-    "train": TRAIN,
-    "export": EXPORT,
-    "calibrate": CALIBRATE,
-    "index": INDEX,
-    "update": UPDATE,
-    "search": SEARCH,
-    "serve": SERVE,
-    "inspect": INSPECT,
-    "mine": MINE,
-    "encode": ENCODE,
-}
+_NAMED = (EVALUATE, TRAIN, EXPORT, CALIBRATE, INDEX, UPDATE, SEARCH, SERVE, INSPECT, MINE, ENCODE)
+COMMANDS = {command[0]: command for command in _NAMED}
+ALL = {**COMMANDS, "import": IMPORT, "check": CHECK}
 
 
 def with_model(command: list[str], model: str) -> list[str]:

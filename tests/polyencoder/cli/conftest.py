@@ -120,18 +120,8 @@ def arguments(pairs, backbone_folder):
     return [
         *("train", "--backbone", backbone_folder("bert"), "--train", pairs / "train.jsonl"),
         *("--valid", pairs / "valid.jsonl", "--out", pairs / "out", "--batch-size", 10, "--learning-rate", LR),
-        *(
-            "--text-truncate",
-            24,
-            "--label-truncate",
-            16,
-            "--reduction",
-            "mean",
-            "--fine-tuned",
-            "all",
-            "--device",
-            "cpu",
-        ),
+        *("--text-truncate", 24, "--label-truncate", 16, "--reduction", "mean", "--fine-tuned", "all"),
+        *("--device", "cpu"),
     ]
 
 

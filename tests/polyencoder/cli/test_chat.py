@@ -60,16 +60,13 @@ def test_the_promise_for_the_index_decides_whether_it_answers(ranker, tmp_path, 
     assert replies("-c", *TEXTS, said="hi !\n") != [NO_ANSWER]  # no promise for these
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
+def test_what_is_refused(ranker):
+    for arguments, error, message in [
         ([], UsageError, "--index, or --candidates"),
         (["--candidates=-"], UsageError, "--candidates -: .*give a file"),
         (["-c", "a", "--index", "index"], ConfigError, "candidates"),
         (["-c", "no.jsonl"], InputError, "no.jsonl.*: no such file"),
         (["--index", "nowhere"], CheckpointError, "nowhere"),
         (["-c", "a", "--min-probability", "0.5"], ConfigError, "calibrate"),
-    ],
-)
-def test_what_is_refused(ranker, arguments, error, message):
-    command_fails(error, message, "chat", "-m", "model", *arguments, input="hi\n")
+    ]:
+        command_fails(error, message, "chat", "-m", "model", *arguments, input="hi\n")

@@ -193,33 +193,27 @@ def fails(error: type[Exception], match: str, *arguments: object) -> None:
     command_fails(error, match, "export", *arguments)
 
 
-@pytest.mark.parametrize(
-    ("error", "message", "options"),
-    [
+def test_options_that_cannot_be_used(model_file, examples, tmp_path):
+    for error, message, options in [
         (ConfigError, "dtype is 'int8'; it must be one of float32, float16, bfloat16", ["--dtype", "int8"]),
         (ConfigError, "check is read only with int8: give that too", ["--check", "FILE"]),
         (ConfigError, "context is read only with check: give that too", ["--context", "said"]),
         (InputError, "nowhere.jsonl", ["--int8", "--check", "nowhere.jsonl"]),
-    ],
-)
-def test_options_that_cannot_be_used(model_file, examples, tmp_path, error, message, options):
-    given = [examples if option == "FILE" else option for option in options]
-    fails(error, message, model_file, tmp_path / "out", *given)
-    assert not (tmp_path / "out").exists()
+    ]:
+        given = [examples if option == "FILE" else option for option in options]
+        fails(error, message, model_file, tmp_path / "out", *given)
+        assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
+def test_examples_that_cannot_be_used(model_file, tmp_path):
+    for line, message in [
         ("", "has no examples"),
         ('{"context": "hi", "response": "ho"}', r"bad.jsonl: has no 'candidates', and no second response"),
         ('{"context": "hi", "response": ["ho"], "candidates": ["ho"]}', r"line 1: the response is list, not a text"),
-    ],
-)
-def test_examples_that_cannot_be_used(model_file, tmp_path, line, message):
-    (tmp_path / "bad.jsonl").write_text(line + "\n" if line else "")
-    fails(InputError, message, model_file, tmp_path / "out", "--int8", "--check", tmp_path / "bad.jsonl")
-    assert not (tmp_path / "out").exists()
+    ]:
+        (tmp_path / "bad.jsonl").write_text(line + "\n" if line else "")
+        fails(InputError, message, model_file, tmp_path / "out", "--int8", "--check", tmp_path / "bad.jsonl")
+        assert not (tmp_path / "out").exists()
 
 
 def test_models_that_are_not_there(tmp_path, no_network):

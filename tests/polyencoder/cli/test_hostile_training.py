@@ -10,84 +10,65 @@ import pytest
 from polyencoder.cli.main import main
 from tests.polyencoder.cli.commands import CALIBRATE, EVALUATE, TRAIN, instead, with_model
 
+
+def on(data: str, flags: str = "") -> list[str]:
+    return [*instead(TRAIN, "pairs.jsonl", data), *flags.split()]
+
+
+def with_flags(flags: str) -> list[str]:
+    return [*TRAIN, *flags.split()]
+
+
+NEW = ["train", "--train", "pairs.jsonl", "--out", "out"]
+STUDENT = "--teacher model --distillation-weight"
 TRAINING = {
-    "data that is not there": (instead(TRAIN, "pairs.jsonl", "no.jsonl"), "no such file"),
-    "no data": (instead(TRAIN, "pairs.jsonl", "empty.jsonl"), "empty.jsonl: has 0 training pairs"),
-    "too little data": (instead(TRAIN, "pairs.jsonl", "one.jsonl"), "one.jsonl: has 1 training pairs"),
-    "too little to stream": (
-        [*instead(TRAIN, "pairs.jsonl", "one.jsonl"), "--streaming", "--valid", "pairs.jsonl"],
-        "one.jsonl: has 1 training pairs",
-    ),
-    "no data name": (instead(TRAIN, "pairs.jsonl", ""), "needs its training data (train)"),
-    "a folder": (instead(TRAIN, "pairs.jsonl", "model"), "is a folder"),
-    "another format": (instead(TRAIN, "pairs.jsonl", "notes.txt"), "notes.txt"),
-    "no validation data": ([*TRAIN, "--valid", "empty.jsonl"], "empty.jsonl: has no pair to evaluate on"),
-    "no such validation data": ([*TRAIN, "--valid", "no.jsonl"], "no such file"),
-    "a column": ([*TRAIN, "--context", "question"], "has no 'question'; it has 'context', 'response', 'candidates'"),
-    "too few candidates": (
-        [*instead(TRAIN, "pairs.jsonl", "plain.jsonl"), "--candidates", "inline", "--num-negatives", "99"],
-        "plain.jsonl has only",
-    ),
-    "nothing to start from": (["train", "--train", "pairs.jsonl", "--out", "out"], "give either backbone"),
-    "two to start from": ([*TRAIN, "--backbone", "model"], "give either backbone"),
-    "no backbone": (["train", "--train", "pairs.jsonl", "--backbone", "./nothing", "--out", "out"], "nothing"),
-    "another architecture": ([*TRAIN, "--architecture", "bi"], "is of the architecture poly, not bi"),
-    "no architecture": ([*TRAIN, "--architecture", "tri"], "architecture is 'tri'; it must be one of bi, poly"),
-    "no file of settings": ([*TRAIN, "--config", "no.yaml"], "no.yaml: cannot be read"),
-    "no settings": ([*TRAIN, "--config", "notes.txt"], "must hold `name: value` lines"),
-    "an unknown setting": ([*TRAIN, "--config", "run.yaml"], "run.yaml: unknown setting 'epoch'; did you mean"),
-    "a teacher": ([*TRAIN, "--teacher", "./nothing"], "nothing"),
-    "a teacher without weight": (
-        [*TRAIN, "--teacher", "model", "--distillation-weight", "0"],
-        "distillation_weight is 0",
-    ),
-    "labels without weight": (
-        [*TRAIN, "--teacher", "model", "--distillation-weight", "1", "--objective", "bce"],
-        "objective is read only where distillation_weight is below 1",
-    ),
+    "data that is not there": (on("no.jsonl"), "no such file"),
+    "no data": (on("empty.jsonl"), "empty.jsonl: has 0 training pairs"),
+    "too little data": (on("one.jsonl"), "one.jsonl: has 1 training pairs"),
+    "too little to stream": (on("one.jsonl", "--streaming --valid pairs.jsonl"), "one.jsonl: has 1 training pairs"),
+    "no data name": (on(""), "needs its training data (train)"),
+    "a folder": (on("model"), "is a folder"),
+    "another format": (on("notes.txt"), "notes.txt"),
+    "no validation data": (with_flags("--valid empty.jsonl"), "empty.jsonl: has no pair to evaluate on"),
+    "no such validation data": (with_flags("--valid no.jsonl"), "no such file"),
+    "a column": (with_flags("--context question"), "has no 'question'; it has 'context', 'response', 'candidates'"),
+    "too few candidates": (on("plain.jsonl", "--candidates inline --num-negatives 99"), "plain.jsonl has only"),
+    "nothing to start from": (NEW, "give either backbone"),
+    "two to start from": (with_flags("--backbone model"), "give either backbone"),
+    "no backbone": ([*NEW, "--backbone", "./nothing"], "nothing"),
+    "another architecture": (with_flags("--architecture bi"), "is of the architecture poly, not bi"),
+    "no architecture": (with_flags("--architecture tri"), "architecture is 'tri'; it must be one of bi, poly"),
+    "no file of settings": (with_flags("--config no.yaml"), "no.yaml: cannot be read"),
+    "a teacher": (with_flags("--teacher ./nothing"), "nothing"),
+    "a teacher without weight": (with_flags(f"{STUDENT} 0"), "distillation_weight is 0"),
+    "labels without weight": (with_flags(f"{STUDENT} 1 --objective bce"), "objective is read only where distillation_"),
     "smoothing without weight": (
-        [*TRAIN, "--teacher", "model", "--distillation-weight", "1", "--label-smoothing", "0.1"],
-        "label_smoothing is read only where distillation_weight is below 1",
+        with_flags(f"{STUDENT} 1 --label-smoothing 0.1"),
+        "label_smoothing is read only where",
     ),
     "vectors of a cross-encoder": (
-        [*TRAIN[:3], "--backbone", "b", "--out", "out", "--architecture", "cross", "--normalize"],
-        "normalize is read only where architecture is bi",
+        [*NEW, "--backbone", "b", "--architecture", "cross", "--normalize"],
+        "normalize is read",
     ),
-    "one process": ([*TRAIN, "--no-gather-negatives"], "gather_negatives"),
-    "a backbone's flag": ([*TRAIN, "--reduction", "mean"], "reduction is not read with init"),
-    "streaming": ([*TRAIN, "--streaming"], "give validation data (valid)"),
-    "a pipe": (
-        [*TRAIN[:1], *instead(TRAIN[1:], "pairs.jsonl", "pipe"), "--streaming", "--valid", "pairs.jsonl"],
-        "pipe",
-    ),
-    "hard negatives": (
-        [*TRAIN, "--hard-negatives", "2", "--candidates", "batch-all-cands"],
-        "join the candidates 'batch'",
-    ),
+    "one process": (with_flags("--no-gather-negatives"), "gather_negatives"),
+    "a backbone's flag": (with_flags("--reduction mean"), "reduction is not read with init"),
+    "streaming": (with_flags("--streaming"), "give validation data (valid)"),
+    "a pipe": (on("pipe", "--streaming --valid pairs.jsonl"), "pipe"),
+    "hard negatives": (with_flags("--hard-negatives 2 --candidates batch-all-cands"), "join the candidates 'batch'"),
 }
 NUMBERS = [
-    *(f"--{name} {value}" for name in ("epochs", "max-updates", "max-seconds", "evaluations") for value in (0, -1)),
-    *(f"--{name} nan" for name in ("epochs", "max-seconds", "evaluations", "learning-rate", "clip", "weight-decay")),
-    *(f"--{name} inf" for name in ("learning-rate", "evaluations", "output-scaling", "weight-decay")),
-    *("--batch-size 1", "--batch-size 0", "--learning-rate 0", "--clip -1", "--accumulate 0", "--grad-cache -1"),
-    *("--pair-tokens -1", "--num-negatives 0", "--patience 0", "--precision float16", "--precision half"),
-    *("--warmup-updates 9999", "--warmup-updates -1", "--weight-decay -1", "--max-nonfinite 0", "--shuffle-buffer 0"),
-    *("--teacher MODEL --distillation-weight 2", "--teacher MODEL --distillation-temperature 0", "--history-size 0"),
-    *("--teacher MODEL --distillation-candidates 1", "--teacher MODEL --distillation-loss l2", "--text-truncate 2"),
-    *(
-        "--hard-negatives -1",
-        "--hard-negatives 2 --hard-negatives-every 0",
-        "--hard-negatives 2 --hard-negative-ranks x",
-    ),
-    *(
-        "--text-truncate 99999",
-        "--label-truncate 0",
-        "--output-scaling nan",
-        "--output-scaling x",
-        "--output-scaling -1",
-    ),
-    *("--candidates fixed", "--schedule steps", "--optimizer lion", "--fine-tuned none", "--save-every-seconds nan"),
-    *("--seed 99999999999999999999999", "--hard-negatives 2 --max-positive-similarity nan"),
+    *([f"--{name} {value}" for value in (0, -1)] for name in ("epochs", "max-updates", "max-seconds", "evaluations")),
+    [f"--{name} nan" for name in ("epochs", "max-seconds", "evaluations", "learning-rate", "clip", "weight-decay")],
+    [f"--{name} inf" for name in ("learning-rate", "evaluations", "output-scaling", "weight-decay")],
+    ["--batch-size 1", "--batch-size 0", "--learning-rate 0", "--clip -1", "--accumulate 0", "--grad-cache -1"],
+    ["--pair-tokens -1", "--num-negatives 0", "--patience 0", "--precision float16", "--precision half"],
+    ["--warmup-updates 9999", "--warmup-updates -1", "--weight-decay -1", "--max-nonfinite 0", "--shuffle-buffer 0"],
+    [f"--teacher MODEL --distillation-{words}" for words in ("weight 2", "temperature 0", "candidates 1", "loss l2")],
+    ["--history-size 0", "--text-truncate 2", "--text-truncate 99999", "--label-truncate 0", "--seed " + "9" * 23],
+    [f"--hard-negatives {words}" for words in ("-1", "2 --hard-negatives-every 0", "2 --hard-negative-ranks x")],
+    ["--output-scaling nan", "--output-scaling x", "--output-scaling -1", "--save-every-seconds nan"],
+    ["--candidates fixed", "--schedule steps", "--optimizer lion", "--fine-tuned none"],
+    ["--hard-negatives 2 --max-positive-similarity nan"],
 ]
 
 
@@ -95,7 +76,6 @@ NUMBERS = [
 def test_a_training_that_cannot_be(name, refused, place):
     (place / "empty.jsonl").write_text("")
     (place / "one.jsonl").write_text('{"context": "hi", "response": "ho"}\n')
-    (place / "run.yaml").write_text("epoch: 3\n")
     plain = [{"context": "hi", "response": f"number {n}"} for n in range(10)]
     (place / "plain.jsonl").write_text("\n".join(map(json.dumps, plain)))
     command, message = TRAINING[name]
@@ -103,10 +83,11 @@ def test_a_training_that_cannot_be(name, refused, place):
     assert not (place / "out").exists()
 
 
-@pytest.mark.parametrize("flags", NUMBERS)
-def test_numbers_that_no_training_can_have(flags, refused, place):
-    refused([*TRAIN, *flags.split()])
-    assert not list((place / "out").rglob("*"))
+@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda numbers: numbers[0])
+def test_numbers_that_no_training_can_have(numbers, refused, place):
+    for flags in numbers:
+        refused([*TRAIN, *flags.split()])
+        assert not list((place / "out").rglob("*"))
 
 
 @pytest.mark.parametrize(("flags", "code"), [(["--epochs", "many"], 1), (["--epoch", "3"], 2)])
@@ -125,14 +106,11 @@ EVALUATION = {
     "a column": ([*EVALUATE, "--response", "answer"], "has no 'answer'"),
     "too few candidates": ([*EVALUATE[:-1], "one.jsonl"], "there is nothing to rank"),
     "no k": ([*EVALUATE, "--hits-at", "x"], "hits_at is 'x'"),
-    "no candidates": (
-        [*EVALUATE, "--num-negatives", "0"],
-        "num_negatives is 0; it must be at least 1 (flag --num-negatives)",
-    ),
+    "no candidates": ([*EVALUATE, "--num-negatives", "0"], "num_negatives is 0; it must be at"),
     **{
         f"{command[0]}: {flag} where candidates are there": (
             [*command, f"--{flag}", value],
-            f"{flag.replace('-', '_')}: every example has candidates of its own; leave it out (flag --{flag})",
+            f"{flag.replace('-', '_')}: every example has candidates",
         )
         for command in (EVALUATE, CALIBRATE)
         for flag, value in (("num-negatives", "19"), ("negatives", "one.jsonl"))

@@ -52,15 +52,12 @@ def test_standard_input(ranker, flag):
     assert [hit["text"] for hit in json.loads(result.stdout)["hits"]] == [ranker.rank(CONTEXT, TEXTS)[0].text]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
+def test_what_is_refused(ranker, tmp_path):
+    for arguments, error, message in [
         (["-c", "no.jsonl"], InputError, "no.jsonl.*: no such file"),
         (["-c", "empty.txt"], InputError, "empty.txt: has no candidates"),
         (["-c", "a", "--top-k", "0"], ConfigError, "top_k is 0"),
         (["-c", "a", "--min-probability", "0.5"], ConfigError, "calibrate"),
-    ],
-)
-def test_what_is_refused(ranker, tmp_path, arguments, error, message):
-    (tmp_path / "empty.txt").touch()
-    command_fails(error, message, "rank", "-m", "model", *TURNS, *arguments)
+    ]:
+        (tmp_path / "empty.txt").touch()
+        command_fails(error, message, "rank", "-m", "model", *TURNS, *arguments)

