@@ -50,14 +50,8 @@ def datapath(tmp_path) -> Path:
 @pytest.fixture
 def ranker(backbone_folder) -> Ranker:
     """A small BERT as a poly-encoder of four codes."""
-    return Ranker.from_backbone(
-        backbone_folder("bert"),
-        "poly",
-        device="cpu",
-        reduction="mean",
-        n_codes=4,
-        text={"text_truncate": 30, "label_truncate": 10},
-    )
+    text = {"text_truncate": 30, "label_truncate": 10}
+    return Ranker.from_backbone(backbone_folder("bert"), "poly", device="cpu", reduction="mean", n_codes=4, text=text)
 
 
 def test_texts_are_the_labels(datapath):
@@ -239,23 +233,10 @@ def test_peers(datapath, bert, monkeypatch, capsys):
 
 
 def test_numbered_texts_are_different():
-    assert list(iter_numbered(["two", "two 1", "three"], 7)) == [
-        "two",
-        "two 1",
-        "three",
-        "two 1 1",
-        "three 1",
-        "two 2",
-        "two 1 2",
-    ]
-    assert list(islice(iter_numbered(["hi !", "bye ."]), 6)) == [
-        "hi !",
-        "bye .",
-        "hi ! 1",
-        "bye . 1",
-        "hi ! 2",
-        "bye . 2",
-    ]
+    numbered = ["two", "two 1", "three", "two 1 1", "three 1", "two 2", "two 1 2"]
+    assert list(iter_numbered(["two", "two 1", "three"], 7)) == numbered
+    endless = islice(iter_numbered(["hi !", "bye ."]), 6)
+    assert list(endless) == ["hi !", "bye .", "hi ! 1", "bye . 1", "hi ! 2", "bye . 2"]
 
 
 def test_parlais_formula_is_parlais():
@@ -300,11 +281,7 @@ def test_engines_find_what_the_scan_finds(postgres, tmp_path):
     rows = engines.measure(
         vectors, contexts, tmp_path, engines=["folder", "postgres"], postgres=postgres.address, repeats=1
     )
-    assert [(row["engine"], row["kind"]) for row in rows[::3]] == [
-        ("folder", "flat"),
-        ("folder", "hnsw"),
-        ("postgres", "flat"),
-        ("postgres", "hnsw"),
-    ]
+    made = [(engine, kind) for engine in ("folder", "postgres") for kind in ("flat", "hnsw")]
+    assert [(row["engine"], row["kind"]) for row in rows[::3]] == made
     assert all(row["same"] == 1 for row in rows if row["exactness"] != "approximate")
     assert all(row["recall10"] > 0.5 for row in rows)

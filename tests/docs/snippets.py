@@ -80,16 +80,9 @@ def commands(snippet: Snippet, variables: dict[str, str], folder: Path) -> list[
     Raises ValueError where bash itself fails, say at a variable that is not set or an unclosed quote.
     """
     with tempfile.TemporaryFile() as recorded:
-        done = subprocess.run(
-            ["bash", "-c", f"exec 3>&{recorded.fileno()}\n{_RECORDER}"],
-            input=snippet.text,
-            pass_fds=[recorded.fileno()],
-            env=variables,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = ["bash", "-c", f"exec 3>&{recorded.fileno()}\n{_RECORDER}"]
+        captured = {"capture_output": True, "text": True, "check": False, "pass_fds": [recorded.fileno()]}
+        done = subprocess.run(words, input=snippet.text, env=variables, cwd=folder, **captured)
         recorded.seek(0)
         words = iter(recorded.read().decode().split("\0"))
     if done.returncode or done.stderr:

@@ -63,8 +63,6 @@ _THINGS = [
     "map",
     "bus",
 ]
-
-
 _EASY_LABELS = [f"my {thing} is here ." for thing in _THINGS]
 
 

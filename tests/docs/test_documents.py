@@ -22,14 +22,8 @@ DOCUMENTS = [ROOT / "README.md", SKILL, *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPETS = [snippet for document in DOCUMENTS for snippet in read_snippets(document)]
 BLOCKS = [list(group) for _, group in groupby((s for s in SNIPPETS if not s.not_run), key=lambda s: s.document)]
 # Their blocks take three seconds or more, and of what they do others have something.
-LONG = [
-    "benchmarks/accuracy.md",
-    "checkpoints/export.md",
-    "coming-from/parlai.md",
-    "convert.md",
-    "graded.md",
-    "parlai.md",
-]
+LONG = ["benchmarks/accuracy.md", "checkpoints/export.md", "coming-from/parlai.md", "convert.md", "graded.md"]
+LONG += ["parlai.md", "index.md", "SKILL.md"]
 LONG += ["pretraining.md", "serving/frameworks.md", "serving/without-torch.md", "tasks.md", "vectors.md"]
 LONG += [f"training/{name}.md" for name in ("encoders", "hard-negatives", "late-interaction")]
 LONG += [f"training/{name}.md" for name in ("long-runs", "python", "settings", "several-gpus")]

@@ -9,6 +9,7 @@ import pytest
 from polyencoder.hub.zoo import read_zoo_models
 from tests.docs.running import Runner
 from tests.docs.snippets import Command
+from tests.parameters import mostly_long
 from tests.task_files import make_datapath
 
 pytestmark = pytest.mark.slow
@@ -32,7 +33,12 @@ def runner(tmp_path_factory):
     return runner
 
 
-@pytest.mark.parametrize("model", read_zoo_models().values(), ids=lambda model: model.name)
-def test_the_command_of_a_model_learns_or_evaluates(model, runner):
+QUICK = ("reddit_bi", "reddit_cross", "convai2_poly", "minilm")  # of each kind and command
+NAMES = [*QUICK, *(name for name in read_zoo_models() if name not in QUICK)]
+
+
+@mostly_long("name", NAMES, quick=len(QUICK))
+def test_the_command_of_a_model_learns_or_evaluates(name, runner):
+    model = read_zoo_models()[name]
     command = model.command.replace("FILE", f"trained/{model.name}")
     runner.run(Command(0, tuple(command.split())))

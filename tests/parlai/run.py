@@ -89,17 +89,8 @@ def run(folder: Path, agent: str, *, processes: str) -> dict[str, bool]:
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(folder.parent), "-q", "--tb=line"]
-        command += [
-            "-p",
-            "our_agents",
-            "-p",
-            "no:cacheprovider",
-            "--agent",
-            agent,
-            "-n",
-            processes,
-            f"--junitxml={report}",
-        ]
+        command += ["-p", "our_agents", "-p", "no:cacheprovider", "--agent", agent, "-n", processes]
+        command.append(f"--junitxml={report}")
         command += [f"--deselect={folder.name}/{test}" for test in LEFT_OUT]
         command += [f"{folder.name}/{test}" for test in AGENTS[agent]]
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}

@@ -34,13 +34,8 @@ ANIMALS = ["cat", "dog", "cow", "hen"]
 TRAINING = {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "n_positions": 64, "n_segments": 2}
 TRAINING |= {"variant": "xlm", "activation": "gelu", "learn_positional_embeddings": True, "embeddings_scale": False}
 TRAINING |= {"share_encoders": False, "output_scaling": 0.5, "poly_n_codes": 3, "reduction_type": "mean"}
-TRAINING |= {
-    "text_truncate": 30,
-    "label_truncate": 8,
-    "dict_maxtokens": 60,
-    "dict_lower": True,
-    "dict_tokenizer": "bpe",
-}
+TRAINING |= {"text_truncate": 30, "label_truncate": 8, "dict_maxtokens": 60, "dict_lower": True}
+TRAINING |= {"dict_tokenizer": "bpe"}
 TRAINING |= {"lr_scheduler": "none", "optimizer": "adam", "learningrate": 1e-2, "batchsize": 4, "max_train_steps": 4}
 TRAINING |= {"candidates": "inline", "eval_candidates": "inline", "short_final_eval": True, "validation_max_exs": 4}
 TRAINING |= {"force_fp16_tokens": True}  # the dictionary's padding, which the official models have too

@@ -21,20 +21,10 @@ def keep(tmp_path):
         cell = get_cell(at, of, of.get_row(row), of.columns[0])
         run = get_run(at, cell, where="here")
         for seed, number in enumerate(numbers):
-            result = Result(
-                scale=scale,
-                run=run.name,
-                seed=seed,
-                date=f"2026-11-2{seed}",
-                commands=run.commands,
-                metrics={cell.metric: number},
-                updates=max(run.updates, 10**6),
-                examples=run.examples,
-                seconds={"train": 5400.0},
-                pieces=1,
-                machine={"cpu": "a processor", "threads": 1},
-                versions={},
-            )
+            of_run = {"scale": scale, "run": run.name, "commands": run.commands, "examples": run.examples}
+            of_run |= {"updates": max(run.updates, 10**6), "machine": {"cpu": "a processor", "threads": 1}}
+            of_run |= {"seconds": {"train": 5400.0}, "pieces": 1, "versions": {}}
+            result = Result(**of_run, seed=seed, date=f"2026-11-2{seed}", metrics={cell.metric: number})
             write_result(tmp_path, dataclasses.replace(result, **changes), run)
         return tmp_path
 

@@ -100,7 +100,7 @@ def test_a_step_is_ended_at_the_deadline_with_what_it_started_and_goes_on(places
         "there.write_text(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(600)"
     )
     run = a_run(python("train", code, pattern=r"(?P<n>\d+) whole"))
-    for seconds in (3, 30, 300):  # the step begins within them, however busy the machine is
+    for seconds in (1, 10, 100, 300):  # the step begins within them, however busy the machine is
         with pytest.raises(OutOfTime):
             execute(run, scale="small", seed=0, places=places, deadline=time.monotonic() + seconds)
         if (tmp_path / "half").exists():
@@ -112,7 +112,7 @@ def test_a_step_is_ended_at_the_deadline_with_what_it_started_and_goes_on(places
     )
     result = execute(run, scale="small", seed=0, places=places, deadline=None)
     assert result.metrics == {"train/n": 1.0}
-    assert result.seconds["train"] > 2.5  # both pieces
+    assert result.seconds["train"] > 0.5  # both pieces
 
 
 def test_a_folder_that_was_begun_with_other_commands_is_left_alone(places):
@@ -140,21 +140,18 @@ def test_a_result_is_read_back_and_one_of_less_than_its_row_asks_for_is_refused(
         read_results(tmp_path, "small", longer)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+def test_a_file_that_is_no_result_says_so(places, tmp_path):
+    for change, said in [
         ({"seed": 3}, "in the wrong place"),
         ({"format": 2}, "format 1"),
         ({"metrics": 1}, "metrics cannot be"),
         ({"x": 1}, "unknown"),
-    ],
-)
-def test_a_file_that_is_no_result_says_so(change, said, places, tmp_path):
-    run = a_run(python("first", "print(1)"))
-    path = write_result(tmp_path, execute(run, scale="small", seed=0, places=places, deadline=None), run)
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises((InputError, ConfigError), match=said):
-        read_results(tmp_path, "small", run)
+    ]:
+        run = a_run(python("first", "print(1)"))
+        path = write_result(tmp_path, execute(run, scale="small", seed=0, places=places, deadline=None), run)
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        with pytest.raises((InputError, ConfigError), match=said):
+            read_results(tmp_path, "small", run)
 
 
 def test_a_report_without_what_is_asked_is_an_error():

@@ -92,18 +92,9 @@ def test_a_row_of_which_nothing_is_run_is_an_error(capsys):
 
 
 def test_what_is_missing_is_said_and_what_needs_it_is_left_out(tmp_path, capsys):
-    words = [
-        "convert-6",
-        "--row",
-        "convert",
-        "--scale",
-        "paper",
-        "--datapath",
-        str(tmp_path),
-        "--runs",
-        str(tmp_path / "runs"),
-    ]
-    assert command.main([*words, "--out", str(tmp_path / "results")]) == 1
+    words = ["convert-6", "--row", "convert", "--scale", "paper", "--datapath", str(tmp_path)]
+    words += ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "results")]
+    assert command.main(words) == 1
     said = capsys.readouterr().out
     assert "reddit/train-*.json" in said
     assert "intents-convert, seed 0: missing" in said

@@ -139,11 +139,8 @@ def test_a_try_of_a_few_updates_warms_up_and_mines_within_them():
         return dict(zip(words[::2], words[1::2], strict=True))  # the last of a flag counts
 
     hard, convert = tried("convai2-fewest-bert-poly-16-hard-negatives"), tried("reddit-scratch-convert")
-    assert (hard["--hard-negatives-every"], hard["--warmup-updates"], hard["--max-train-steps"]) == (
-        "1",
-        "0",
-        "{updates}",
-    )
+    found = [hard[f"--{name}"] for name in ("hard-negatives-every", "warmup-updates", "max-train-steps")]
+    assert found == ["1", "0", "{updates}"]
     assert convert["--warmup-updates"] == "0"
     assert "--hard-negatives-every" not in convert
 
@@ -184,12 +181,8 @@ def test_the_papers_settings_are_those_of_its_section_5_1():
         flags = command[command.index("train_model") + 1 :]
         return dict(zip(flags[::2], flags[1::2], strict=True))
 
-    bert, cross, own, ubuntu = (
-        words("bert-bi", 0),
-        words("bert-cross", 0),
-        words("reddit-poly-64", 0),
-        words("bert-cross", 6),
-    )
+    bert, cross, own = (words(row, 0) for row in ("bert-bi", "bert-cross", "reddit-poly-64"))
+    ubuntu = words("bert-cross", 6)
     batches = [bert["--batchsize"], words("bert-poly-16", 2)["--batchsize"], cross["--batchsize"]]
     assert [8 * int(batch) for batch in batches] == [512, 256, 16]  # of eight processes
     assert (bert["--optimizer"], bert["--weight-decay"], own["--optimizer"]) == ("adamw", "0.01", "adamax")

@@ -22,6 +22,9 @@ DOCUMENTS = {
     "d4": "",
     "d5": "i like to ski .",
 }
+FACTS = {"name": "Local", "description": "made for this test", "reference": None, "category": "t2t"}
+FACTS |= {"dataset": {"path": "local", "revision": "1"}, "eval_splits": ["test"], "eval_langs": ["eng-Latn"]}
+FACTS |= {"main_score": "ndcg_at_10"}
 RIGHT = {"q1": {"d2": 1}, "q2": {"d5": 1, "d1": 1}}
 
 
@@ -41,17 +44,7 @@ def make_task():
 
     def make(top_ranked=None, queries=QUERIES):
         class Task(AbsTaskRetrieval):
-            metadata = TaskMetadata(
-                name="Local",
-                description="made for this test",
-                reference=None,
-                dataset={"path": "local", "revision": "1"},
-                type="Retrieval" if top_ranked is None else "Reranking",
-                category="t2t",
-                eval_splits=["test"],
-                eval_langs=["eng-Latn"],
-                main_score="ndcg_at_10",
-            )
+            metadata = TaskMetadata(**FACTS, type="Retrieval" if top_ranked is None else "Reranking")
 
             def load_data(self, num_proc=None, **kwargs):
                 split = RetrievalSplitData(
@@ -82,7 +75,7 @@ def ndcg(order, right):
     return gains / sum(1 / math.log2(place + 2) for place in range(len(right)))
 
 
-@mostly_long("architecture", ["bi", "poly", "late", "cross"], quick=2)
+@mostly_long("architecture", ["poly", "bi", "late", "cross"], quick=1)
 @pytest.mark.parametrize("reranks", [False, True])
 def test_its_measures_are_those_of_the_rankers_order(make_ranker, make_task, architecture, reranks):
     ranker = make_ranker(architecture)
