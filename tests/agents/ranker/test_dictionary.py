@@ -39,7 +39,6 @@ def words(dictionary) -> RankerDictionary:
     [
         ("biencoder", {"dict_minfreq": 5}, "--dict-minfreq 5 is not supported: "),
         ("biencoder", {"dict_tokenizer": "re"}, "--dict-tokenizer re: a vocabulary .* is byte-level BPE"),
-        ("biencoder", {"topk": 3}, "--topk 3 is read only with --inference topk"),
         ("convert", {"dict_tokenizer": "re"}, "--dict-tokenizer re is not supported: "),
     ],
 )

@@ -17,7 +17,6 @@ from parlai.scripts.train_model import TrainModel
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.training.process_group import VARIABLES
 
-MODELS = ["biencoder", "polyencoder", "crossencoder"]
 EVIL = "some_module_of_others"
 
 
@@ -60,14 +59,13 @@ def test_an_evaluation_after_training_needs_a_datatype(content, task, tmp_path):
     assert not list(tmp_path.glob("new*"))
 
 
-@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     ("name", "flag"), [("model.opt", "model_file"), ("model.checkpoint.opt", "model_file"), ("model.opt", "init_model")]
 )
-def test_a_pickle_never_runs(model, name, flag, evil, task, tmp_path):
+def test_a_pickle_never_runs(name, flag, evil, task, tmp_path):
     witness = evil(name)
     (tmp_path / "model.checkpoint").touch()
-    given = {"model_file": str(tmp_path / "new"), flag: str(tmp_path / "model"), "model": model}
+    given = {"model_file": str(tmp_path / "new"), flag: str(tmp_path / "model"), "model": "biencoder"}
     with pytest.raises(CheckpointError, match=rf"{name}: not valid JSON"):
         TrainModel.main(**given, **task)
     assert not witness.exists()

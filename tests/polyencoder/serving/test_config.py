@@ -25,27 +25,14 @@ def test_an_address_that_others_reach_needs_a_key(host):
     assert KEY not in repr(ServerConfig(model="m", host=host, api_key=KEY))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"api_key": "short"},
-        {"api_key": f"{KEY}\n"},
-        {"api_key": "two words"},
-        {"allow_hosts": ("example.com:8000",)},
-        {"allow_hosts": ("http://example.com",)},
-        {"allow_origins": ("shop.example",)},
-        {"allow_origins": ("https://shop.example/",)},
-        {"allow_origins": ("*",)},
-        {"root_path": "ranker"},
-        {"root_path": "/ranker/"},
-        {"port": 65536},
-        {"workers": 0},
-        {"threads": 0},
-        {"rerank": "x"},
-        {"min_probability": 0.5},
-        {"no_answer": "no ."},
-    ],
-)
+WRONG = [{"api_key": key} for key in ("short", f"{KEY}\n", "two words")]
+WRONG += [{"allow_hosts": (host,)} for host in ("example.com:8000", "http://example.com")]
+WRONG += [{"allow_origins": (origin,)} for origin in ("shop.example", "https://shop.example/", "*")]
+WRONG += [{"root_path": "ranker"}, {"root_path": "/ranker/"}, {"port": 65536}, {"workers": 0}, {"threads": 0}]
+WRONG += [{"rerank": "x"}, {"min_probability": 0.5}, {"no_answer": "no ."}]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_settings_that_cannot_be_are_errors(wrong):
     with pytest.raises(ConfigError) as error:
         ServerConfig(model="m", **wrong)

@@ -228,11 +228,10 @@ def test_a_faiss_index_without_faiss_is_an_error_before_the_server_starts(make_r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["bi", "poly"])
-def test_searches_by_faiss(folder, architecture, tmp_path, monkeypatch):
+def test_searches_by_faiss(folder, tmp_path, monkeypatch):
     pytest.importorskip("faiss")
     monkeypatch.setattr(faiss_search, "_SCAN_ROWS", 0)  # else few that pass a filter would be scanned
-    model, place = str(folder(architecture)), str(tmp_path / "by-faiss")
+    model, place = str(folder("poly")), str(tmp_path / "by-faiss")
     many = [one._replace(id=f"{one.id} {n}", text=f"{one.text} {n} times") for one in REPLIES for n in range(12)]
     Ranker.from_pretrained(model, device="cpu").index(many, place, faiss="ivf-flat,nlist=2,nprobe=1")
     bodies = [

@@ -64,8 +64,6 @@ def test_more_options_than_the_limit_are_not_read(serve, monkeypatch):
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
-        ({"options": ["a"]}, None, "give either query or messages"),
-        ({"query": " ", "options": ["a"]}, "query", "query is empty"),
         ({"query": "a"}, "options", "options: Field required"),
         ({"query": "a", "options": []}, "options", "options is empty"),
         ({"query": "a", "options": ["a", " "]}, "options.1", "option 1 is empty"),

@@ -88,8 +88,6 @@ def test_lengths_of_texts_may_be_changed_at_any_time(trained, make_agent, task):
     [
         ({"embedding_size": 30, "n_heads": 4}, "dim is 30, which is not a multiple of n_heads, 4"),
         ({"text_truncate": 60, "label_truncate": 8, "n_positions": 40}, "text_truncate"),
-        ({"text_truncate": 2}, "text_truncate is 2"),
-        ({"poly_n_codes": 0}, "n_codes is 0"),
     ],
 )
 def test_sizes_that_cannot_be(options, problem, make_agent):

@@ -87,7 +87,6 @@ def test_a_file_that_is_broken(pairs, train_on, nothing_is_trained):
             {"eval_candidates": "fixed", "fixed_candidates_path": "FILE", "candidates": "inline"},
             "a label that is not among the fixed candidates",
         ),
-        ({"num_negatives": 19}, "num_negatives is 19, but .* has only 7 labels"),
     ],
 )
 def test_what_an_evaluation_will_not_find(options, problem, train_on, nothing_is_trained, tmp_path):

@@ -50,17 +50,8 @@ KINDS = [
 ]
 
 
-ODD = [
-    "",
-    " ",
-    "?!... ,;",
-    "😀👩\u200d👧 ☃",
-    "zyx qwv",
-    "__unk__ __start__",
-    "\x1f\u2028\xa0",
-    "two  spaces",
-    "long " * 90,
-]
+ODD = ["", " ", "?!... ,;", "😀👩\u200d👧 ☃", "zyx qwv", "__unk__ __start__", "\x1f\u2028\xa0", "two  spaces"]
+ODD += ["long " * 90]
 
 
 def examples(count, labels):
