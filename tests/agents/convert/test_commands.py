@@ -164,15 +164,14 @@ def test_a_quantized_model_learns_and_is_kept_so(learn, small, evaluate, tmp_pat
     "options",
     [
         {"hard_negatives": 2, "hard_negatives_every": 2},
-        {"teacher_model": "crossencoder", "distillation_candidates": 3},
-        {"candidates": "inline"},
+        {"teacher_model": "crossencoder", "distillation_candidates": 3, "candidates": "inline"},
         {"grad_cache": 2},
         {"bf16": True},
         {"update_freq": 2, "label_smoothing": 0.2, "embedding_clip": 1.0},
         {"optimizer": "adadelta", "learningrate": 0.1, "lr_scheduler": "cosine", "final_learning_rate": 0.01},
     ],
     ids=lambda options: next(iter(options)),
-    quick=3,
+    quick=2,
 )
 def test_it_learns_as_other_agents_do(options, learn, small, trained, tmp_path):
     if "teacher_model" in options:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import random
 import re
@@ -74,28 +73,17 @@ def test_candidates_of_examples(make_ranker, write, texts, tmp_path, architectur
     assert len(set(likely)) > 50
 
 
-@mostly_long("suffix", [".jsonl", ".csv", ".parquet"], quick=1)
-def test_columns_of_other_names(ranker, write, texts, tmp_path, suffix):
+def test_columns_of_other_names(ranker, write, texts, tmp_path):
     ranker.save_pretrained(tmp_path / "model")
-    path = write(ranker, among=texts)
+    path, named = write(ranker, among=texts), tmp_path / "named.jsonl"
     usual = call("calibrate", "--model", tmp_path / "model", "--data", path)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     table = [{"q": row["context"], "a": row["response"], "c": row["candidates"]} for row in rows]
-    named = tmp_path / f"named{suffix}"
-    if suffix == ".parquet":
-        pq = pytest.importorskip("pyarrow.parquet")
-        pq.write_table(pytest.importorskip("pyarrow").Table.from_pylist(table), named)
-    elif suffix == ".csv":
-        with open(named, "w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["q", "a", "c"])
-            writer.writerows(["\n".join(row["q"]), row["a"], "|".join(row["c"])] for row in table)
-    else:
-        named.write_text("".join(json.dumps(row) + "\n" for row in table))
+    named.write_text("".join(json.dumps(row) + "\n" for row in table))
     names = ["--context", "q", "--response", "a", "--candidates", "c"]
     found = call("calibrate", "--model", tmp_path / "model", "--data", named, *names)
     assert found == usual.replace(path.name, named.name)
-    with pytest.raises(InputError, match="has no 'context'; it has 'q', 'a', 'c'. Name the column with the context"):
+    with pytest.raises(InputError, match="has no 'context'; it has 'q'"):
         call("calibrate", "--model", tmp_path / "model", "--data", named)
 
 
@@ -273,9 +261,8 @@ def test_ratings_that_test_nothing(make_ranker, tmp_path):
             call("calibrate", "--model", tmp_path / message, "--feedback", tmp_path / "said.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_flags_that_would_do_nothing_are_errors(tmp_path):
+    for options, message in [
         ("--data x.jsonl --keep-turns", "keep_turns is read only with index"),
         ("--data x.jsonl --rerank-k 3", "rerank_k is read only with index"),
         ("--data x.jsonl --index index --num-negatives 3", "num_negatives is not read with index"),
@@ -283,8 +270,6 @@ def test_ratings_that_test_nothing(make_ranker, tmp_path):
             (f"--feedback said.jsonl --{name} {value}", f"{name} is not read with feedback")
             for name, value in {"data": "x", "risk": 0.1, "index": "x", "seed": 1, "delimiter": "tab"}.items()
         ),
-    ],
-)
-def test_flags_that_would_do_nothing_are_errors(tmp_path, options, message):
-    with pytest.raises(ConfigError, match=message):
-        call("calibrate", "--model", tmp_path / "model", *options.split())
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            call("calibrate", "--model", tmp_path / "model", *options.split())

@@ -54,14 +54,6 @@ def ask(url: str) -> list[str]:
     return [one["id"] for one in answer.json()["results"]]
 
 
-def test_a_server_ends_well_when_it_is_told_to(place, make_ranker):
-    with started("--index", "replies", "--threads", "1") as (process, url):
-        assert len(ask(url)) == len(REPLIES)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) in (0, -signal.SIGTERM)
-        assert "Traceback" not in process.stderr.read()
-
-
 @pytest.mark.long
 def test_workers_answer_alike_and_share_metrics(place):
     with started("--index", "replies", "--workers", "2", "--drain-seconds", "5") as (process, url):
@@ -169,7 +161,8 @@ def test_without_the_extra_the_message_names_it(place, monkeypatch):
 
 
 def test_what_is_under_way_is_finished_when_a_server_is_told_to_end(place):
-    with started("--threads", "1", "--drain-seconds", "60") as (process, url):
+    with started("--index", "replies", "--threads", "1", "--drain-seconds", "60") as (process, url):
+        assert len(ask(url)) == len(REPLIES)
         asked = {"query": "hello", "documents": [f"do you ski {n} ?" * 5 for n in range(1000)]}
         with ThreadPoolExecutor(4) as pool:
             answers = [pool.submit(httpx.post, f"{url}/v1/rerank", json=asked, timeout=SECONDS) for _ in range(4)]
@@ -179,6 +172,7 @@ def test_what_is_under_way_is_finished_when_a_server_is_told_to_end(place):
             process.send_signal(signal.SIGTERM)
             assert [answer.result().status_code for answer in answers] == [200] * 4
         assert process.wait(SECONDS) in (0, -signal.SIGTERM)
+        assert "Traceback" not in process.stderr.read()
 
 
 SIGNALLED = """

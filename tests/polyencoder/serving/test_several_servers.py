@@ -100,57 +100,43 @@ def test_servers_over_one_milvus_answer_alike_and_see_each_others_changes(place,
         assert [hit["id"] for hit in answers([second], "/v1/search", {"query": "do you ski ?", "top_k": 1})[0]]
 
 
-def test_a_milvus_that_hangs_keeps_the_server_from_nothing_else(make_ranker, tmp_path, port):
+def test_a_milvus_that_hangs_or_was_away_keeps_the_server_from_nothing_else(make_ranker, tmp_path, port):
+    """One that was started again counts its candidates, and refuses to search them until it loads them."""
     ranker, where = make_ranker("poly"), f"milvus:http://127.0.0.1:{port}#replies"
     limits = Limits(ready_seconds=0.5, seconds=5)
     config = ServerConfig(model="tiny", index=where, port=0, limits=limits)
     asked = {"query": "do you ski ?", "filter": {"about": "pets"}}
     documents = {"query": "do you ski ?", "documents": ["yes .", "no ."]}
-    with contextlib.ExitStack() as stack:
-        milvus = stack.enter_context(milvus_lite(tmp_path / "milvus", port))
-        service = Service.from_config(config, Forward(ranker), index=ranker.index(REPLIES, where))
-        stack.callback(service.close)
-        url = stack.enter_context(running(service))
-        client = stack.enter_context(httpx.Client(base_url=url, timeout=SECONDS))
-        assert client.get("/ready").status_code == 200
-        before = answers([client], "/v1/search", asked)
-        milvus.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, milvus.pid, os.WSTOPPED | os.WNOWAIT)  # it may answer until then
-        with ThreadPoolExecutor(4) as pool:
-            searching = [pool.submit(client.post, "/v1/search", json=asked) for _ in range(2)]
-            changing = pool.submit(client.put, "/v1/candidates", json={"candidates": [NEW]})
-            for _ in range(3):
-                assert client.get("/ready").json()["reason"] == "the index has not answered within 0.5 seconds"
-                assert client.get("/info").json()["message"] == "the index has not answered within 0.5 seconds"
-                assert client.post("/v1/rerank", json=documents).status_code == 200
-            assert {one.result().status_code for one in [*searching, changing]} == {504}
-        milvus.send_signal(signal.SIGCONT)
+
+    def check_ready_again() -> None:
         until = time.monotonic() + SECONDS
-        while client.get("/ready").status_code != 200:
+        while client.get("/ready").status_code != 200:  # gRPC waits before it connects again
             assert time.monotonic() < until
             time.sleep(0.1)
         assert answers([client], "/v1/search", asked) == before
 
-
-def test_ready_says_what_searches_find_when_milvus_was_away(make_ranker, tmp_path, port):
-    """A Milvus Lite that was started again counts its candidates, and refuses to search them until it loads them."""
-    ranker, where = make_ranker("poly"), f"milvus:http://127.0.0.1:{port}#replies"
-    asked = {"query": "do you ski ?", "top_k": 3}
-    config = ServerConfig(model="tiny", index=where, port=0)
     with contextlib.ExitStack() as stack:
-        with milvus_lite(tmp_path / "milvus", port):
+        with milvus_lite(tmp_path / "milvus", port) as milvus:
             service = Service.from_config(config, Forward(ranker), index=ranker.index(REPLIES, where))
             stack.callback(service.close)
             url = stack.enter_context(running(service))
             client = stack.enter_context(httpx.Client(base_url=url, timeout=SECONDS))
             assert client.get("/ready").status_code == 200
-            (before,) = answers([client], "/v1/search", asked)
+            before = answers([client], "/v1/search", asked)
+            milvus.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, milvus.pid, os.WSTOPPED | os.WNOWAIT)  # it may answer until then
+            with ThreadPoolExecutor(4) as pool:
+                searching = [pool.submit(client.post, "/v1/search", json=asked) for _ in range(2)]
+                changing = pool.submit(client.put, "/v1/candidates", json={"candidates": [NEW]})
+                for _ in range(3):
+                    assert client.get("/ready").json()["reason"] == "the index has not answered within 0.5 seconds"
+                    assert client.get("/info").json()["message"] == "the index has not answered within 0.5 seconds"
+                    assert client.post("/v1/rerank", json=documents).status_code == 200
+                assert {one.result().status_code for one in [*searching, changing]} == {504}
+            milvus.send_signal(signal.SIGCONT)
+            check_ready_again()
         assert client.get("/ready").status_code == 503
         assert client.post("/v1/search", json=asked).status_code == 503
-        assert client.post("/v1/rerank", json={"query": "hi", "documents": ["a"]}).status_code == 200
+        assert client.post("/v1/rerank", json=documents).status_code == 200
         with milvus_lite(tmp_path / "milvus", port):
-            until = time.monotonic() + SECONDS
-            while client.get("/ready").status_code != 200:  # gRPC waits before it connects again
-                assert time.monotonic() < until
-                time.sleep(0.1)
-            assert answers([client], "/v1/search", asked) == [before]
+            check_ready_again()
