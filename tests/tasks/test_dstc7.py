@@ -27,9 +27,9 @@ def offline(no_network, monkeypatch):
 def save(tmp_path, write):
     """(dialogues or text or bytes, name="dev") -> the file of a split, below tmp_path."""
 
-    def save(content, name="dev", suffix=""):
+    def save(content, name="dev"):
         content = json.dumps(content) if isinstance(content, list) else content
-        return write(tmp_path / f"dstc7/ubuntu_{name}_subtask_1.json{suffix}", content)
+        return write(tmp_path / f"dstc7/ubuntu_{name}_subtask_1.json", content)
 
     return save
 
