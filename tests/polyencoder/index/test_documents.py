@@ -31,7 +31,7 @@ def documents(index):
     return sorted((hit.metadata[DOCUMENT], hit.id, hit.text) for hit in found)
 
 
-def test_changes_are_of_documents(ranker, where):
+def test_changes_are_of_documents_and_another_split_is_refused(ranker, where):
     with ranker.index(LONG, where, **SPLIT) as index:
         first = documents(index)
         assert {document for document, *_ in first} == {"pets", "ski", "short"}
@@ -59,6 +59,8 @@ def test_changes_are_of_documents(ranker, where):
         assert index.remove(["short"], missing_ok=True) == 0
         index.add([{"id": "new", "text": LONG[0]["text"]}])
         assert len([row for row in documents(index) if row[0] == "new"]) > 1
+    with pytest.raises((ConfigError, InputError), match="give another|remove it"):
+        ranker.index(LONG, where, split=20)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +79,6 @@ def test_what_cannot_be_split(ranker, tmp_path, records, options, error, says):
     with pytest.raises(error, match=says):
         ranker.index(records, tmp_path / "index", **options)
     assert not (tmp_path / "index").exists()
-
-
-def test_another_split(ranker, where):
-    ranker.index(LONG, where, **SPLIT).close()
-    with pytest.raises((ConfigError, InputError), match="give another|remove it"):
-        ranker.index(LONG, where, split=20)
 
 
 def test_without_the_model(ranker, tmp_path):

@@ -38,9 +38,9 @@ def test_each_operator_is_a_test():
     assert list_tests(None) == list_tests({}) == []
 
 
-def test_2000_random_filters_evaluated_by_python():
-    metadata = [random_metadata(random.Random(seed)) for seed in range(100)]
-    for seed in range(2000):
+def test_random_filters_evaluated_by_python():
+    metadata = [random_metadata(random.Random(seed)) for seed in range(40)]
+    for seed in range(1500):
         filter = random_filter(random.Random(seed))
         group = parse_filter(filter)
         assert [passes(one, group) for one in metadata] == [oracle(one, filter) for one in metadata], filter

@@ -96,7 +96,7 @@ def test_an_index_that_the_same_model_has_replaced_under_another_fingerprint(bui
     contexts = ranker.encode_contexts(["hello"])
     with open_index(where, ranker) as index:
         expected = scores(index, contexts)
-        for nameless in (False, True, False):
+        for nameless in (False, True):
             build(ranker, nameless=nameless)
             assert scores(index, contexts) == pytest.approx(expected, rel=1e-4, abs=1e-4)
             index.add([Candidate("new", "guten tag !")])

@@ -64,7 +64,7 @@ def open_random(make_where):
 
 
 @pytest.mark.slow
-@mostly_long(("filters", "engine"), [(2000, "folder"), *product((200, 2000), ("faiss", "milvus", "postgres"))], quick=4)
+@mostly_long(("filters", "engine"), [*product((200, 2000), ("folder", "faiss", "milvus", "postgres"))], quick=4)
 def test_random_filters_against_python(open_random, engine, filters):
     """Counted; and of every tenth filter, the candidates are searched."""
     index, context = open_random(engine)

@@ -47,18 +47,17 @@ def check_against_scan(found, searcher, contexts, **query):
 
 
 @pytest.mark.parametrize("kind", sorted(SMALL))
-@pytest.mark.parametrize("exactness", ["approximate", "certified"])
-def test_under_multi_head_attention_everything_is_scanned(kind, exactness, make_search):
+def test_under_multi_head_attention_everything_is_scanned(kind, make_search):
     """No inner product with a code bounds a score: what is found is exact, and says so."""
     torch.manual_seed(0)
     searcher = make_search(torch.randn(90, 8), kind=kind, **SMALL[kind])
     with torch.no_grad():
         contexts = Contexts.from_encoding(CandidateAttention(8, 2)(ContextEncoding(torch.randn(3, 4, 8))))
-    found = searcher.search(contexts, top_k=5, attention="multihead", exactness=exactness)
-    assert found.exactness == ["exact"] * 3
-    check_against_scan(found, searcher, contexts, top_k=5, attention="multihead")
     whole = score(contexts, searcher.vectors.take(np.arange(90)), attention="multihead")
-    np.testing.assert_allclose(found.scores, -np.sort(-whole)[:, :5], rtol=1e-4, atol=1e-4)
+    for exactness in ("approximate", "certified"):
+        found = searcher.search(contexts, top_k=5, attention="multihead", exactness=exactness)
+        assert found.exactness == ["exact"] * 3
+        np.testing.assert_allclose(found.scores, -np.sort(-whole)[:, :5], rtol=1e-4, atol=1e-4)
 
 
 def adversarial(n, batch, codes, dim, *, seed, stretch, whole):
@@ -75,7 +74,7 @@ def adversarial(n, batch, codes, dim, *, seed, stretch, whole):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(
     st.integers(0, 10**6),
     st.integers(5, 90),

@@ -158,23 +158,22 @@ def test_candidates_that_cannot_be_used(make_index, tmp_path, bad, message):
     assert not (tmp_path / "index").exists()
 
 
-@pytest.mark.parametrize(
-    ("faiss", "message"),
-    [
-        (f"ivf-flat,nlist={N_TEXTS + 1}", f"nlist is {N_TEXTS + 1}"),
-        ("ivf-pq,pq_m=5", "pq_m must divide the vectors' dimension, 16; got 5"),
-        ("ivf-pq,pq_bits=5", "pq_bits is 5"),
-    ],
-)
-def test_what_faiss_cannot_build_is_refused_before_texts_are_encoded(monkeypatch, make_index, tmp_path, faiss, message):
+def test_what_faiss_cannot_build_is_refused_before_texts_are_encoded(monkeypatch, make_index, tmp_path):
+    cases = {
+        f"ivf-flat,nlist={N_TEXTS + 1}": f"nlist is {N_TEXTS + 1}",
+        "ivf-pq,pq_m=5": "pq_m must divide the vectors' dimension, 16; got 5",
+        "ivf-pq,pq_bits=5": "pq_bits is 5",
+    }
     with monkeypatch.context() as patched:
         patched.setattr(shards_module, "tokenize_candidates", None)
+        for faiss, message in cases.items():
+            with pytest.raises(ConfigError, match=message):
+                make_index(faiss=faiss)
+            assert not (tmp_path / "index").exists()
+    make_index()
+    for faiss, message in cases.items():
         with pytest.raises(ConfigError, match=message):
             make_index(faiss=faiss)
-    assert not (tmp_path / "index").exists()
-    make_index()
-    with pytest.raises(ConfigError, match=message):
-        make_index(faiss=faiss)
     make_index()  # nothing was lost
 
 

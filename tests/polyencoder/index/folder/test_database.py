@@ -11,7 +11,6 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import polyencoder.index.folder.change as change_module
@@ -250,25 +249,6 @@ class TestChanging:
         with pytest.raises(FileNotFoundError, match=r"^mine.txt$"):
             build_index(index.folder.parent / "other", read(), ranker)
         assert_finds(index, ranker, candidates)
-
-    def test_one_by_one(self, index, folder, ranker, candidates, assert_finds):
-        """Small files become larger ones, in the order of the rows."""
-        build_index(other := folder.parent / "other", candidates, ranker, dtype="int8", shard_size=40)
-        index = FolderIndex.open(other, ranker)
-        new = [Candidate(f"new {i}", f"new text {i}") for i in range(60)]
-        for one in new:
-            index.add([one])
-        sizes = [file.rows for file in index.state.files if file.rows]
-        assert sum(sizes) == 68
-        assert len(sizes) <= 6
-        assert sizes == sorted(sizes, reverse=True)
-        assert {hit.id for hit in index.search(ranker.encode_contexts(["hi"]), top_k=70)[0]} == {
-            one.id for one in (*candidates, *new)
-        }
-        stored = index.vectors.take(np.arange(68))
-        exact = ranker.encode_candidates(index.texts())
-        assert (np.abs(stored - exact) <= np.abs(exact).max(1, keepdims=True) / 250 + 1e-6).all()
-        verify(other)
 
     def test_a_build_has_the_lock(self, tmp_path, ranker, candidates, monkeypatch):
         monkeypatch.setattr("polyencoder.index.folder.files._BUSY_SECONDS", 0.05)

@@ -22,11 +22,6 @@ from polyencoder.index.open import describe_index
 from polyencoder.index.vectors import list_side_files
 
 
-def test_another_model(folder, make_ranker):
-    with pytest.raises(CheckpointError, match="made by another model, models/mine .*weights .*polyencoder index"):
-        FolderIndex.open(folder, make_ranker("poly", seed=1))
-
-
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="maps of files are read as Linux shows them")
 def test_a_closed_index_has_no_files_mapped(folder, ranker, dialogues):
     def mapped() -> bool:
@@ -118,16 +113,10 @@ def test_a_file_of_another_size(folder, index, ranker, pattern, change):
         FolderIndex.open(folder, ranker)
 
 
-def test_a_damaged_database(folder, ranker):
-    (folder / DATABASE).write_bytes(b"no database" * 1000)
-    with pytest.raises(CheckpointError, match="index.sqlite: damaged or not readable .*build the index again"):
-        FolderIndex.open(folder, ranker)
-
-
-def test_a_database_that_is_damaged_further_on(folder, ranker, index, contexts):
-    data = bytearray((folder / DATABASE).read_bytes())
-    data[4096:] = b"x" * (len(data) - 4096)
-    (folder / DATABASE).write_bytes(data)
+@pytest.mark.parametrize("start", [0, 4096])
+def test_a_damaged_database(folder, ranker, start):
+    data = (folder / DATABASE).read_bytes()
+    (folder / DATABASE).write_bytes(data[:start] + b"x" * (len(data) - start))
     with pytest.raises(CheckpointError, match="index.sqlite: .*build the index again"):
         FolderIndex.open(folder, ranker)
 
@@ -138,10 +127,7 @@ VIEW = "ALTER TABLE {0} RENAME TO own; CREATE VIEW {0} AS SELECT {1} FROM own;"
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        (
-            VIEW.format("texts", "'x' || row AS row, digest, text"),
-            "has the view 'texts', which is not part of an index",
-        ),
+        (VIEW.format("texts", "'x' || row AS row, digest, text"), "has the view 'texts', which"),
         (VIEW.format("entries", "number, id, row + 1 AS row, metadata"), "has the view 'entries'"),
         ("CREATE TRIGGER t AFTER INSERT ON entries BEGIN DELETE FROM texts; END;", "has the trigger 't'"),
         ("CREATE VIRTUAL TABLE more USING fts5(text);", "has the table 'more'"),
@@ -206,23 +192,22 @@ def test_neither_vectors_nor_texts_are_read(folder, index, ranker):
         "DROP TABLE dead",
     ],
 )
-@pytest.mark.parametrize("filter", [None, {"even": True}])
-def test_a_crafted_database(folder, ranker, contexts, statement, filter):
+def test_a_crafted_database(folder, ranker, contexts, statement):
     """It passes for one of SQLite, and is none of ours: one line, whatever it holds, or results."""
     with closing(connect(folder / DATABASE)) as connection:
         connection.execute(statement)
-
     fingerprints = Fingerprints.of(ranker)
 
-    def search() -> None:
+    def search(filter) -> None:
         hits = FolderIndex.open(folder, fingerprints).search(contexts, top_k=10, filter=filter)
         assert all(isinstance(hit.id, str) and isinstance(hit.text, str) for some in hits for hit in some)
 
     for use in (
         lambda: verify(folder),
         lambda: describe_index(folder),
-        search,
-        lambda: FolderIndex.open(folder, fingerprints).count(filter),
+        lambda: search(None),
+        lambda: search({"even": True}),
+        lambda: FolderIndex.open(folder, fingerprints).count({"even": True}),
         lambda: FolderIndex.open(folder, fingerprints).texts(),
         lambda: FolderIndex.open(folder, ranker).put([Candidate("5", "a new text")]),
         lambda: FolderIndex.open(folder, fingerprints).remove(["2"]),
@@ -233,20 +218,13 @@ def test_a_crafted_database(folder, ranker, contexts, statement, filter):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"file": "../../x"},
-        {"file": "index.sqlite"},
-        {"kind": "hnsw"},
-        {"rows": 5},
-        {"rows": 99},
-    ],
+    "change", [{"file": "../../x"}, {"file": "index.sqlite"}, {"kind": "hnsw"}, {"rows": 5}, {"rows": 99}]
 )
 def test_a_crafted_description_of_faiss(folder, index, ranker, contexts, change):
     pytest.importorskip("faiss")
     index.build_faiss("ivf-flat", nlist=1)
     values = json.loads(index.meta.to_json())
-    values["faiss"] = values["faiss"] | change if isinstance(change, dict) else change
+    values["faiss"] |= change
     describe(folder, json.dumps(values))
     with pytest.raises(CheckpointError, match="damaged|made from other vectors|cannot be searched"):
         FolderIndex.open(folder, ranker).search(contexts, top_k=2, exactness="approximate", list_length=4)

@@ -35,13 +35,13 @@ class TestOpening:
 
     @pytest.mark.slow
     @pytest.mark.parametrize(("kind", "other"), [("flat", "auto"), ("auto", "flat")])
-    def test_one_made_anew_of_another_kind(self, where, ranker, contexts, many, kind, other):
+    def test_one_made_anew_of_another_kind(self, where, ranker, contexts, few, kind, other):
         """Its results are certified only if its lists are exact."""
         index = MilvusIndex.create(where, ranker, kind=kind)
-        index.add(many)
+        index.add(few)
         index.search(contexts, top_k=2)
         index.collection._client.drop_collection(index.collection.name)
-        MilvusIndex.create(where, ranker, kind=other).add(many)
+        MilvusIndex.create(where, ranker, kind=other).add(few)
         index.search(contexts, top_k=2)
         assert index.collection.is_flat is (other == "flat")
 

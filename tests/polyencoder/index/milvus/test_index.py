@@ -95,11 +95,10 @@ class TestChanging:
         hits = again.search(contexts, top_k=9, exactness="exact")
         assert_best(hits, ranker, contexts, many, k=9, found={"exact"})
 
-    @pytest.mark.parametrize(
-        ("change", "argument", "message"),
-        [
+    def test_what_cannot_be_changed(self, index, ranker, contexts, few, assert_best):
+        for change, argument, message in (
             ("add", Candidate("id 0", "other", where="f, line 3"), "f, line 3: the id 'id 0' .* has other text: give"),
-            ("add", Candidate("id 0", "{text}"), "the id 'id 0' belongs to another candidate .* has other metadata"),
+            ("add", few[0]._replace(metadata={"other": 1}), "belongs to another candidate .* has other metadata"),
             ("add", Candidate("x", "\ud800"), "not a candidate that Milvus can hold"),
             ("add", Candidate("x", "\u00e9" * 40_000, where="f, line 3"), "f, line 3: .*its text has 80,000 bytes"),
             ("add", Candidate("x" * 70_000, "text"), "its id has 70,000 bytes; Milvus holds at most 65,535"),
@@ -108,15 +107,10 @@ class TestChanging:
             ("remove", '"] or id != "', "no candidate has the id"),
             ("update", Candidate("nobody", "text"), "no candidate has the id 'nobody'"),
             ("update", Candidate(None, "text", where="f, line 3"), "f, line 3: has no id"),
-        ],
-    )
-    def test_what_cannot_be_changed(self, index, ranker, contexts, few, change, argument, message, assert_best):
-        if isinstance(argument, Candidate) and argument.text == "{text}":
-            argument = argument._replace(text=few[0].text, metadata={"other": 1})
-        fine = "id 1" if change == "remove" else few[1]
-        with pytest.raises(InputError, match=message):
-            getattr(index, change)([fine, argument])
-        assert_best(index.search(contexts, top_k=8), ranker, contexts, few, k=8, found={"exact"})
+        ):
+            with pytest.raises(InputError, match=message):
+                getattr(index, change)(["id 1" if change == "remove" else few[1], argument])
+            assert_best(index.search(contexts, top_k=8), ranker, contexts, few, k=8, found={"exact"})
 
     def test_the_longest_that_fits(self, index, contexts):
         index.add([Candidate("x" * 65_535, "y" * 65_535)])
@@ -136,21 +130,26 @@ class TestChanging:
         with pytest.raises(InputError, match="its metadata m is nan"):
             index.add([Candidate("x", "text", {"m": float("nan")})])
 
-    @pytest.mark.parametrize("change", ["add", "remove", "update", "put"])
-    def test_a_call_that_fails_in_a_block_does_nothing(self, monkeypatch, index, few, change):
+    def test_a_call_that_fails_in_a_block_does_nothing(self, monkeypatch, index, few):
         """Also of more than one step, and where the error is caught."""
         monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 2)
         there = [one._replace(text=f"{one.text} again") for one in few[:3]]
         new = [Candidate(f"new {i}", "new") for i in range(3)]
-        wrong = {"remove": "nobody", "update": Candidate("nobody", "text")}.get(change, Candidate("x", ""))
-        items = {"add": new, "put": there, "update": there, "remove": [one.id for one in there]}[change]
-        with index.changing():
-            index.add([Candidate("before", "before")])
-            with pytest.raises(InputError):
-                getattr(index, change)([*items, wrong])
-            index.remove([few[4].id])
-        expected = {one.id: one.text for one in few if one is not few[4]} | {"before": "before"}
-        assert index.get_texts([*(one.id for one in few), "before", *(one.id for one in new)]) == expected
+        expected = {one.id: one.text for one in few}
+        for change, items, wrong in (
+            ("add", new, Candidate("x", "")),
+            ("put", there, Candidate("x", "")),
+            ("update", there, Candidate("nobody", "text")),
+            ("remove", [one.id for one in there], "nobody"),
+        ):
+            with index.changing():
+                index.add([Candidate(f"before {change}", "before")])
+                with pytest.raises(InputError):
+                    getattr(index, change)([*items, wrong])
+                index.remove([gone := list(expected)[3]])
+            del expected[gone]
+            expected[f"before {change}"] = "before"
+            assert index.get_texts([*expected, gone, *(one.id for one in new)]) == expected
 
     def test_a_change_of_another_thread_is_no_part_of_a_block(self, index, few):
         inside = threading.Event()

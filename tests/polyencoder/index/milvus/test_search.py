@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 class TestSearching:
     @pytest.mark.parametrize("kind", ["auto", "flat"])
-    @mostly_long(("architecture", "fields"), [("bi", {}), ("poly", {}), ("poly", {"poly_attention": "sqrt"})], quick=2)
+    @mostly_long(("architecture", "fields"), [("poly", {}), ("bi", {}), ("poly", {"poly_attention": "sqrt"})], quick=1)
     def test_as_scoring_all(self, where, make_ranker, many, kind, architecture, fields, assert_best, dialogues):
         ranker = make_ranker(architecture, **fields)
         index = MilvusIndex.create(where, ranker, kind=kind)
@@ -60,7 +60,7 @@ class TestSearching:
             "exact"
         }
 
-    @pytest.mark.parametrize("size", [1e-9, 1e-3, 1e6])
+    @pytest.mark.parametrize("size", [1e-9, 1e6])
     def test_vectors_of_any_length_are_certified(self, where, ranker, size):
         """Norms of a billionth are no zeros to Milvus."""
         torch.manual_seed(0)

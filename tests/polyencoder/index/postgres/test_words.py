@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index import open_index
 from polyencoder.index.entries import Candidate
 from polyencoder.index.open import describe_index
@@ -74,10 +74,6 @@ def test_a_table_without_words(where, ranker):
     index.meta = replace(index.meta, words=True)  # as of a table with words that this one has replaced
     with pytest.raises(CheckpointError, match="has no words any more; open it again"):
         index.search(ranker.encode_contexts(["4711"]), texts=["4711"], hybrid=True)
-    with pytest.raises(InputError, match="give their texts"):
-        PostgresIndex.make(f"{where}_words", FEW, ranker, words=True).search(
-            ranker.encode_contexts(["4711"]), hybrid=True
-        )
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30))
