@@ -65,6 +65,7 @@ CONFIGS = {
 LENGTHS = [9, 2, 1, 30, 3, 29, 4, 17]
 OWN_ATTENTION = {"layoutlm", "squeezebert"}  # computed in their layers
 OUR_LAYERS = {"mpnet"}  # packed whichever implementation they were loaded with
+LIKE_ROBERTA = {"camembert", "xlm-roberta"}  # of the same layers
 TRANSFORMERS = tuple(int(part) for part in transformers.__version__.split(".")[:2])
 NO_SDPA = {"mpnet", "squeezebert"} | (set() if TRANSFORMERS >= (5, 0) else {"electra"})
 
@@ -134,7 +135,7 @@ def check(backbone, family, reference):
 
 @pytest.mark.slow
 @mostly_long("implementation", [None, "sdpa", "eager"], quick=1)
-@pytest.mark.parametrize("family", CONFIGS)
+@mostly_long("family", sorted(CONFIGS, key=lambda name: name in LIKE_ROBERTA), quick=len(CONFIGS) - 2)
 def test_learning_and_inference_are_those_of_the_padded_model(reference, family, implementation):
     if implementation == "sdpa" and family in NO_SDPA:
         with pytest.raises(ValueError, match="does not support"):

@@ -114,7 +114,7 @@ def test_each_contexts_own_candidates(make_late, text, sentences, index, monkeyp
 
 
 @given(data=st.data())
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_texts_that_were_read_one_by_one_score_as_together(make_late, text, sentences, data):
     model = make_late(token_dim=5).eval()
     contexts = data.draw(st.lists(st.sampled_from(CONTEXTS), min_size=1, max_size=4))

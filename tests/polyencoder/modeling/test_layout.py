@@ -24,20 +24,14 @@ TEXTS = ["hello , how are you today ?", "i am a teacher .", LONG]
 
 # name -> architecture, fields of the configuration, the modules that there are
 MODELS = {
-    "one tower": ("bi", {"share_encoders": True}, ["", "1_Pooling"]),
     "one tower and dense": (
         "bi",
         {"share_encoders": True, "dense": TWO_DENSE, "normalize": True, "reduction": "mean"},
         ["", "1_Pooling", "2_Dense", "3_Dense"],
     ),
-    "two towers": (
-        "bi",
-        {"reduction": "max"},
-        ["document_0_Transformer", "document_1_Pooling", "query_0_Transformer", "query_1_Pooling"],
-    ),
     "two towers and dense": (
         "bi",
-        {"dense": TWO_DENSE, "normalize": True},
+        {"dense": TWO_DENSE, "normalize": True, "reduction": "max"},
         [f"{side}_{module}" for side in ("document", "query") for module in ("0_Transformer", "1_Pooling", *DENSE)],
     ),
     "a perceptron": (
@@ -99,7 +93,6 @@ def test_each_tower_is_read_by_transformers(saved, tmp_path):
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
         {"reduction": "mean", "output_scaling": 0.3},
         {"dense": (DenseConfig(size=8, activation="gelu", norm_eps=1e-5),)},
         {"pair_start": "end"},

@@ -59,8 +59,7 @@ def test_layers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["bi", "poly"])
-@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize(("architecture", "share"), [("bi", True), ("poly", False)])
 def test_rankers_with_dense_layers(make_ranker, tmp_path, architecture, share):
     """Vectors have the size of the last layer; candidates a copy of their own; saved, loaded and taken over whole."""
 

@@ -15,7 +15,6 @@ from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.cross import BASE_CONTEXTS
-from polyencoder.modeling.trainable import freeze
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker import Ranker
 from polyencoder.settings.train import TrainSettings
@@ -84,14 +83,8 @@ def test_a_score_of_0_is_not_computed(start, sentences):
     cross.score(CONTEXTS, sentences)
     assert not read
     cross.model.linear.bias.fill_(1)
-    assert (
-        torch.as_tensor(cross.score(CONTEXTS, sentences))
-        .sub(torch.as_tensor(start[0].score(CONTEXTS, sentences)))
-        .sub(1)
-        .abs()
-        .max()
-        < 1e-4
-    )
+    found, expected = (torch.as_tensor(one.score(CONTEXTS, sentences)) for one in (cross, start[0]))
+    torch.testing.assert_close(found, expected + 1, rtol=0, atol=1e-4)
     assert read
 
 
@@ -118,48 +111,25 @@ def test_many_contexts_with_own_candidates_are_not_all_compared(start, sentences
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
 
 
-@torch.no_grad()
-def test_its_score_is_the_sum_of_both(start, sentences):
+@pytest.mark.parametrize("start", ["late"], indirect=True)
+def test_its_score_is_the_sum_of_both_and_a_folder_keeps_them(start, sentences, tmp_path):
     ranker, folder = start
-    model = _trained(Ranker.from_backbone(folder, "cross", device="cpu").model)
+    cross = Ranker.from_backbone(folder, "cross", device="cpu")
+    cross = Ranker(_trained(cross.model), cross.text, device="cpu")
     plain = Ranker.from_backbone(folder, "cross", device="cpu", residual=False)
     assert plain.model.base is None
     assert not plain.model.config.residual
-    plain.model.load_state_dict({name: t for name, t in model.state_dict().items() if not name.startswith("base.")})
-    both = torch.as_tensor(Ranker(model, plain.text, device="cpu").score(CONTEXTS, sentences))
-    parts = torch.as_tensor(plain.score(CONTEXTS, sentences)) + torch.as_tensor(ranker.score(CONTEXTS, sentences))
-    torch.testing.assert_close(both, parts, rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(both, torch.as_tensor(ranker.score(CONTEXTS, sentences)), atol=0.1)
-
-
-def test_a_folder_keeps_both(start, sentences, tmp_path):
-    _, folder = start
-    cross = Ranker.from_backbone(folder, "cross", device="cpu")
-    cross = Ranker(_trained(cross.model), cross.text, device="cpu")
+    weights = cross.model.state_dict().items()
+    plain.model.load_state_dict({name: tensor for name, tensor in weights if not name.startswith("base.")})
+    both, own, base = (torch.as_tensor(one.score(CONTEXTS, sentences)) for one in (cross, plain, ranker))
+    torch.testing.assert_close(both, own + base, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(both, base, atol=0.1)
     cross.save_pretrained(tmp_path / "cross")
     again = Ranker.from_pretrained(tmp_path / "cross", device="cpu")
-    assert torch.equal(
-        torch.as_tensor(again.score(CONTEXTS, sentences)), torch.as_tensor(cross.score(CONTEXTS, sentences))
-    )
     more = Ranker.from_backbone(tmp_path / "cross", "cross", device="cpu")  # with its base
-    assert torch.equal(
-        torch.as_tensor(more.score(CONTEXTS, sentences)), torch.as_tensor(cross.score(CONTEXTS, sentences))
-    )
+    for one in (again, more):
+        assert torch.equal(torch.as_tensor(one.score(CONTEXTS, sentences)), both)
     assert more.model.base.title in again.model.describe()["added to"]
-
-
-@pytest.mark.parametrize("start", ["late"], indirect=True)
-def test_gradients_reach_the_head_and_never_the_base(start, sentences):
-    _, folder = start
-    cross = Ranker.from_backbone(folder, "cross", device="cpu")
-    freeze(cross.model, fine_tuned="all")
-    cross.model.train()
-    assert not any(module.training for module in cross.model.base.modules())
-    assert cross.model.tower.training
-    scores = cross.model(cross.text.batch_contexts(CONTEXTS), cross.text.batch_candidates(sentences))
-    scores.log_softmax(1)[:, 0].sum().backward()
-    assert cross.model.linear.weight.grad.abs().max() > 0
-    assert all(one.grad is None and not one.requires_grad for one in cross.model.base.parameters())
 
 
 @pytest.mark.parametrize("start", ["late"], indirect=True)
@@ -172,6 +142,7 @@ def test_updates_of_a_user_never_change_the_base(start, sentences):
     before = copy.deepcopy(cross.model.state_dict())
     trainer = Trainer(cross, updates=OptimizerUpdates(cross.model, optimizer, schedule, precision=precision))
     trainer.step(Collator(cross.text)([Example(["say", text], text) for text in sentences[:4]]))
+    assert cross.model.tower.training
     assert not any(module.training for module in cross.model.base.modules())
     changed = [name for name, tensor in cross.model.state_dict().items() if not tensor.equal(before[name])]
     assert "linear.weight" in changed
@@ -184,7 +155,7 @@ def test_training_never_changes_the_base(start, tmp_path, lora, sentences):
     rows = [{"context": ["say", text], "response": text} for text in sentences]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = TrainSettings.of(
-        {"architecture": "cross", "backbone": str(folder), "train": str(tmp_path / "train.jsonl"), "epochs": 2}
+        {"architecture": "cross", "backbone": str(folder), "train": str(tmp_path / "train.jsonl"), "epochs": 1}
         | {"valid": str(tmp_path / "train.jsonl"), "out": str(tmp_path / "out"), "num_negatives": 3, "device": "cpu"}
         | {"learning_rate": 0.01, **lora}
     )

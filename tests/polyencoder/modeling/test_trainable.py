@@ -5,12 +5,10 @@ import os
 import re
 import shutil
 from itertools import product
-from typing import get_args
 
 import pytest
 import torch
 
-from polyencoder.config import Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.index.token_rows import StoredTokens
 from polyencoder.modeling.build import build_model
@@ -51,9 +49,13 @@ LEARNING = {
 }
 
 
-@pytest.mark.parametrize("fine_tuned", FINE_TUNED)
 @pytest.mark.parametrize(
-    ("architecture", "heads"), [("bi", set()), ("poly", {"codes.codes"}), ("cross", {"linear.weight", "linear.bias"})]
+    ("architecture", "heads", "fine_tuned"),
+    [
+        *(("bi", set(), fine_tuned) for fine_tuned in FINE_TUNED),
+        ("poly", {"codes.codes"}, "top_layer"),
+        ("cross", {"linear.weight", "linear.bias"}, "top4_layers"),
+    ],
 )
 def test_gradients_reach_what_learns_and_nothing_else(
     make_model, make_backbone_config, grown, architecture, heads, fine_tuned
@@ -72,11 +74,11 @@ def test_gradients_reach_what_learns_and_nothing_else(
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [
-        *[("bi", {"reduction": reduction}) for reduction in get_args(Reduction)],
+        *[("bi", {"reduction": reduction}) for reduction in ("first", "mean")],
         *[("poly", {"context_vectors": kind}) for kind in ("codes", "n_first", "n_last", "first_n_last")],
         ("bi", {"share_encoders": True}),
         ("poly", {"share_encoders": True, "poly_attention": "sqrt", "codes_attention": "sqrt"}),
-        *[("cross", {"reduction": reduction}) for reduction in get_args(Reduction)],
+        *[("cross", {"reduction": reduction}) for reduction in ("first", "mean")],
     ],
 )
 def test_every_parameter_of_an_unfrozen_model_gets_a_gradient(make_model, grown, architecture, fields):

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.modeling.convert import ConvertConfig
@@ -176,6 +176,7 @@ def test_without_padding_nothing_is_moved():
 
 
 @pytest.mark.slow
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(0, 3))
 def test_sequences_of_like_length_together_give_the_same(lengths, extra):
     """Vectors and gradients, in the order of the batch; also where sequences do not begin at the first place."""
