@@ -13,6 +13,15 @@ from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 
 ARCHITECTURES = ["bi", "poly", "cross", "late", "convert"]
+# A ConveRT small enough to be trained in a test
+CONVERT = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "attention_limits": "2,8",
+    "head_sizes": "24,24",
+    "scale_batches": 10,
+}
+THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 WORDS = ["cats", "dogs", "snow", "math", "skis", "pets", "school", "mountains"]
 EXAMPLES = [Example([f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
 VALID = [replace(example, candidates=[one.label for one in EXAMPLES]) for example in EXAMPLES]

@@ -15,17 +15,9 @@ from polyencoder.ranker import Ranker
 from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.objective import RankingObjective
 from tests.commands import run_command
+from tests.polyencoder.training.runs import CONVERT, THINGS
 
 pytestmark = pytest.mark.slow
-
-THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
-SIZES = {
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "attention_limits": "2,8",
-    "head_sizes": "24,24",
-    "scale_batches": 10,
-}
 
 
 @pytest.fixture
@@ -42,7 +34,7 @@ def make_settings(tmp_path, vocabulary):
     defaults = {**files, "out": str(tmp_path / "out"), "architecture": "convert", "batch_size": 10, "patience": None}
 
     def make(**fields) -> TrainSettings:
-        start = {} if "init" in fields else {"vocabulary": str(vocabulary), **SIZES}
+        start = {} if "init" in fields else {"vocabulary": str(vocabulary), **CONVERT}
         return TrainSettings(**{**defaults, **start, **fields})
 
     return make
@@ -52,12 +44,8 @@ def test_the_papers_numbers_are_the_defaults():
     training = TrainSettings(train="a", out="b", architecture="convert", vocabulary="c").training
     assert (training.batch_size, training.clip, training.epochs) == (512, 0.0, 3.0)
     optimizer, schedule = training.optimizer, training.schedule
-    assert (optimizer.name, optimizer.learning_rate, optimizer.rho, optimizer.weight_decay) == (
-        "adadelta",
-        1.0,
-        0.9,
-        1e-5,
-    )
+    found = (optimizer.name, optimizer.learning_rate, optimizer.rho, optimizer.weight_decay)
+    assert found == ("adadelta", 1.0, 0.9, 1e-5)
     assert optimizer.embedding_clip == 1.0
     assert (schedule.name, schedule.warmup_updates, schedule.final_learning_rate) == ("cosine", 0, 0.001)
 
@@ -66,12 +54,8 @@ def test_the_papers_numbers_are_the_defaults():
     rates = training.optimizer.learning_rate, training.schedule.final_learning_rate
     assert (*rates, training.batch_size) == (0.1, 0.0001, 256)
     assert (training.max_updates, settings.convert.dropout, training.label_smoothing) == (60_000, 0.2, 0.2)
-    assert (
-        TrainSettings(
-            train="a", out="b", architecture="convert", init="c", learning_rate=0.5
-        ).training.optimizer.learning_rate
-        == 0.5
-    )
+    given = TrainSettings(train="a", out="b", architecture="convert", init="c", learning_rate=0.5)
+    assert given.training.optimizer.learning_rate == 0.5
 
     others = TrainSettings(train="a", out="b", backbone="c")
     training = others.training
@@ -80,7 +64,7 @@ def test_the_papers_numbers_are_the_defaults():
 
 
 def test_a_trained_convert_is_a_ranker_like_any_other(make_settings, tmp_path):
-    report = train_ranker(make_settings(epochs=40, optimizer="adamw", learning_rate=3e-3, evaluations=0.1))
+    report = train_ranker(make_settings(epochs=20, optimizer="adamw", learning_rate=6e-3, evaluations=0.1))
     assert report.trained["hits@1"] > max(0.5, report.before["hits@1"])
 
     ranker = Ranker.from_pretrained(tmp_path / "out", device="cpu")
@@ -168,8 +152,9 @@ def test_a_multi_context_model_learns_from_what_was_said_before(make_settings, m
             evaluated(data, "--context-vector", "extra", *flags)
 
 
-def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings, tmp_path):
+def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings, tmp_path, caplog):
     train_ranker(make_settings(max_updates=4))
+    assert "rises over 10 batches, but the run ends after 4, with a scale of " in caplog.text
     first = Ranker.from_pretrained(tmp_path / "out", device="cpu").model
     train_ranker(make_settings(init=str(tmp_path / "out"), out=str(tmp_path / "next"), max_updates=2, epochs=None))
     second = Ranker.from_pretrained(tmp_path / "next", device="cpu").model
@@ -179,7 +164,9 @@ def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings
     assert second.sizes.dropout == 0.2
     assert second.sizes.attention_limits == first.sizes.attention_limits == (2, 8)
     assert second.sizes.head_sizes == first.sizes.head_sizes == (24, 24)
-    train_ranker(make_settings(head_sizes="24,8", max_updates=2, out=str(tmp_path / "small")))
+    caplog.clear()
+    train_ranker(make_settings(head_sizes="24,8", max_updates=10, out=str(tmp_path / "small"), epochs=None))
+    assert "rises over" not in caplog.text  # of a run that is long enough
     assert Ranker.from_pretrained(tmp_path / "small", device="cpu").model.sizes.head_sizes == (24, 8)
 
 
@@ -188,16 +175,10 @@ def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings
     [
         ({"backbone": "x"}, "starts from a vocabulary"),
         ({"vocabulary": None}, "starts from a vocabulary"),
-        (
-            {"history_size": 3},
-            "history_size is read only where architecture is bi or poly or cross or late, not convert",
-        ),
+        ({"history_size": 3}, "history_size is read only where"),
         ({"attention_limits": "3,five"}, "attention_limits is 'five'; it must be a whole number"),
         ({"head_sizes": "12,0"}, "head_sizes is 0; it must be at least 1"),
-        (
-            {"architecture": "bi", "vocabulary": None, "backbone": "x"},
-            "architecture is convert, not bi",
-        ),
+        ({"architecture": "bi", "vocabulary": None, "backbone": "x"}, "architecture is convert, not bi"),
         ({"init": "x", "hidden_size": 3}, "hidden_size is not read with init"),
     ],
 )
@@ -208,9 +189,7 @@ def test_settings_that_contradict_each_other(make_settings, fields, message):
 
 def test_a_single_context_model_gets_no_contexts(make_settings, make_convert_ranker, tmp_path):
     make_convert_ranker().save_pretrained(tmp_path / "single")
-    with pytest.raises(
-        ConfigError, match="a single-context convert model reads the last turn alone: leave extra_"
-    ) as error:
+    with pytest.raises(ConfigError, match="a single-context convert model") as error:
         train_ranker(make_settings(init=str(tmp_path / "single"), extra_contexts=3, epochs=1))
     assert error.value.argument == "extra_contexts"
 
@@ -223,14 +202,6 @@ def test_turns_are_numbered(make_settings, tmp_path):
         *text.separator_ids,
         *text.tokenize(["0: ski 1: cat"])[0],
     ]
-
-
-def test_a_run_too_short_for_the_scale_says_so(make_settings, caplog):
-    train_ranker(make_settings(max_updates=3))
-    assert "rises over 10 batches, but the run ends after 3, with a scale of " in caplog.text
-    caplog.clear()
-    train_ranker(make_settings(max_updates=10, out=f"{make_settings().data.out}2", epochs=None))
-    assert "rises over" not in caplog.text
 
 
 def test_a_vocabulary_of_another_kind_is_an_error(make_settings, backbone_folder):

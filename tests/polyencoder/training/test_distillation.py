@@ -34,7 +34,7 @@ def test_scores_are_the_rankers(architecture, make_ranker):
 
 @pytest.mark.slow
 @mostly_long("architecture", ["bi", "cross"], quick=1)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(indexes=st.lists(st.lists(st.lists(st.integers(-1, 3), min_size=2, max_size=2), min_size=3, max_size=3)))
 def test_only_new_pairs_are_asked_for(architecture, indexes, make_ranker):
     ranker = make_ranker(architecture)

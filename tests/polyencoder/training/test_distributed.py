@@ -53,8 +53,11 @@ def test_processes_share_what_there_is(in_processes):
 
 
 @pytest.mark.slow
-@mostly_long("counts", [[3, 5], [0, 4], [2, 0, 3]], quick=2)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@mostly_long(
+    ("counts", "dtype"),
+    [([3, 5], torch.float32), ([0, 4], torch.bfloat16), ([3, 5], torch.float64), ([2, 0, 3], torch.float32)],
+    quick=3,
+)
 def test_gathered_vectors_and_their_gradients(counts, dtype, in_processes):
     """A loss of each process that weighs all vectors differently; the reference has all of them in one place."""
     torch.manual_seed(0)

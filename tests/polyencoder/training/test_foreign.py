@@ -22,8 +22,8 @@ from polyencoder.training.building import build_objective
 from polyencoder.training.foreign import ForeignCandidates, find_foreign_candidates
 from tests.model_folders import weights_in
 from tests.parameters import mostly_long
-from tests.polyencoder.training.runs import CONFIG
-from tests.polyencoder.training.test_frozen_candidates import RESPONSES, THINGS, digests, with_frozen_candidates
+from tests.polyencoder.training.runs import CONFIG, THINGS
+from tests.polyencoder.training.test_frozen_candidates import RESPONSES, digests, with_frozen_candidates
 
 pytestmark = pytest.mark.slow
 
@@ -36,12 +36,17 @@ def vectors(rows: int) -> np.ndarray:
     return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
-@pytest.fixture
-def index(tmp_path) -> Path:
+def build_foreign(folder: Path) -> Path:
+    """An index of theirs with the responses, and twenty other texts."""
     texts = [*RESPONSES, *(f"another text {n} ." for n in range(20))]
     records = [Candidate(None, text, vector=vector) for text, vector in zip(texts, vectors(len(texts)), strict=True)]
-    build_index(tmp_path / "index", records, THEIRS)
-    return tmp_path / "index"
+    build_index(folder, records, THEIRS)
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path) -> Path:
+    return build_foreign(tmp_path / "index")
 
 
 @pytest.fixture
@@ -55,6 +60,15 @@ def given(tmp_path, index, backbone_folder):
         return with_frozen_candidates(tmp_path, **usual | start | changes)
 
     return given
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, backbone_folder) -> Path:
+    """The folder of a run of an epoch, which no test changes: its data, the index and `out`."""
+    folder = tmp_path_factory.mktemp("run")
+    start = {"architecture": "bi", "backbone": str(backbone_folder("bert")), "reduction": "mean", "epochs": 1.0}
+    train_ranker(with_frozen_candidates(folder, **start, candidates_of=str(build_foreign(folder / "index"))))
+    return folder
 
 
 @mostly_long("changes", [{"grad_cache": 2}, {"architecture": "poly", "n_codes": 3}], ids=["bi", "poly"], quick=1)
@@ -110,9 +124,8 @@ def test_texts_that_differ_in_spaces_have_their_own_vectors(make_ranker, tmp_pat
     assert rows == {"hello .": 0, " hello .": 1, "good bye .": 2, "good bye . ": 2}
 
 
-def test_what_the_model_cannot_do(given, index, tmp_path):
-    train_ranker(given(epochs=1.0))
-    trained = Ranker.from_pretrained(tmp_path / "out", device="cpu")
+def test_what_the_model_cannot_do(given, run, index, tmp_path):
+    trained = Ranker.from_pretrained(run / "out", device="cpu")
     for what in (
         lambda: trained.rank("hi", RESPONSES),
         lambda: trained.index(RESPONSES, tmp_path / "new"),
@@ -129,12 +142,12 @@ def test_what_the_model_cannot_do(given, index, tmp_path):
     with pytest.raises(ConfigError, match="those of candidates are another encoder's"):
         trained.shortened(3)
     with pytest.raises(ConfigError, match="was trained for vectors of another encoder: give the index folder"):
-        train_ranker(given(init=str(tmp_path / "out"), candidates_of=None, out=str(tmp_path / "more")))
-    more = given(init=str(tmp_path / "out"), out=str(tmp_path / "more"), epochs=1.0)
+        train_ranker(given(init=str(run / "out"), candidates_of=None, out=str(tmp_path / "more")))
+    more = given(init=str(run / "out"), out=str(tmp_path / "more"), epochs=1.0)
     train_ranker(more)
     again = Ranker.from_pretrained(tmp_path / "more", device="cpu")
     assert again.search("hi", index, top_k=1)[0].text in open_index(index).texts()
-    plain = Ranker.from_backbone(tmp_path / "out", "bi", device="cpu")  # its encoder, on both sides
+    plain = Ranker.from_backbone(run / "out", "bi", device="cpu")  # its encoder, on both sides
     assert plain.model.config.foreign_dim is None
     assert len(plain.rank("hi", RESPONSES)) == len(RESPONSES)
 
@@ -147,9 +160,8 @@ def test_what_the_model_cannot_do(given, index, tmp_path):
         (["mine", "-m", "out", "-o", "mined.jsonl", "--pairs"], "mine in that, with --index"),
     ],
 )
-def test_commands_that_rank_texts_say_what_to_do_instead(given, tmp_path, monkeypatch, capsys, command, remedy):
-    train_ranker(given(epochs=1.0))
-    monkeypatch.chdir(tmp_path)
+def test_commands_that_rank_texts_say_what_to_do_instead(run, monkeypatch, capsys, command, remedy):
+    monkeypatch.chdir(run)
     monkeypatch.setattr(sys, "argv", ["polyencoder", *command, "train.jsonl"])
     with pytest.raises(SystemExit):
         main()
@@ -171,11 +183,10 @@ def test_what_cannot_be_trained(given, changes, error, message):
         train_ranker(given(**changes))
 
 
-def test_it_is_no_agent_of_parlai(given, index, tmp_path):
+def test_it_is_no_agent_of_parlai(run):
     interactive = pytest.importorskip("parlai.scripts.interactive").Interactive
-    train_ranker(given(epochs=1.0))
     with pytest.raises(ConfigError, match="no encoder of candidates, which an agent needs: search its index with"):
-        interactive.main(model="biencoder", model_file=str(tmp_path / "out"), index=str(index))
+        interactive.main(model="biencoder", model_file=str(run / "out"), index=str(run / "index"))
 
 
 def test_removed_texts_are_no_candidates(given, tmp_path):
@@ -213,9 +224,8 @@ def test_indexes_of_models_are_not_foreign(index, make_ranker, tmp_path, sentenc
     assert found.build_config({})["output_scaling"] == pytest.approx(20)
 
 
-def test_a_model_for_an_index_teaches_none(given, tmp_path, make_ranker):
-    train_ranker(given(epochs=1.0))
-    config = replace(CONFIG, distillation=DistillationConfig(teacher=str(tmp_path / "out")))
+def test_a_model_for_an_index_teaches_none(run, make_ranker):
+    config = replace(CONFIG, distillation=DistillationConfig(teacher=str(run / "out")))
     with pytest.raises(ConfigError, match="out: no teacher, as it has no encoder of candidates") as caught:
         build_objective(make_ranker("bi"), config)
     assert caught.value.argument == "teacher"

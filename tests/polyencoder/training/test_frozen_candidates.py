@@ -14,8 +14,8 @@ from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.training import TrainSettings, train_ranker
 from tests.parameters import mostly_long
+from tests.polyencoder.training.runs import THINGS
 
-THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 RESPONSES = [f"my {thing} is fine ." for thing in THINGS]
 
 

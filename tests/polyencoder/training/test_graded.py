@@ -68,7 +68,9 @@ def test_one_right_candidate_trains_as_without_labels(candidates, make_ranker):
     found = []
     for train in (plain, graded):
         heard = Losses()
-        Trainer(make_ranker("bi"), replace(CONFIG, candidates=candidates), train=train, callbacks=[heard]).fit()
+        Trainer(
+            make_ranker("bi"), replace(CONFIG, candidates=candidates, max_updates=3), train=train, callbacks=[heard]
+        ).fit()
         found.append(heard.values)
     assert found[0] == found[1]
 

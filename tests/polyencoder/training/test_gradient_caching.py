@@ -52,8 +52,7 @@ def assert_same(left, right, *, tolerance=1e-5):
             torch.testing.assert_close(left[1][name], gradient, rtol=0, atol=tolerance * max(scale, 1), msg=name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("own_candidates", [False, True])
+@pytest.mark.parametrize(("kind", "own_candidates"), [*((kind, False) for kind in KINDS), ("bi", True), ("poly", True)])
 def test_pieces_give_the_gradients_of_the_whole(kind, own_candidates, make_model, batch):
     model = make_model(**KINDS[kind]).train()
     index = torch.randint(0, 8, (8, 3)) if own_candidates else None
@@ -110,8 +109,7 @@ def test_without_gradients_nothing_is_computed_again(make_model, batch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("architecture", ["bi", "poly"])
+@pytest.mark.parametrize(("architecture", "bf16"), [("bi", False), ("poly", True)])
 def test_the_recipe_of_the_paper_by_hand(architecture, bf16, make_model, make_backbone_config, batch):
     """With dropout: no graph, scores, gradients of the vectors; then each piece again with its random state."""
     backbone = make_backbone_config(dropout=0.3, attention_dropout=0.3)

@@ -43,16 +43,12 @@ def mined_from(make_model, tokenizer):
 def wanted(draw):
     first, count = draw(st.integers(1, 20)), draw(st.integers(1, 5))
     last = first + count - 1 + draw(st.integers(0, 60))
-    return HardNegatives(
-        count=count,
-        ranks=(first, last),
-        max_similarity=draw(st.none() | st.floats(0.9, 0.999)),
-    )
+    return HardNegatives(count=count, ranks=(first, last), max_similarity=draw(st.none() | st.floats(0.9, 0.999)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(wanted=wanted(), right=st.lists(st.sampled_from(TEXTS), max_size=3))
 def test_as_scoring_everything_says(architecture, wanted, right, mined_from):
     ranker, index, scores = mined_from(architecture)
@@ -135,9 +131,7 @@ def test_by_words_the_ranks_are_bm25s(make_ranker, tmp_path):
     best = [[text for text in some if text not in (LABELS[i], *right[i])] for i, some in enumerate(found)]
     assert mined == [some[1:9][:3] for some in best]
     assert mined[2] == []
-    with pytest.raises(
-        InputError, match="a cross-encoder has no vectors, which a largest similarity compares"
-    ) as found:
+    with pytest.raises(InputError, match="a cross-encoder has no vectors, which") as found:
         Miner.from_texts(ranker, TEXTS, HardNegatives(count=1, max_similarity=0.9))
     assert found.value.argument == "max_positive_similarity"
 

@@ -11,10 +11,10 @@ import torch
 
 from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.trainer import Trainer
+from tests.polyencoder.training.runs import CONVERT, THINGS
 
 pytestmark = pytest.mark.slow
 
-THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 KINDS = ["today", "great", "fine"]
 
 MINED = {"hard_negatives": 2, "hard_negatives_every": 4}
@@ -37,13 +37,6 @@ RUNS = {
     "ConveRT with hard negatives": {"architecture": "convert", **MINED},
 }
 QUICK = "plateau, gradients of two batches"
-CONVERT = {
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "attention_limits": "2,8",
-    "head_sizes": "24,24",
-    "scale_batches": 10,
-}
 
 
 @pytest.fixture

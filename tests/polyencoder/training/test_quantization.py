@@ -19,7 +19,7 @@ from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.precision import Precision
 from polyencoder.training.run import build_training_config
 from polyencoder.training.trainer import Trainer
-from tests.polyencoder.training.runs import PLAIN, WORDS
+from tests.polyencoder.training.runs import CONVERT, PLAIN, WORDS
 
 pytestmark = pytest.mark.slow
 
@@ -27,12 +27,15 @@ EXAMPLES = [Example(["hello !", f"do you like {word} ?"], f"i like {word} .") fo
 CONFIG = replace(PLAIN, loss_scale=128.0)
 
 
-@pytest.fixture(params=[0, 3], ids=["single", "multi"])
-def make_quantized(request, make_convert_ranker):
-    """(**fields) -> a tiny ranker that learns quantization-aware, with a range that follows every second batch."""
+@pytest.fixture
+def make_quantized(make_convert_ranker):
+    """(**fields) -> a tiny ranker that learns quantization-aware, with a range that follows every second batch.
+
+    Of several contexts, whose network is one more beside those of a single one.
+    """
 
     def make(**fields) -> Ranker:
-        defaults = {"quantized": True, "quantization_update": 2, "extra_contexts": request.param}
+        defaults = {"quantized": True, "quantization_update": 2, "extra_contexts": 3}
         return make_convert_ranker(**(defaults | fields))
 
     return make
@@ -125,25 +128,12 @@ def make_settings(tmp_path, vocabulary):
     """(out, **settings) -> those of a small run over a file that this writes."""
     records = [{"context": example.turns, "response": example.label} for example in EXAMPLES]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    sizes = {
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "attention_limits": "2,8",
-        "head_sizes": "24,24",
-        "scale_batches": 10,
-    }
     files = {"train": str(tmp_path / "train.jsonl"), "valid": str(tmp_path / "train.jsonl"), "device": "cpu"}
 
     def make(out: str, **fields) -> TrainSettings:
-        start = {} if "init" in fields else {"vocabulary": str(vocabulary), **sizes}
-        defaults = {
-            "architecture": "convert",
-            "batch_size": 4,
-            "max_updates": 8,
-            "patience": None,
-            "num_negatives": 3,
-            "evaluations": 0.2,
-        }
+        start = {} if "init" in fields else {"vocabulary": str(vocabulary), **CONVERT}
+        defaults = {"architecture": "convert", "batch_size": 4, "max_updates": 8, "patience": None}
+        defaults |= {"num_negatives": 3, "evaluations": 0.2}
         return TrainSettings(**(files | defaults | start | {"out": str(tmp_path / out)} | fields))
 
     return make
@@ -207,7 +197,5 @@ def test_its_numbers_are_the_papers(make_settings, make_quantized, make_convert_
     on_gpu = make_quantized()
     monkeypatch.setattr(type(on_gpu), "device", torch.device("cuda"))
     assert build_training_config(settings, on_gpu).precision == "float16"
-    assert (
-        build_training_config(make_settings("out", quantization_aware=True, precision="float32"), on_gpu).precision
-        == "float32"
-    )
+    given = make_settings("out", quantization_aware=True, precision="float32")
+    assert build_training_config(given, on_gpu).precision == "float32"

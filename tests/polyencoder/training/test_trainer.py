@@ -102,7 +102,7 @@ def test_accumulated_batches_are_one_large_batch(make_ranker, architecture):
 
 
 @pytest.mark.slow
-@mostly_long("architecture", ARCHITECTURES, quick=3)
+@mostly_long("architecture", ARCHITECTURES, quick=1)
 def test_a_run_learns(make_ranker, architecture):
     ranker, losses = make_ranker(architecture), Losses()
     config = replace(CONFIG, max_updates=40, optimizer=OptimizerConfig(learning_rate=3e-3))

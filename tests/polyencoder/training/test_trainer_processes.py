@@ -21,7 +21,7 @@ from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, EXAMPLES, PLA
 pytestmark = pytest.mark.slow
 
 
-@mostly_long("architecture", ARCHITECTURES, quick=2)
+@mostly_long("architecture", ARCHITECTURES, quick=1)
 def test_processes_learn_what_one_does(make_ranker, in_processes, architecture):
     """Two with half of each batch, the second with other weights at first: the same losses and weights."""
 

@@ -30,7 +30,9 @@ pytestmark = pytest.mark.slow
 
 
 @mostly_long(
-    ("architecture", "after"), [("bi", 1), *((architecture, 3) for architecture in ARCHITECTURES), ("bi", 5)], quick=4
+    ("architecture", "after"),
+    [("bi", 1), ("poly", 3), *((one, 3) for one in ARCHITECTURES if one != "poly"), ("bi", 5)],
+    quick=2,
 )
 def test_a_killed_run_goes_on_bit_by_bit(make_ranker, tmp_path, architecture, after):
     """Dropout, sampling and the schedule included: the same losses from there, and the same weights at the end."""

@@ -90,9 +90,9 @@ def test_responses_without_words_have_no_tfidf(make_ranker, caplog):
 LABELS = [example.label for example in EXAMPLES]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def trainer(make_ranker) -> Trainer:
-    """After a run of six updates."""
+    """After a run of six updates, which tests only read."""
     made = Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES)
     made.fit()
     return made
@@ -103,13 +103,8 @@ def measured(recall: float, loss: float = 2.0) -> dict[str, float]:
 
 
 def said(trainer, *, before=None, best=None, of_another=False, responses=LABELS) -> str | None:
-    return explain_no_better(
-        trainer,
-        before=before or measured(0.5),
-        best=best or measured(0.5),
-        of_another=of_another,
-        responses=responses,
-    )
+    reports = {"before": before or measured(0.5), "best": best or measured(0.5)}
+    return explain_no_better(trainer, **reports, of_another=of_another, responses=responses)
 
 
 def test_a_model_that_is_better_has_nothing_to_be_said(trainer):
