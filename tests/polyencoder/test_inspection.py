@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import pytest
 import torch
@@ -12,11 +13,15 @@ from polyencoder.ranked import Ranked
 from tests.html_page import Page
 from tests.parameters import mostly_long
 
+ATTENTION = [{}, {"poly_attention": "sqrt"}, {"poly_attention": "multihead"}]
 CONTEXT = ["hello , how are you today ?", "i am fine ."]
 
 
-@pytest.mark.parametrize("attention", [{}, {"poly_attention": "sqrt"}, {"poly_attention": "multihead"}], ids=str)
-@mostly_long("vectors", ["codes", "n_first", "n_last", "first_n_last", "turns"], quick=3)
+@mostly_long(
+    ("vectors", "attention"),
+    [*(("codes", one) for one in ATTENTION), *product(("n_last", "n_first", "first_n_last", "turns"), ATTENTION)],
+    quick=4,
+)
 def test_scores_are_the_weighted_logits(make_ranker, sentences, attention, vectors):
     # more codes than the context has tokens
     ranker = make_ranker("poly", context_vectors=vectors, turn_end=3, n_codes=40, **attention)

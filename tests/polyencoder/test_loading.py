@@ -13,6 +13,7 @@ from polyencoder.export.folder import save_ranker
 from polyencoder.loading import cast_weights, load_encoder
 from polyencoder.ranker import Ranker
 from tests.encoders import ENCODERS
+from tests.parameters import mostly_long
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late", "convert"])
@@ -51,7 +52,7 @@ def test_what_cannot_be_loaded(name, settings, problem, no_network, tmp_path, mo
         load_encoder(name, **({"backend": "torch", "device": "cpu"} | settings))
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 def test_encoders_in_16_bits_are_the_same_model_for_indexes_and_calibrations(make_ranker, architecture, sentences):
     ranker, plain = make_ranker(architecture), make_ranker(architecture)
     before = compute_model_fingerprint(plain.model, plain.text)
@@ -87,7 +88,7 @@ def test_a_dtype_that_cannot_be_leaves_the_weights(make_ranker, architecture, dt
     assert {parameter.dtype for parameter in ranker.model.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize("kind", [*ENCODERS, "reranker", "bi", "poly", "cross", "late", "convert"])
+@mostly_long("kind", ["bert", "reranker", "bi", "poly", "cross", "late", "convert", *ENCODERS[1:]], quick=7)
 def test_two_loads_are_equal(kind, backbone_folder, make_reranker, make_ranker, tmp_path):
     """Bit by bit: what the files lack is never drawn."""
     if kind in ENCODERS:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,13 +11,7 @@ from polyencoder import CheckpointError, ConfigError, InputError, Ranked, Ranker
 from polyencoder.ranker import DEFAULT_ENCODER
 from tests.parameters import mostly_long
 
-ARCHITECTURES = [
-    ("bi", {}),
-    ("bi", {"share_encoders": True}),
-    ("poly", {}),
-    ("poly", {"share_encoders": True, "context_vectors": "n_last"}),
-    ("cross", {}),
-]
+ARCHITECTURES = [("bi", {"share_encoders": True}), ("poly", {"context_vectors": "n_last"}), ("cross", {})]
 
 
 @pytest.fixture(params=ARCHITECTURES, ids=lambda p: "-".join([p[0], *p[1]]))
@@ -49,10 +44,9 @@ def test_top_k_is_the_beginning_of_the_whole(separable, sentences, top_k):
     assert separable.rank("hi", candidates, top_k=top_k) == separable.rank("hi", candidates)[:top_k]
 
 
-@pytest.mark.parametrize("top_k", [0, -1])
-def test_a_top_k_below_one(separable, top_k):
-    with pytest.raises(InputError, match=rf"top_k is {top_k} \(int\); it must be at least 1"):
-        separable.rank("hi", ["hello"], top_k=top_k)
+def test_a_top_k_below_one(separable):
+    with pytest.raises(InputError, match=r"top_k is 0 \(int\); it must"):
+        separable.rank("hi", ["hello"], top_k=0)
 
 
 def test_equal_candidates_are_each_ranked(ranker, sentences):
@@ -86,11 +80,10 @@ def test_one_candidate(ranker):
     assert (only.index, only.text) == (0, "hello")
 
 
-@pytest.mark.parametrize("blank", ["", " \n"])
-def test_an_empty_candidate_is_an_error(ranker, blank):
+def test_an_empty_candidate_is_an_error(ranker):
     for ask in (ranker.rank, lambda context, texts: ranker.score([context], texts)):
-        with pytest.raises(InputError, match="^candidate 1 is empty: leave it out"):
-            ask("hi", ["hello", blank])
+        with pytest.raises(InputError, match="^candidate 1 is empty"):
+            ask("hi", ["hello", " \n"])
 
 
 def test_scores_that_are_no_numbers_are_an_error(ranker):
@@ -128,28 +121,18 @@ def test_a_cross_encoder_has_no_encodings(make_ranker):
 
 
 @pytest.mark.parametrize(
-    ("contexts", "candidates", "message"),
+    ("contexts", "message"),
     [
-        (["hi"], [], "no candidate to rank: the list of candidates is empty"),
-        (["hi"], "hello", "candidates is one text; give a list of texts"),
-        ("hi", ["hello"], "contexts is one text; give a list of contexts"),
-        ([], ["hello"], "the list of contexts is empty"),
-        ([[]], ["hello"], "context 0 is empty: it has no text in any of its turns"),
-        (["hi", ""], ["hello"], "context 1 is empty"),
-        (["hi", "ho", [" ", "\n"]], ["hello"], "context 2 is empty"),
+        ([], "the list of contexts is empty"),
+        ([[]], "context 0 is empty: it has no"),
+        (["hi", ""], "context 1 is empty"),
+        (["hi", "ho", [" ", "\n"]], "context 2 is empty"),
     ],
 )
-def test_input_that_cannot_be_ranked(ranker, contexts, candidates, message):
+def test_contexts_that_cannot_be_ranked_for(separable, contexts, message):
     with pytest.raises(InputError, match=message) as caught:
-        ranker.score(contexts, candidates)
+        separable.score(contexts, ["hello"])
     assert "\n" not in str(caught.value)
-
-
-def test_rank_refuses_what_score_refuses(separable):
-    with pytest.raises(InputError, match="no candidate to rank"):
-        separable.rank("hi", [])
-    with pytest.raises(InputError, match="context 0 is empty"):
-        separable.rank([], ["hello"])
 
 
 @pytest.mark.parametrize("name", ["no/such-model", "no-such-model", "/no/such/folder", "./no such folder", "a/b/c", ""])
@@ -196,12 +179,16 @@ def test_a_ranker_around_a_pretrained_encoder(backbone_folder, no_network, sente
     assert again.rank("hello", sentences) == ranker.rank("hello", sentences)
 
 
+QUICK_PAIRS = [("poly", "bi"), ("cross", "poly"), ("late", "late"), ("bi", "cross")]
 SCALED = {"reduction": "mean", "normalize": True, "output_scaling": 4.0}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
-@mostly_long("other", ["bi", "poly", "cross", "late"], quick=2)
+@mostly_long(
+    ("architecture", "other"),
+    sorted(product(("bi", "poly", "cross", "late"), repeat=2), key=lambda pair: pair not in QUICK_PAIRS),
+    quick=len(QUICK_PAIRS),
+)
 def test_a_ranker_around_anothers_encoder(make_ranker, no_network, sentences, tmp_path, architecture, other):
     make_ranker(other, **SCALED).save_pretrained(tmp_path / "other")
     ranker = Ranker.from_backbone(tmp_path / "other", architecture, device="cpu", n_codes=1, text={"text_truncate": 11})
@@ -254,8 +241,12 @@ def test_what_another_rankers_encoder_cannot_become(make_ranker, tmp_path):
         Ranker.from_backbone(tmp_path / "bi", "cross")
 
 
-@pytest.mark.parametrize("kind", ["roberta", "modernbert", "distilbert"])
-@mostly_long("architecture", ["bi", "poly", "cross", "late"], quick=2)
+@mostly_long(
+    ("architecture", "kind"),
+    [("poly", "roberta"), ("bi", "modernbert"), ("cross", "distilbert")]
+    + [(architecture, kind) for architecture in ("late", "poly") for kind in ("modernbert", "distilbert")],
+    quick=3,
+)
 def test_padding_changes_nothing_for_other_encoders_either(backbone_folder, sentences, kind, architecture):
     text = {"text_truncate": 20, "label_truncate": 18}
     ranker = Ranker.from_backbone(backbone_folder(kind), architecture, device="cpu", text=text)
@@ -264,7 +255,7 @@ def test_padding_changes_nothing_for_other_encoders_either(backbone_folder, sent
     torch.testing.assert_close(together[:1], alone, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
+@pytest.mark.parametrize("architecture", ["poly", "cross"])
 def test_default_lengths_shrink_to_what_the_backbone_takes(backbone_folder, caplog, sentences, architecture):
     with caplog.at_level("INFO", logger="polyencoder"):
         ranker = Ranker.from_backbone(backbone_folder("bert"), architecture, device="cpu")
@@ -308,7 +299,7 @@ def test_a_real_encoder_ranks_sensibly(minilm, context, best):
     assert minilm.rank(context, replies, top_k=1)[0].text == best
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_encoder_on_real_dialogues(minilm, data_path):
     """Zero-shot R20@1 for the last utterances of ConvAI2's first examples: by chance 0.05, on the whole set 0.42."""
     hits, examples = 0, 0

@@ -28,7 +28,7 @@ def texts(sentences) -> list[str]:
 
 
 @pytest.mark.parametrize(("architecture", "kind"), CASES)
-@mostly_long("batch_size", [1, 3, 256], quick=2)
+@mostly_long("batch_size", [3, 1, 256], quick=1)
 def test_order_is_kept_and_batches_change_nothing(make_ranker, texts, architecture, kind, batch_size):
     ranker = make_ranker(architecture)
     alone = np.concatenate([ranker.encode([text], kind=kind) for text in texts])

@@ -80,7 +80,7 @@ class TestTurnsOfTheContext:
         return ranker.index([*again, *fresh, *said])
 
     @mostly_long("exactness", ["exact", "certified", None], quick=2)
-    @pytest.mark.parametrize("top_k", [1, 3, 50])
+    @pytest.mark.parametrize("top_k", [1, 50])
     def test_are_left_out_and_counted(self, ranker, index, exactness, top_k):
         pytest.importorskip("faiss")
         index.build_faiss("ivf-flat", nlist=1)
@@ -118,9 +118,8 @@ class TestTurnsOfTheContext:
 
 def test_errors(ranker, make_ranker, sentences, tmp_path):
     index = ranker.index(sentences)
-    cross = make_ranker("cross")
-    with pytest.raises(InputError, match="a cross-encoder has no vectors of candidates"):
-        cross.index(sentences)
+    with pytest.raises(InputError, match="a cross-encoder has no vectors"):
+        make_ranker("cross").index(sentences)
     with pytest.raises(InputError, match="candidates is one text"):
         ranker.index("hello")
     with pytest.raises(InputError, match="contexts is one text"):
@@ -129,8 +128,6 @@ def test_errors(ranker, make_ranker, sentences, tmp_path):
         ranker.search([" "], index)
     with pytest.raises(InputError, match="a poly-encoder cannot re-rank"):
         ranker.search("hello", index, rerank=ranker)
-    with pytest.raises(InputError, match="rerank_k is 0"):
-        ranker.search("hello", index, rerank=cross, rerank_k=0)
     with pytest.raises(ConfigError, match="rerank_k is read only with rerank"):
         ranker.search("hello", index, rerank_k=5)
     with pytest.raises(CheckpointError, match="no index"):
@@ -231,10 +228,8 @@ def test_the_kind_of_a_milvus_index(ranker, sentences, tmp_path):
         ranker.index(sentences, where, milvus="hnsw")
     assert not (tmp_path / "candidates.db").exists()
     index = ranker.index(sentences, where, milvus="flat")
-    assert {hit.found for hit in ranker.search(CONTEXT, index, top_k=1, exactness="certified")} <= {
-        "certified",
-        "exact",
-    }
+    hits = ranker.search(CONTEXT, index, top_k=1, exactness="certified")
+    assert {hit.found for hit in hits} <= {"certified", "exact"}
     assert index.collection.is_flat
 
 

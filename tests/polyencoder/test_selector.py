@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder import ConfigError, InputError, Selector
@@ -55,6 +55,7 @@ def test_options_that_are_not_probable_enough_are_left_out(make_ranker):
     selector = Selector(calibrated(make_ranker("bi"), promises=(promise(threshold=0.2),)))
     whole = selector.select(CHAT, TOOLS)
 
+    @settings(max_examples=40)
     @given(least=st.floats(0, 1), top_k=st.none() | st.integers(1, 6))
     def filtered(least, top_k):
         found = selector.select(CHAT, TOOLS, min_probability=least, top_k=top_k)
@@ -74,6 +75,7 @@ def test_what_was_chosen_stays(make_ranker):
     whole = selector.select(CHAT, TOOLS)
     by_key = {one.name or one.option: one for one in whole.chosen}
 
+    @settings(max_examples=40)
     @given(
         keep=st.lists(st.sampled_from([*by_key, "gone"])), top_k=st.none() | st.integers(1, 6), least=st.floats(0, 1)
     )
