@@ -78,7 +78,7 @@ def test_it_holds_among_more_candidates():
 @mostly_long("depth", [DEPTH, 3], quick=1)  # of searches, which see the best scores only
 def test_promises_are_held_on_new_examples_as_often_as_they_say(depth):
     risks, broken, made = (0.3, 0.45), 0, 0
-    for seed in range(40):
+    for seed in range(16):
         seen = replace(known(400, among=8, seed=2 * seed), depth=depth)
         new = replace(known(4000, among=8, answerable=0.5, seed=2 * seed + 1), depth=depth)
         found = fit(seen, fingerprint="x", risks=risks, confidence=0.9, seed=seed).calibration
@@ -88,20 +88,21 @@ def test_promises_are_held_on_new_examples_as_often_as_they_say(depth):
             made += 1
             broken += (~right[answered]).double().mean().item() > promise.risk
             assert promise.answered == pytest.approx(answered.double().mean().item(), abs=0.15)
-    assert made > 50
+    assert made > 20
     assert broken <= 0.1 * made + 3 * (0.1 * 0.9 * made) ** 0.5
 
 
 def test_promises_in_the_order_of_risks_and_the_smallest_possible_one():
-    found = fit(known(2000, among=8), fingerprint="x", risks=(0.5, 0.3))
-    assert [one.risk for one in found.calibration.promises] == [0.5, 0.3]
+    seen = known(1000, among=8)
+    found = fit(seen, fingerprint="x", risks=(0.5, 0.3))
     loose, strict = found.calibration.promises
+    assert (loose.risk, strict.risk) == (0.5, 0.3)
     assert loose.threshold < strict.threshold
     assert loose.answered > strict.answered
     least = found.least_risk
-    again = fit(known(2000, among=8), fingerprint="x", risks=(least, least - 1e-6))
+    again = fit(seen, fingerprint="x", risks=(least, least - 1e-6))
     assert [one.risk for one in again.calibration.promises] == [least]
-    assert fit(known(2000, among=8), fingerprint="x").least_risk is None
+    assert fit(seen, fingerprint="x").least_risk is None
 
 
 def test_a_risk_that_cannot_be_promised():
@@ -113,9 +114,7 @@ def test_a_risk_that_cannot_be_promised():
 
 
 def test_a_risk_that_needs_more_examples_says_how_many():
-    with pytest.raises(
-        InputError, match=r"a risk of 0.05 needs at least 118 examples.* there are 100: .* 0.058"
-    ) as error:
+    with pytest.raises(InputError, match=r"at least 118 examples.* there are 100: .* 0.058") as error:
         fit(known(100, among=8), fingerprint="x", risks=(0.05,))
     assert error.value.argument == "risk"
     assert fit(known(100, among=8), fingerprint="x", risks=(0.059,)).least_risk > 0

@@ -135,8 +135,11 @@ def test_searching_is_ranking(make_ranker, sentences):
     assert [hit.probability for hit in among_four] == pytest.approx([one.probability for one in alone], rel=1e-3)
 
 
-@mostly_long("top_k", [1, 2, 5, 40], quick=2)
-@pytest.mark.parametrize("where", ["{}/folder", "milvus:{}/texts.db"])
+@mostly_long(
+    ("where", "top_k"),
+    [("{}/folder", 1), ("{}/folder", 5), ("milvus:{}/texts.db", 2), ("{}/folder", 40), ("milvus:{}/texts.db", 40)],
+    quick=3,
+)
 def test_a_text_of_many_entries_is_one_candidate(make_ranker, sentences, tmp_path, where, top_k):
     """However few are asked for: the best ten different texts count, among as many as there are."""
     if where.startswith("milvus"):
@@ -196,9 +199,8 @@ def test_a_promise_is_for_the_use_that_was_tested(index):
     found = Calibration(temperature=1.0, none=0.0, fingerprint="", promises=promises, fitted_on=tested)
     assert found.promise(0.3, index=index and f"/home/of/{index}") == promises[1]
     for risk, use in ((0.2, index), (0.1, "other"), (0.1, None if index else "replies")):
-        with pytest.raises(
-            ConfigError, match="promises 0.1, 0.3 for" if use == index else "promises none for"
-        ) as error:
+        promised = "promises 0.1, 0.3 for" if use == index else "promises none for"
+        with pytest.raises(ConfigError, match=promised) as error:
             found.promise(risk, index=use)
         assert error.value.argument == "max_risk"
 

@@ -19,6 +19,7 @@ from polyencoder.calibration.risk import (
     find_smallest_risk,
     prove,
 )
+from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,7 @@ def test_the_fewest_answers_prove_a_risk_and_one_less_does_not(risk, confidence)
     assert fewest == 1 or bound_risk(0, fewest - 1, confidence=confidence) > risk - 1e-9
 
 
-@pytest.mark.parametrize(("n", "risk"), [(300, 0.1), (1000, 0.05), (1000, 0.2)])
+@mostly_long(("n", "risk"), [(300, 0.1), (1000, 0.05), (1000, 0.2)], quick=2)
 def test_promises_are_held_as_often_as_they_say(n, risk):
     rng, broken, made = np.random.default_rng(0), 0, 0
     for _ in range(150):

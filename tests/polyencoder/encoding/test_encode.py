@@ -33,23 +33,23 @@ def one_by_one(text):
 
 @torch.no_grad()
 @pytest.mark.parametrize(("batch_size", "batch_tokens"), [(256, 1 << 14), (1, 1 << 14), (3, 50), (256, 1)])
-@pytest.mark.parametrize("architecture", ["bi", "poly"])
 def test_in_the_order_asked_whatever_the_batches(
-    monkeypatch, make_model, text, candidates, one_by_one, architecture, batch_size, batch_tokens
+    monkeypatch, make_model, text, candidates, one_by_one, batch_size, batch_tokens
 ):
     monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", batch_tokens)
-    model = make_model(architecture)
+    model = make_model("poly")
     vectors = encode_candidates(model, text, candidates, batch_size=batch_size)
     torch.testing.assert_close(vectors, one_by_one(model, candidates), rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("batch_tokens", [1 << 14, 50, 1])
 @mostly_long(
-    "fields",
-    [{}, {"context_vectors": "n_first"}, {"context_vectors": "turns", "turn_end": 3}, {"poly_attention": "multihead"}],
-    ids=str,
-    quick=2,
+    ("fields", "batch_tokens"),
+    [
+        *(({}, 1 << 14), ({}, 1), ({"context_vectors": "n_first"}, 50)),
+        *(({"context_vectors": "turns", "turn_end": 3}, 50), ({"poly_attention": "multihead"}, 50)),
+    ],
+    quick=3,
 )
 def test_contexts_in_the_order_asked(monkeypatch, make_model, text, candidates, fields, batch_tokens):
     monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", batch_tokens)
@@ -186,17 +186,17 @@ CONTEXT_FIELDS = {
 }
 
 
-@pytest.mark.parametrize("field", [one.name for one in dataclasses.fields(TextConfig) if one.name != "candidate_rows"])
-def test_the_fingerprint_has_those_fields_of_the_text_that_change_a_candidate(make_model, text, field):
+def test_the_fingerprint_has_those_fields_of_the_text_that_change_a_candidate(make_model, text):
     others = {"label_truncate": 5, "truncation": "tokens", "surround": False, "candidate_prompt": "hi"}
     others |= {"pad_token": "[SEP]", "start_token": "[SEP]", "end_token": "[CLS]", "empty_token": "[SEP]"}
-    model = make_model("bi")
-    other = TextEncoder(text.tokenizer, replace(text.config, **{field: (CONTEXT_FIELDS | others)[field]}))
-    same = compute_candidate_fingerprint(model, other) == compute_candidate_fingerprint(model, text)
-    assert same == (field in CONTEXT_FIELDS)
-    if same:
-        some = ["hi", "do you have any pets ?", ""]
-        assert other.tokenize_candidates(some) == text.tokenize_candidates(some)
+    values, model, some = CONTEXT_FIELDS | others, make_model("bi"), ["hi", "do you have any pets ?", ""]
+    fingerprint, ids = compute_candidate_fingerprint(model, text), text.tokenize_candidates(some)
+    assert values.keys() == {field.name for field in dataclasses.fields(TextConfig)} - {"candidate_rows"}
+    for name, value in values.items():
+        other = TextEncoder(text.tokenizer, replace(text.config, **{name: value}))
+        same = compute_candidate_fingerprint(model, other) == fingerprint
+        assert same == (name in CONTEXT_FIELDS), name
+        assert not same or other.tokenize_candidates(some) == ids, name
 
 
 def test_a_warning_says_once_how_many_candidates_are_cut(make_ranker, caplog, tmp_path):

@@ -29,44 +29,29 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
 @pytest.fixture
-def pair(kind, exported) -> tuple[Ranker, Ranker]:
-    """A ranker of torch and the same of graphs."""
-    ranker, folder = exported(kind)
-    return ranker, Ranker.from_pretrained(folder, backend="onnx", device="cpu")
-
-
-@pytest.fixture
 def folder(exported, tmp_path):
     """A folder of graphs that a test may spoil."""
     return shutil.copytree(exported("bi")[1], tmp_path / "model")
 
 
-def test_the_same_scores_as_torch(pair, dialogues, sentences):
-    expected, found = (ranker.score(dialogues, sentences) for ranker in pair)
+def test_a_ranker_of_graphs_is_that_of_torch(kind, exported, dialogues, sentences):
+    """What it says of itself, its scores, its ranking, and its vectors if it has any."""
+    ranker, folder = exported(kind)
+    graphs = Ranker.from_pretrained(folder, backend="onnx", device="cpu")
+    names = ["title", "has_vectors", "has_one_vector", "reads_pairs", "has_foreign_candidates", "context_vector"]
+    names += ["token_dim", "token_fingerprint", *(["dim"] if ranker.model.has_vectors else [])]
+    for name in names:
+        assert getattr(graphs.model, name) == getattr(ranker.model, name), name
+    expected, found = (one.score(dialogues, sentences) for one in (ranker, graphs))
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     assert expected.std() > 1e-2  # or any score would do
     np.testing.assert_allclose(found, expected, **CLOSE)
-
-
-def test_the_same_ranking_as_torch(pair, sentences):
-    expected, found = (ranker.rank(sentences[:2], sentences[2:], top_k=3) for ranker in pair)
+    expected, found = (one.rank(sentences[:2], sentences[2:], top_k=3) for one in (ranker, graphs))
     assert [(one.index, one.text) for one in found] == [(one.index, one.text) for one in expected]
     assert [one.score for one in found] == pytest.approx([one.score for one in expected], rel=1e-4, abs=1e-4)
-
-
-def test_a_configuration_that_no_model_can_have_is_refused(folder):
-    path = folder / "polyencoder.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"poly_attention": "multihead"}))
-    with pytest.raises(
-        ConfigError, match=r"polyencoder.json: poly_attention is 'multihead', which a bi-encoder does not"
-    ):
-        GraphEncoder.open(folder)
-
-
-def test_encodings_are_torchs(exported, dialogues, sentences, separable):
-    torch_ranker, folder = exported(separable)
-    ranker = Ranker.from_pretrained(folder, backend="onnx", device="cpu")
-    expected, found = torch_ranker.encode_contexts(dialogues), ranker.encode_contexts(dialogues)
+    if not ranker.model.has_vectors:
+        return
+    expected, found = (one.encode_contexts(dialogues) for one in (ranker, graphs))
     assert (found.dim, found.vectors.dtype) == (expected.dim, np.float32)
     if expected.mask is None:
         assert found.mask is None
@@ -74,9 +59,16 @@ def test_encodings_are_torchs(exported, dialogues, sentences, separable):
     else:
         assert found.mask.sum(1).tolist() == expected.mask.sum(1).tolist()
         np.testing.assert_allclose(found.vectors[found.mask], expected.vectors[expected.mask], **CLOSE)
-    candidates = ranker.encode_candidates(sentences, batch_size=3)
-    np.testing.assert_allclose(candidates, torch_ranker.encode_candidates(sentences), **CLOSE)
-    assert ranker.encode_candidates([]).shape == (0, ranker.model.dim) == (0, torch_ranker.model.dim)
+    candidates = graphs.encode_candidates(sentences, batch_size=3)
+    np.testing.assert_allclose(candidates, ranker.encode_candidates(sentences), **CLOSE)
+    assert graphs.encode_candidates([]).shape == (0, graphs.model.dim) == (0, ranker.model.dim)
+
+
+def test_a_configuration_that_no_model_can_have_is_refused(folder):
+    path = folder / "polyencoder.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"poly_attention": "multihead"}))
+    with pytest.raises(ConfigError, match="polyencoder.json: poly_attention is"):
+        GraphEncoder.open(folder)
 
 
 def test_vectors_of_both_backends_mix(exported, dialogues, sentences):
@@ -147,9 +139,7 @@ def test_a_device_that_onnxruntime_does_not_have(device, exported, monkeypatch):
     import onnxruntime
 
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(
-        ConfigError, match=f"cannot run on {device}: use device='cpu', or for CUDA pip install onnxruntime-g"
-    ):
+    with pytest.raises(ConfigError, match=f"cannot run on {device}: use device="):
         Ranker.from_pretrained(exported("bi")[1], backend="onnx", device=device)
 
 
@@ -172,10 +162,7 @@ def test_a_missing_file(folder, missing):
 
 
 def test_missing_int8_graphs(folder):
-    with pytest.raises(
-        CheckpointError,
-        match="no context.int8.onnx .* `polyencoder export` or `",
-    ):
+    with pytest.raises(CheckpointError, match="no context.int8.onnx .* `polyencoder export` or `"):
         Ranker.from_pretrained(folder, backend="onnx-int8")
 
 
@@ -191,9 +178,7 @@ def test_a_damaged_graph(folder, content):
 def test_weights_that_were_saved_again(folder, make_ranker):
     """Training on and saving into the same folder must not leave the graphs in use."""
     make_ranker("bi", reduction="mean", seed=5).save_pretrained(folder)
-    with pytest.raises(
-        CheckpointError, match="not the weights of these graphs; the model was saved again since: export"
-    ):
+    with pytest.raises(CheckpointError, match="not the weights of these graphs"):
         Ranker.from_pretrained(folder, backend="onnx")
 
 

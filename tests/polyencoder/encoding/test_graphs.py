@@ -27,15 +27,6 @@ def test_it_is_the_exported_ranker(exported):
     assert compute_model_fingerprint(found, encoder.text) == compute_model_fingerprint(ranker.model, ranker.text)
 
 
-def test_it_describes_itself_as_the_ranker(kind, exported):
-    ranker, folder = exported(kind)
-    found, expected = GraphEncoder.open(folder, threads=1).model, ranker.model
-    names = ["title", "has_vectors", "has_one_vector", "reads_pairs", "has_foreign_candidates", "context_vector"]
-    names += ["token_dim", "token_fingerprint", *(["dim"] if expected.has_vectors else [])]
-    for name in names:
-        assert getattr(found, name) == getattr(expected, name), name
-
-
 def test_the_folder_of_graphs(tmp_path):
     assert find_graphs_folder(tmp_path) == tmp_path
     (tmp_path / "model").write_text("")

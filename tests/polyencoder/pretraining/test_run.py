@@ -31,6 +31,14 @@ from tests.parameters import mostly_long
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS, TINY
 
 
+def cross_of(folder) -> TrainSettings:
+    """The settings of a cross-encoder's training that starts there."""
+    lengths = {"text_truncate": 12, "label_truncate": 12}
+    return TrainSettings(
+        backbone=str(folder), architecture="cross", train="any.jsonl", out="any", device="cpu", **lengths
+    )
+
+
 def weights(folder):
     return load_file(folder / "model.safetensors") | load_file(folder / "heads.safetensors")
 
@@ -90,6 +98,8 @@ def test_contrastive_leaves_no_head_for_next_utterances(make_settings, tmp_path)
     assert "those of a batch" in card
     assert "its head for next utterances" not in card
     Ranker.from_backbone(first.out, "cross", device="cpu", text={"text_truncate": 12, "label_truncate": 12})
+    # its last layer is random, so that a bi-encoder stands in its place before training
+    assert build_untrained_ranker(cross_of(first.out)).model.config.architecture == "bi"
     sizes = dict.fromkeys(TINY)
     for name in ("yes-no", "contrastive"):  # either goes on with the head that is there
         more = make_settings(vocabulary=None, backbone=str(first.out), out=str(tmp_path / name), next=name, **sizes)
@@ -161,7 +171,9 @@ def test_the_folder_is_an_encoder_with_its_tokenizer_and_card(make_settings, tmp
     assert record["options"]["max_steps"] == 6
 
 
+@pytest.mark.slow
 def test_rankers_begin_with_it(make_settings):
+    """A cross-encoder scores as the head, and training is compared with it."""
     report = pretrain(make_settings())
     start = partial(Ranker.from_backbone, report.out, device="cpu", text={"text_truncate": 12, "label_truncate": 12})
     cross = start("cross")
@@ -169,41 +181,20 @@ def test_rankers_begin_with_it(make_settings):
     assert cross.model.linear.weight.equal(heads["next_utterance.weight"])
     assert cross.model.linear.bias.equal(heads["next_utterance.bias"])
     assert get_turn_separator(cross.model.config.text) == "newline"
-    scores = torch.as_tensor(cross.score([TALKS[0][:1]], [TALKS[0][1], TALKS[1][1]]))
-    assert scores.isfinite().all()
-    bi = start("bi", turn_separator="sep")
-    assert get_turn_separator(bi.model.config.text) == "sep"
-    mean = start("cross", reduction="mean")
-    assert not mean.model.linear.weight.equal(heads["next_utterance.weight"])
-
-
-@pytest.mark.slow
-def test_a_cross_encoder_that_begins_with_the_head_scores_as_the_head(make_settings, piece_text):
-    report = pretrain(make_settings())
     started = build_starting_model(make_settings(vocabulary=None, backbone=str(report.out), **dict.fromkeys(TINY)))
-    cross = Ranker.from_backbone(report.out, "cross", device="cpu", text={"text_truncate": 12, "label_truncate": 12})
     inputs = [build_pair_input(started.text, [TALKS[1][0]], response, longest=LONGEST) for response in TALKS[1][1:]]
     batch = build_pair_batch([replace(one, follows=True) for one in inputs], pad_id=started.text.pad_id)
     with torch.no_grad():
         expected = started.model.eval().score_next(batch.contexts)
-    torch.testing.assert_close(
-        torch.as_tensor(cross.score([[TALKS[1][0]]], TALKS[1][1:]))[0], expected, rtol=1e-4, atol=1e-5
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("following", "architecture"), [("yes-no", "cross"), ("contrastive", "bi")])
-def test_training_is_compared_with_the_cross_encoder_that_the_head_makes(make_settings, following, architecture):
-    """Where there is none, its last layer is random, and a bi-encoder stands in its place."""
-    folder = str(pretrain(make_settings(next=following)).out)
-    lengths = {"text_truncate": 12, "label_truncate": 12}
-    settings = TrainSettings(
-        backbone=folder, architecture="cross", train="any.jsonl", out="any", device="cpu", **lengths
-    )
-    untrained = build_untrained_ranker(settings).model
-    assert untrained.config.architecture == architecture
-    if architecture == "cross":
-        assert untrained.linear.weight.equal(load_file(f"{folder}/heads.safetensors")["next_utterance.weight"])
+    scores = torch.as_tensor(cross.score([[TALKS[1][0]]], TALKS[1][1:]))[0]
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
+    untrained = build_untrained_ranker(cross_of(report.out)).model
+    assert untrained.config.architecture == "cross"
+    assert untrained.linear.weight.equal(heads["next_utterance.weight"])
+    bi = start("bi", turn_separator="sep")
+    assert get_turn_separator(bi.model.config.text) == "sep"
+    mean = start("cross", reduction="mean")
+    assert not mean.model.linear.weight.equal(heads["next_utterance.weight"])
 
 
 @pytest.mark.slow
@@ -221,15 +212,7 @@ def test_a_backbone_goes_on_with_its_heads(make_settings, tmp_path):
 
 
 @pytest.mark.slow
-@mostly_long(
-    ("accumulate", "next"),
-    [
-        (2, "yes-no"),
-        (1, "yes-no"),
-        (1, "contrastive"),
-    ],
-    quick=1,
-)
+@mostly_long(("accumulate", "next"), [(2, "yes-no"), (1, "yes-no"), (1, "contrastive")], quick=1)
 def test_a_killed_run_goes_on_bit_by_bit(make_settings, tmp_path, monkeypatch, accumulate, next):
     options = {"max_steps": 9, "save_every_seconds": 1e-9, "accumulate": accumulate, "next": next}
     whole = pretrain(make_settings(out=str(tmp_path / "whole"), **options))
@@ -363,17 +346,11 @@ def test_the_papers_numbers_are_the_defaults():
     config = settings.objective.training
     sizes = settings.encoder
     assert (sizes.n_layers, sizes.embedding_size, sizes.n_heads, sizes.ffn_size) == (12, 768, 12, 3072)
-    assert (config.optimizer.name, config.optimizer.learning_rate, config.optimizer.betas) == (
-        "adam",
-        2e-4,
-        (0.9, 0.98),
-    )
+    optimizer = config.optimizer
+    assert (optimizer.name, optimizer.learning_rate, optimizer.betas) == ("adam", 2e-4, (0.9, 0.98))
     assert (config.optimizer.weight_decay, config.schedule.name, config.schedule.warmup_updates) == (0, "invsqrt", 60)
-    assert (settings.objective.tokens_per_batch, settings.encoder.dropout, settings.encoder.attention_dropout) == (
-        32_000,
-        0.1,
-        0.1,
-    )
+    assert settings.objective.tokens_per_batch == 32_000
+    assert (sizes.dropout, sizes.attention_dropout) == (0.1, 0.1)
 
 
 @pytest.mark.slow

@@ -128,10 +128,10 @@ def test_an_error_at_each_system_call(folder, act):
     assert seen == {"old", "new"}
 
 
-@mostly_long("first", [1, 2, 3, 4], quick=1)
-def test_a_kill_at_every_fourth_system_call(folder, first):
+@mostly_long("first", range(1, 9), quick=1)
+def test_a_kill_at_every_eighth_system_call(folder, first):
     calls, seen = CALLS_MADE.run(lambda: publish(folder)), set[str]()
-    for at in range(first, calls + 1, 4):
+    for at in range(first, calls + 1, 8):
         shutil.rmtree(folder)
         write(folder, OLD)
         if (child := os.fork()) == 0:
