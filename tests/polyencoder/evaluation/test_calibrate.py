@@ -26,17 +26,17 @@ def ranker(make_ranker):
     return make_ranker("bi")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def texts() -> list[str]:
     words = ["ski", "dogs", "cat", "math", "hello", "you", "teacher", "mountains", "thank", "brother"]
     rng = random.Random(0)
     return sorted({" ".join(rng.choices(words, k=rng.randint(2, 6))) for _ in range(60)})
 
 
-@pytest.fixture
-def examples(ranker, texts) -> list[dict[str, object]]:
+@pytest.fixture(scope="module")
+def examples(make_ranker, texts) -> list[dict[str, object]]:
     """Four of five have the candidate that the ranker prefers as their response."""
-    rng, rows = random.Random(1), []
+    ranker, rng, rows = make_ranker("bi"), random.Random(1), []
     for i in range(100):
         context, candidates = rng.sample(texts, 2), rng.sample(texts, 6)
         first = ranker.rank(context, candidates, top_k=1)[0].text

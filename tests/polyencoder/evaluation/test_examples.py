@@ -14,8 +14,7 @@ from polyencoder.evaluation.tfidf import evaluate_tfidf
 from tests.parameters import mostly_long
 
 
-@mostly_long("architecture", ["bi", "poly", "cross", "late"], quick=2)
-@pytest.mark.parametrize("seed", [1, 2])
+@mostly_long(("architecture", "seed"), [("poly", 1), ("cross", 2), ("bi", 1), ("late", 2)], quick=2)
 def test_recall_is_how_often_the_label_is_first(make_ranker, sentences, architecture, seed):
     """Contexts of different lengths, each with candidates of its own, one by one through `score`."""
     ranker = make_ranker(architecture, seed=seed)

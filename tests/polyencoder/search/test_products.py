@@ -14,7 +14,7 @@ from polyencoder.search.rows import Block, QuantizedRows
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(
     seed=st.integers(0, 10**6),
     dim=st.sampled_from([1, 7, 64, 384]),

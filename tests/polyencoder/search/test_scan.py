@@ -102,7 +102,7 @@ def drawn(seed, *, batch, n, codes, dim=8, kind="any", masked=False):
     return Contexts(codes_of.astype(np.float32), mask), rows.astype(np.float32), random
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 @given(
     seed=st.integers(0, 10**6),
     batch=st.integers(1, 4),
@@ -123,7 +123,7 @@ def test_equals_the_naive_ranking(seed, batch, n, codes, kind, attention, share,
     check(found, contexts, rows, k=k, attention=attention, allowed=allowed)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(1, 70),
@@ -145,7 +145,7 @@ def test_files_are_searched_as_they_are_stored(make_vectors, seed, n, codes, dty
     check(found, contexts, vectors.take(np.arange(n)), k=k, attention=attention, allowed=allowed)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10**6), st.integers(1, 40), st.data())
 def test_of_equal_scores_the_lowest_row_comes_first(seed, n, data):
     """Whole numbers: products and sums are exact, so equal scores are equal to the last bit."""

@@ -27,7 +27,7 @@ def table(rows: list[list[str]], delimiter: str = ",", end: str = "\r\n") -> byt
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(
     rows=st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=6),
     tabs=st.booleans(),

@@ -25,7 +25,7 @@ def read_all(path) -> tuple[list[dict], BadExamples]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(
     objects=OBJECTS,
     indent=st.sampled_from([None, 1]),

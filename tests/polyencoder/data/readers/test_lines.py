@@ -19,7 +19,7 @@ PIECES = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(pieces=st.lists(PIECES, max_size=20), copies=st.sampled_from([1, 3000]))
 def test_the_lines_are_those_of_pythons_text_files(tmp_path_factory, pieces, copies):
     content = "".join(pieces * copies).encode()

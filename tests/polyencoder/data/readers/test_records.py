@@ -66,7 +66,7 @@ def test_texts_may_look_like_records(write, name):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(objects=OBJECTS, ascii_only=st.booleans(), end=st.sampled_from(["\n", "\r\n", "\n\n"]), mark=st.booleans())
 def test_any_objects_read_back_from_json_lines(tmp_path_factory, objects, ascii_only, end, mark):
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
