@@ -132,7 +132,7 @@ def test_its_score_is_the_sum_of_both_and_a_folder_keeps_them(start, sentences, 
     assert more.model.base.title in again.model.describe()["added to"]
 
 
-@pytest.mark.parametrize("start", ["late"], indirect=True)
+@pytest.mark.parametrize("start", ["poly"], indirect=True)
 def test_updates_of_a_user_never_change_the_base(start, sentences):
     """Those of no configuration, which a `Trainer` is given."""
     cross = Ranker.from_backbone(start[1], "cross", device="cpu")
@@ -149,7 +149,7 @@ def test_updates_of_a_user_never_change_the_base(start, sentences):
     assert not any(name.startswith("base.") for name in changed)
 
 
-@mostly_long(("start", "lora"), [("late", {}), ("bi", {"lora": 2})], indirect=["start"], quick=1)
+@mostly_long(("start", "lora"), [("poly", {}), ("bi", {"lora": 2})], indirect=["start"], quick=1)
 def test_training_never_changes_the_base(start, tmp_path, lora, sentences):
     ranker, folder = start
     rows = [{"context": ["say", text], "response": text} for text in sentences]
