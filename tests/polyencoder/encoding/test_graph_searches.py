@@ -141,6 +141,13 @@ def test_a_late_interaction_encoder_reranks_as_with_torch(exported, records, sen
         opened.close()
 
 
+def test_token_vectors_of_int8_graphs_are_others(exported, tmp_path):
+    folder = shutil.copytree(exported("late")[1], tmp_path / "model")
+    quantize_int8(folder)
+    plain, small = (Ranker.from_pretrained(folder, backend=backend).model for backend in ("onnx", "onnx-int8"))
+    assert None is not plain.token_fingerprint != small.token_fingerprint is not None
+
+
 def test_an_index_of_another_model(exported, records, tmp_path):
     ranker, source = exported(KIND)
     folder = shutil.copytree(source, tmp_path / "model")
