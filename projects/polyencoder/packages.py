@@ -63,7 +63,8 @@ def build_missing_error(module: str, *, extra: str = "") -> ConfigError:
     """The error for a package that is not installed; takes the arguments of `require`."""
     ours = "parlai-polyencoder" if get_version("polyencoder-runtime") is None or not extra else "polyencoder-runtime"
     install = f"'{ours}[{extra}]'" if extra else ours
-    return ConfigError(f"the package `{module.partition('.')[0]}` is not installed: pip install {install}")
+    package = module if module.startswith("backports.") else module.partition(".")[0]
+    return ConfigError(f"the package `{package}` is not installed: pip install {install}")
 
 
 @contextmanager

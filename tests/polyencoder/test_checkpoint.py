@@ -115,7 +115,7 @@ def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch
 
 
 @pytest.mark.slow
-@mostly_long("renames", [0, 2, 1, 3, 6, 12, 18], quick=2)
+@mostly_long("renames", [0, 1, 2, 3, 6, 12, 18], quick=2)
 def test_a_kill_between_the_renames_leaves_the_old_model_or_the_new_one(
     folder, make_ranker, sentences, renames, killed_after
 ):

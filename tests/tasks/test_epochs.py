@@ -146,6 +146,13 @@ def test_nothing_to_read(endless):
     assert alone.take() is None  # the other reader has the only one
 
 
+@pytest.mark.parametrize("kind", ["memory", "streamed"])
+def test_a_resumed_run_draws_what_an_undisturbed_one_does(kind):
+    source = make_source(kind, episodes_of([1] * 5))
+    undisturbed, resumed = (make_epochs(source, endless=True, draw=with_dice, seen=seen) for seen in (0, 12))
+    assert texts(resumed, 8) == texts(undisturbed, 20)[12:]
+
+
 def side_by_side(epochs: Epochs, slots: int, rounds: int) -> list[list[tuple[str, list[str]]]]:
     """What a batch of so many slots gets: in each round each slot's message, with what its conversation had before."""
     queues: list[list[tuple[str, list[str]]]] = [[] for _ in range(slots)]

@@ -94,6 +94,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
         Path(settings.data.out) / CHECKPOINT,
         settings=_get_run_settings(settings) | {"processes": processes.count},
         defaults=get_flat_defaults(settings),
+        changeable=RESUME_IGNORES,
         every_seconds=settings.evaluation.save_every_seconds,
     )
     curve = LearningCurve(Path(out) / CURVE, title=Path(out).name, panels=PANELS)

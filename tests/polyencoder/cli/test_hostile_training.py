@@ -106,11 +106,14 @@ EVALUATION = {
     "a column": ([*EVALUATE, "--response", "answer"], "has no 'answer'"),
     "too few candidates": ([*EVALUATE[:-1], "one.jsonl"], "there is nothing to rank"),
     "no k": ([*EVALUATE, "--hits-at", "x"], "hits_at is 'x'"),
-    "no candidates": ([*EVALUATE, "--num-negatives", "0"], "num_negatives is 0; it must be at"),
+    "no candidates": (
+        [*EVALUATE, "--num-negatives", "0"],
+        "must be at least 1 (flag --num-negatives)",
+    ),
     **{
         f"{command[0]}: {flag} where candidates are there": (
             [*command, f"--{flag}", value],
-            f"{flag.replace('-', '_')}: every example has candidates",
+            f"{flag.replace('-', '_')}: every example has candidates of its own; leave it out (flag --{flag})",
         )
         for command in (EVALUATE, CALIBRATE)
         for flag, value in (("num-negatives", "19"), ("negatives", "one.jsonl"))

@@ -43,6 +43,8 @@ def test_changes_are_of_documents_and_another_split_is_refused(ranker, where):
         assert sorted(hit.metadata[DOCUMENT] for hit in hits) == ["pets", "short", "ski"]
         assert len(ranker.search("do you ski ?", index, top_k=3, group_by=DOCUMENT, group_size=2)) == 3
         assert {*search_run(ranker, index, {"q": "do you ski ?"})["q"]} == {"pets", "ski", "short"}
+    with pytest.raises((ConfigError, InputError), match="give another|remove it"):
+        ranker.index(LONG, where, split=20)
     with open_index(where, ranker) as index:
         assert index.split == Split(tokens=14, overlap=2)
         index.put([{"id": "ski", "text": "no more snow ."}])
@@ -59,8 +61,6 @@ def test_changes_are_of_documents_and_another_split_is_refused(ranker, where):
         assert index.remove(["short"], missing_ok=True) == 0
         index.add([{"id": "new", "text": LONG[0]["text"]}])
         assert len([row for row in documents(index) if row[0] == "new"]) > 1
-    with pytest.raises((ConfigError, InputError), match="give another|remove it"):
-        ranker.index(LONG, where, split=20)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_many_contexts_with_own_candidates_are_not_all_compared(start, sentences
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("start", ["late"], indirect=True)
+@pytest.mark.parametrize("start", ["late", "poly"], indirect=True)
 def test_its_score_is_the_sum_of_both_and_a_folder_keeps_them(start, sentences, tmp_path):
     ranker, folder = start
     cross = Ranker.from_backbone(folder, "cross", device="cpu")
@@ -132,7 +132,7 @@ def test_its_score_is_the_sum_of_both_and_a_folder_keeps_them(start, sentences, 
     assert more.model.base.title in again.model.describe()["added to"]
 
 
-@pytest.mark.parametrize("start", ["poly"], indirect=True)
+@pytest.mark.parametrize("start", ["poly", "late"], indirect=True)
 def test_updates_of_a_user_never_change_the_base(start, sentences):
     """Those of no configuration, which a `Trainer` is given."""
     cross = Ranker.from_backbone(start[1], "cross", device="cpu")

@@ -204,10 +204,11 @@ def test_a_poly_encoder_of_one_code_has_no_embeddings(folder):
 
 
 @pytest.mark.slow
-def test_weights_in_bfloat16_have_the_results_of_such_a_ranker(make_ranker, tmp_path):
-    make_ranker("poly").save_pretrained(tmp_path / "model")
+@pytest.mark.parametrize("architecture", ["poly", "cross"])
+def test_weights_in_bfloat16_have_the_results_of_such_a_ranker(make_ranker, tmp_path, architecture):
+    make_ranker(architecture).save_pretrained(tmp_path / "model")
     (expected,) = Ranker.from_pretrained(tmp_path / "model", dtype="bfloat16", device="cpu").score(["hello"], TEXTS)
-    (exact,) = make_ranker("poly").score(["hello"], TEXTS)
+    (exact,) = make_ranker(architecture).score(["hello"], TEXTS)
     config = ServerConfig(model=str(tmp_path / "model"), model_dtype="bfloat16", device="cpu", port=0)
     with running(Service.load(config)) as url:
         asked = {"query": "hello", "texts": TEXTS, "raw_scores": True}
@@ -223,7 +224,7 @@ def test_a_faiss_index_without_faiss_is_an_error_before_the_server_starts(make_r
     make_ranker("bi").index(REPLIES, tmp_path / "by-faiss", faiss="hnsw,m=8").close()
     config = ServerConfig(model=str(tmp_path / "model"), index=str(tmp_path / "by-faiss"), port=0)
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ConfigError, match="`faiss` is not installed"):
+    with pytest.raises(ConfigError, match=r"^the package `faiss` is not installed: pip install '.*\[faiss\]'$"):
         Service.load(config)
 
 

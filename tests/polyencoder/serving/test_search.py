@@ -117,6 +117,7 @@ def test_a_cross_encoder_orders_the_first_results(serve, make_ranker):
         ({"query": QUERY, "topk": 3}, "'topk' is not a field of this request; did you mean top_k?"),
         ({"query": QUERY, "zzz": 3}, "'zzz' is not a field of this request; it must be one of "),
         ({"query": [{"role": "user"}]}, "query.0.content: Field required"),
+        ({"query": " "}, "query is empty"),
         ({"query": []}, "query has no message of the user; give at least one"),
         ({"messages": ["hello"]}, "messages.0: Input should be an object"),
         ({"messages": [{"role": "system", "content": "i ski ."}]}, "messages has no message of the user"),

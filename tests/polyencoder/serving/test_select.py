@@ -65,6 +65,7 @@ def test_more_options_than_the_limit_are_not_read(serve, monkeypatch):
     ("body", "param", "says"),
     [
         ({"query": "a"}, "options", "options: Field required"),
+        ({"query": " ", "options": ["a"]}, "query", "query is empty"),
         ({"query": "a", "options": []}, "options", "options is empty"),
         ({"query": "a", "options": ["a", " "]}, "options.1", "option 1 is empty"),
         ({"query": "a", "options": ["a", 3]}, "options.1", "options.1: Input should be a valid"),

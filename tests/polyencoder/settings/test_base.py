@@ -73,6 +73,11 @@ def write(tmp_path):
     return put
 
 
+def test_a_nested_setting_of_a_file_is_read(write):
+    made = TrainSettings.of(RUN, config=write("training: {epochs: 7, optimizer: {learning_rate: 0.5}}\n"))
+    assert (made.training.epochs, made.training.optimizer.learning_rate) == (7, 0.5)
+
+
 def test_what_yaml_and_json_hold(write):
     assert read_yaml(write("# a comment\nepochs: 3\noptimizer: {name: adam}\n")) == {
         "epochs": 3,

@@ -31,7 +31,13 @@ pytestmark = pytest.mark.slow
 
 @mostly_long(
     ("architecture", "after"),
-    [("bi", 1), ("poly", 3), *((one, 3) for one in ARCHITECTURES if one != "poly"), ("bi", 5)],
+    [
+        ("cross", 3),
+        ("poly", 3),
+        *((one, 3) for one in ARCHITECTURES if one not in ("cross", "poly")),
+        ("bi", 1),
+        ("bi", 5),
+    ],
     quick=2,
 )
 def test_a_killed_run_goes_on_bit_by_bit(make_ranker, tmp_path, architecture, after):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,16 +25,10 @@ def load_reranker(name: str | None, running: RankerSettings) -> Ranker | None:
 
 
 def load_named(name: str, running: RunningSettings) -> Ranker:
-    """Loads a model by name; each process under torchrun takes its own GPU."""
+    """Loads a model by name."""
     from polyencoder.ranker import Ranker
 
-    device = running.device
-    if device is None and "LOCAL_RANK" in os.environ:
-        import torch
-
-        if count := torch.cuda.device_count():
-            device = f"cuda:{int(os.environ['LOCAL_RANK']) % count}"
-    return Ranker.from_pretrained(name, device=device, backend=running.backend, dtype=running.model_dtype)
+    return Ranker.from_pretrained(name, device=running.device, backend=running.backend, dtype=running.model_dtype)
 
 
 def load_encoder(settings: RankerOrBackbone) -> Ranker:

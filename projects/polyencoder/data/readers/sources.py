@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
-from polyencoder.errors import InputError, get_first_line
+from polyencoder.errors import ConfigError, InputError, get_first_line
 from polyencoder.packages import require
 
 BUFFER = 1 << 17
+ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 ZSTD_WINDOW = 31  # log2 of bytes: dumps are written with `zstd --long=31`, which needs it
 # Decompressors get the file in small pieces, whatever they ask for: `DataFile.fraction` is as fine as these.
 PIECE = 1 << 14
@@ -93,8 +94,12 @@ def open_bytes(path: str | os.PathLike[str]) -> DataFile:
     if size == 0:  # gzip would accept it
         disk.close()
         raise InputError(f"{name}: is empty, which no compressed file is: it was cut off")
-    stream = decompressor(disk)
-    damage = (*DAMAGE, require("backports.zstd").ZstdError) if suffix == ".zst" else DAMAGE
+    try:
+        stream = decompressor(disk)
+    except ConfigError:
+        disk.close()
+        raise
+    damage = (*DAMAGE, require(ZSTD).ZstdError) if suffix == ".zst" else DAMAGE
     return DataFile(_Source(stream.read1, name=name, disk=disk, stream=stream, damage=damage), path=name, size=size)
 
 
@@ -219,7 +224,7 @@ class _Source(io.RawIOBase):
 
 def _decompress_zstandard(disk: io.FileIO) -> Any:
     """Decompresses Zstandard frames, one after the other. ConfigError without backports.zstd."""
-    zstd = require("backports.zstd", extra="data")
+    zstd = require(ZSTD, extra="data")
     return zstd.ZstdFile(disk, options={zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW})
 
 

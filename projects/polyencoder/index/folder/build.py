@@ -92,7 +92,7 @@ def build_index(
     if dim is not None or isinstance(ranker, Fingerprints):
         if workers != 1:
             raise ConfigError(
-                "workers encode, and nothing is encoded where candidates bring their vectors: leave them out",
+                "workers is for texts that are encoded, and these candidates bring vectors: leave it out",
                 argument="workers",
             )
         if options.store_tokens is not None:

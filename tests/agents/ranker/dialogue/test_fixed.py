@@ -159,6 +159,8 @@ def test_replace_makes_vectors_anew_and_so_does_a_damaged_index(copy_of, evaluat
         file.write_bytes(file.read_bytes()[:-64] if damaged != "index.sqlite" else b"")
         assert same(evaluate(path, **options), first)
         assert len(encoded) == number
+    assert same(evaluate(path, **options), first)
+    assert len(encoded) == number  # what was made anew is an index
 
 
 def test_it_is_an_index_like_any_other(copy_of, evaluate, options, labels, tmp_path):
@@ -186,7 +188,7 @@ def test_what_is_no_index_stays(copy_of, evaluate, options, tmp_path):
     (tmp_path / "folder").mkdir()
     for mine, file in (("folder", "folder/thesis.txt"), ("file", "file")):
         (tmp_path / file).write_text("important")
-        with pytest.raises(InputError, match=f"{mine}: is not an index of these"):
+        with pytest.raises(InputError, match=f"{mine}: is not an index of these .* does not exist yet"):
             evaluate(copy_of("biencoder"), fixed_candidate_vecs=str(tmp_path / mine), **options)
         assert (tmp_path / file).read_text() == "important"
 

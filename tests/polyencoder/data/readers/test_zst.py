@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import sys
 from functools import partial
 
 import pytest
 
 from polyencoder.data.readers import DamagedFile, iter_records, open_bytes
+from polyencoder.data.readers.sources import ZSTD
+from polyencoder.errors import ConfigError
 
-zstd = pytest.importorskip("backports.zstd", reason="the extra `data` is not installed: backports.zstd")
+zstd = pytest.importorskip(ZSTD, reason=f"the extra `data` is not installed: {ZSTD}")
 
 
 @pytest.fixture
@@ -51,3 +54,10 @@ def test_what_is_no_zstandard_is_an_error(tmp_path):
     (tmp_path / "data.zst").write_bytes(b"hello" * 100)
     with open_bytes(tmp_path / "data.zst") as file, pytest.raises(DamagedFile, match="after 0 bytes"):
         file.read()
+
+
+def test_without_the_package_an_error_names_it(tmp_path, monkeypatch):
+    (tmp_path / "data.zst").write_bytes(zstd.compress(b"hello"))
+    monkeypatch.setitem(sys.modules, ZSTD, None)
+    with pytest.raises(ConfigError, match=rf"`{ZSTD}` is not installed: pip install '.*\[data\]'"):
+        open_bytes(tmp_path / "data.zst")

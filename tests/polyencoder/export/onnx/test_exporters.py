@@ -184,5 +184,5 @@ def test_what_the_exporter_cannot_follow_is_traced_and_the_log_says_so(tmp_path,
 @pytest.mark.skipif(not exporters.IS_CURRENT, reason="this torch's exporter needs nothing else")
 def test_without_onnxscript(tmp_path, by_current_exporter, block_import):
     block_import("onnxscript")
-    with pytest.raises(ConfigError, match="`onnxscript` is not installed"):
+    with pytest.raises(ConfigError, match=r"`onnxscript` is not installed: pip install '.*\[onnx\]'"):
         write(encoder("bert"), tmp_path / "graph.onnx")

@@ -58,6 +58,7 @@ def test_under_multi_head_attention_everything_is_scanned(kind, make_search):
         found = searcher.search(contexts, top_k=5, attention="multihead", exactness=exactness)
         assert found.exactness == ["exact"] * 3
         np.testing.assert_allclose(found.scores, -np.sort(-whole)[:, :5], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(np.take_along_axis(whole, found.rows, 1), found.scores, rtol=1e-4, atol=1e-4)
 
 
 def adversarial(n, batch, codes, dim, *, seed, stretch, whole):

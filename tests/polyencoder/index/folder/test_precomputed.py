@@ -130,7 +130,7 @@ def test_a_foreign_encoder_is_a_name(tmp_path, build, ranker, with_vectors, cont
 
 
 def test_what_encodes_nothing_needs_no_workers(tmp_path, ranker, with_vectors):
-    with pytest.raises(ConfigError, match="nothing is encoded"):
+    with pytest.raises(ConfigError, match="workers is for texts"):
         build_index(tmp_path / "index", with_vectors, ranker, workers=2)
     with pytest.raises(InputError, match="the input is empty"):
         build_index(tmp_path / "index", [], Fingerprints("x"))

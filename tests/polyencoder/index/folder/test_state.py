@@ -127,7 +127,10 @@ VIEW = "ALTER TABLE {0} RENAME TO own; CREATE VIEW {0} AS SELECT {1} FROM own;"
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        (VIEW.format("texts", "'x' || row AS row, digest, text"), "has the view 'texts', which"),
+        (
+            VIEW.format("texts", "'x' || row AS row, digest, text"),
+            "has the view 'texts', which is not part",
+        ),
         (VIEW.format("entries", "number, id, row + 1 AS row, metadata"), "has the view 'entries'"),
         ("CREATE TRIGGER t AFTER INSERT ON entries BEGIN DELETE FROM texts; END;", "has the trigger 't'"),
         ("CREATE VIRTUAL TABLE more USING fts5(text);", "has the table 'more'"),
@@ -208,6 +211,7 @@ def test_a_crafted_database(folder, ranker, contexts, statement):
         lambda: search(None),
         lambda: search({"even": True}),
         lambda: FolderIndex.open(folder, fingerprints).count({"even": True}),
+        lambda: FolderIndex.open(folder, fingerprints).count(None),
         lambda: FolderIndex.open(folder, fingerprints).texts(),
         lambda: FolderIndex.open(folder, ranker).put([Candidate("5", "a new text")]),
         lambda: FolderIndex.open(folder, fingerprints).remove(["2"]),

@@ -77,6 +77,7 @@ def test_other_settings_are_an_error_that_names_the_given_one_first(run, tmp_pat
     with pytest.raises(CheckpointError, match="was begun with batch_size 4, not 8"):
         resumed(path, run, settings=now, changeable={"epochs"})
     assert resumed(path, run, settings=now, changeable={"epochs", "seed", "batch_size"}).resumed
+    assert resumed(path, run, settings={}, changeable={"epochs", "seed", "batch_size", "gone"}).resumed
 
 
 def test_a_checkpoint_that_is_older_than_a_setting_was_begun_with_its_default(run, tmp_path):
