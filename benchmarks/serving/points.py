@@ -41,18 +41,8 @@ def measure(
 ) -> Iterator[list[dict[str, Any]]]:
     """For each point, a case with a number of clients, a row of each system. SystemExit if a server does not start."""
     files = ("--model", str(model), "--index", str(index), "--threads", str(flags.threads))
-    serve = (
-        "-m",
-        "polyencoder",
-        "serve",
-        "--port",
-        "0",
-        "--timeout",
-        str(_WAITING),
-        "--backend",
-        flags.backend,
-        *files,
-    )
+    limits = ("--port", "0", "--timeout", str(_WAITING))
+    serve = ("-m", "polyencoder", "serve", *limits, "--backend", flags.backend, *files)
     new = iter_numbered(texts[::-1])  # those that are indexed last
     with contextlib.ExitStack() as stack:
         ports = {
@@ -60,9 +50,8 @@ def measure(
             PEER: stack.enter_context(started("-m", "benchmarks.serving.peer", *files, asked="/openapi.json")).port,
         }
         clients = stack.enter_context(run_in_process(partial(partial, ask), threads=1))
-        library = stack.enter_context(
-            run_in_process(partial(_build_calling, model, index, flags.backend), threads=flags.threads)
-        )
+        calling = partial(_build_calling, model, index, flags.backend)
+        library = stack.enter_context(run_in_process(calling, threads=flags.threads))
 
         def ask_server(system: str, case: str, n: int, bodies: list[bytes], seconds: float) -> Outcome:
             load = Load(port=ports[system], path=PATHS[case], bodies=bodies, clients=n, seconds=seconds)

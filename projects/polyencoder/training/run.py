@@ -229,7 +229,8 @@ def _build_checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, p
         Path(settings.data.out) / CHECKPOINT,
         settings=values | _get_model_settings(ranker) | of_the_data,
         defaults=get_flat_defaults(settings),
-        changeable=RESUME_IGNORES | {"max_seconds", "skip_bad_examples"},  # hours into a stream
+        # a bad record of a stream may come after hours
+        changeable=RESUME_IGNORES | {"max_seconds", "skip_bad_examples"},
         explicit=settings.explicit,
         instead=f"continue its model in another folder (init {settings.data.out})",
         every_seconds=settings.evaluation.save_every_seconds,
