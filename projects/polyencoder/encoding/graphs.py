@@ -201,14 +201,13 @@ class GraphEncoder(Encoder):
                 idx = get_args(ContextVector).index(self.model.context_vector)
                 vectors = vectors[:, idx : idx + 1]
                 mask = mask[:, idx : idx + 1] if mask is not None and self.model.context_vector == "extra" else None
+            elif (
+                mask is not None
+            ):  # a graph gives as many vectors for every context, and a scan would multiply them all
+                used = np.flatnonzero(mask.any(axis=0)) if mask.any() else [0]
+                vectors, mask = vectors[:, used], mask[:, used]
             if self.model.token_dim is not None:
-                assert mask is not None
-                width = int(mask.sum(1).max())
-                vectors, mask, tokens = (
-                    vectors[:, :width].copy(),
-                    mask[:, :width].copy(),
-                    ContextTokens.from_arrays(sequences, outputs),
-                )
+                tokens = ContextTokens.from_arrays(sequences, outputs)
             parts.append(Contexts(vectors, mask, tokens=tokens))
         order = np.argsort([place for batch in batches for place in batch])
         return Contexts.concatenate(parts).select(order.tolist())
