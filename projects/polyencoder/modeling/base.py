@@ -80,6 +80,17 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         vectors = self.encode_candidates(candidates)
         return self.score(self.encode_context(contexts), vectors if index is None else vectors[index])
 
+    def score_objectives(
+        self,
+        contexts: TokenBatch,
+        candidates: TokenBatch,
+        index: Tensor | None = None,
+        *,
+        max_tokens: int | None = None,
+    ) -> Mapping[str, Tensor]:
+        """The trained scores, by objective, of a model that `reads_pairs`; the first are those of `forward`."""
+        return {"": self(contexts, candidates, index, max_tokens=max_tokens)}
+
     @property
     @abstractmethod
     def dim(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from polyencoder.config import RankerConfig
 from polyencoder.modeling.activation_checkpointing import Pieces, apply_in_pieces
 from polyencoder.modeling.capabilities import LateCapabilities
-from polyencoder.modeling.codes import compute_turn_means, number_turns, parse_turn_end
+from polyencoder.modeling.codes import TURN_TERMS, TURN_WEIGHTS, compute_turn_means, number_turns, parse_turn_end
 from polyencoder.modeling.export_steps import LateCandidatesStep, LateContextStep, Step
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.modeling.separable import BiEncoder
@@ -57,11 +57,11 @@ class LateEncoder(LateCapabilities, BiEncoder):
     w begins as (1, 0, 0, 0, 0), so that a new model ranks as the bi-encoder that it starts from; its
     training begins by fitting w to the first batch (`training.term_weights`).
 
-    An index holds c, and compares it with m vectors of the context, as a poly-encoder's:
+    An index holds c, and compares it with m vectors of the context, as a poly-encoder of turns does:
 
-        z_j = w_1 x + s / |x| ((w_2 + w_3 + w_4) y_j + w_5 y_m)
+        z_j = v_1 x + |x| (v_2 y_j + v_3 y_m)
 
-    Of candidates as long as x, max_j z_j.c is the score without MaxSim; in its place stands the cosine with the turn.
+    Training adds the loss of that score to that of the whole.
     """
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
@@ -72,6 +72,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
             nn.init.orthogonal_(self.token_map.weight)  # cosines change little
         self.token_weight = nn.Parameter(torch.zeros(config.token_dim or backbone.dim))
         self.term_weights = nn.Parameter(torch.tensor(NEW_WEIGHTS))
+        self.search_weights = nn.Parameter(torch.tensor(TURN_WEIGHTS))
 
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
@@ -79,7 +80,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
 
     @property
     def new_parameters(self) -> list[nn.Parameter]:
-        return [self.term_weights]
+        return [self.term_weights, self.search_weights]
 
     def after_batch(self) -> None:
         with torch.no_grad():
@@ -121,11 +122,10 @@ class LateEncoder(LateCapabilities, BiEncoder):
         """The vectors z_1..z_m of contexts, by which an index is searched."""
         numbers = torch.arange(read.turns.size(1), device=read.turns.device)
         mask = numbers <= self._find_latest_turn(tokens)[1]
-        weights = self.term_weights.to(read.turns.dtype)
-        turns = weights[1:4].sum() * read.turns + weights[4] * read.turns[:, -1:]
         x = _to_float32(read.vectors).unsqueeze(1)
-        vectors = weights[0] * x + self._scale / x.norm(dim=-1, keepdim=True).clamp(min=1e-6) * turns
-        return ContextEncoding(vectors.to(read.vectors.dtype), mask)
+        turns, weights = x.norm(dim=-1, keepdim=True) * read.turns, self.search_weights.to(x.dtype)
+        vectors = weights[0] * x + weights[1] * turns + weights[2] * turns[:, -1:]
+        return ContextEncoding(vectors.to(torch.promote_types(read.vectors.dtype, self.search_weights.dtype)), mask)
 
     def get_context_vectors(self, contexts: ContextEncoding) -> Tensor:
         assert contexts.tokens is not None
@@ -168,10 +168,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
         `TOKENS_KEPT` tokens of contexts are in memory, and of as many of candidates.
         """
         if torch.is_grad_enabled():
-            fits = max_tokens is None or max(contexts.ids.numel(), candidates.ids.numel()) <= max_tokens
-            pieces = None if fits else Pieces(self)
-            read = _read(self.read_contexts, contexts, pieces, max_tokens=max_tokens)
-            return self.compare(read, _read(self._read_candidate, candidates, pieces, max_tokens=max_tokens), index)
+            return self.score_objectives(contexts, candidates, index, max_tokens=max_tokens)[""]
         if index is None:
             return self._score_all(contexts, candidates, max_tokens=max_tokens)
         used, inverse = index.clamp(min=0).unique(return_inverse=True)
@@ -187,6 +184,26 @@ class LateEncoder(LateCapabilities, BiEncoder):
             texts = self._read_all(self._read_candidate, candidates.select(used), max_tokens=max_tokens)
             scores[rows] = self.compare(read, texts, inverse).float().masked_fill(index[rows] < 0, -torch.inf)
         return scores
+
+    def score_objectives(
+        self,
+        contexts: TokenBatch,
+        candidates: TokenBatch,
+        index: Tensor | None = None,
+        *,
+        max_tokens: int | None = None,
+    ) -> Mapping[str, Tensor]:
+        fits = max_tokens is None or max(contexts.ids.numel(), candidates.ids.numel()) <= max_tokens
+        pieces = None if fits else Pieces(self)
+        read = _read(self.read_contexts, contexts, pieces, max_tokens=max_tokens)
+        texts = _read(self._read_candidate, candidates, pieces, max_tokens=max_tokens)
+        with torch.autocast(contexts.ids.device.type, enabled=False):
+            search, vectors = self.encode_for_search(contexts, read), _to_float32(texts.vectors)
+            scores = self.score(
+                search.to(dtype=vectors.dtype), vectors if index is None else vectors[index.clamp(min=0)]
+            )
+        scores = scores if index is None else scores.masked_fill(index < 0, -torch.inf)
+        return {"": self.compare(read, texts, index), "search": scores}
 
     def _score_all(self, contexts: TokenBatch, candidates: TokenBatch, *, max_tokens: int | None) -> Tensor:
         """Scores [batch, n] of all candidates, in inference."""
@@ -284,10 +301,15 @@ class LateEncoder(LateCapabilities, BiEncoder):
         }
 
     def describe(self) -> dict[str, str]:
-        weights = ", ".join(
-            f"{weight:.2f} {name}" for name, weight in zip(TERMS, self.term_weights.tolist(), strict=True)
-        )
-        return {**super().describe(), "weights in the score": weights}
+        return {
+            **super().describe(),
+            "weights in the score": _join_weights(self.term_weights, TERMS),
+            "weights in searches": _join_weights(self.search_weights, TURN_TERMS),
+        }
+
+
+def _join_weights(weights: Tensor, names: Sequence[str]) -> str:
+    return ", ".join(f"{weight:.2f} {name}" for weight, name in zip(weights.tolist(), names, strict=True))
 
 
 def _to_float32(numbers: Tensor) -> Tensor:

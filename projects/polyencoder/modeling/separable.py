@@ -13,7 +13,7 @@ from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.capabilities import BiCapabilities, PolyCapabilities
-from polyencoder.modeling.codes import build_codes, parse_turn_end
+from polyencoder.modeling.codes import TURN_TERMS, TURN_WEIGHTS, build_codes, parse_turn_end
 from polyencoder.modeling.export_steps import ContextStep, Step
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.modeling.pooling import build_dense, reduce
@@ -125,9 +125,6 @@ def build_perceptron(dim: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
 
 
-NEW_WEIGHTS = (0.5, 0.3, 0.2)  # fitted to a first batch instead, they leave the latest turn alone, and train worse
-
-
 class TurnVectors(NamedTuple):
     """The vectors that those of a poly-encoder with the context vectors `turns` are sums of.
 
@@ -190,7 +187,7 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
             heads=config.codes_attention_heads,
             turn_end=config.turn_end,
         )
-        self.term_weights = nn.Parameter(torch.tensor(NEW_WEIGHTS)) if config.context_vectors == "turns" else None
+        self.term_weights = nn.Parameter(torch.tensor(TURN_WEIGHTS)) if config.context_vectors == "turns" else None
         multihead = config.poly_attention == "multihead"
         self.attention = CandidateAttention(self.dim, config.poly_attention_heads) if multihead else None
 
@@ -244,6 +241,6 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
         described = {**super().describe(), "architecture": f"{self.title}, {self.config.n_codes} context vectors"}
         if self.term_weights is None:
             return described
-        names = ("whole context", "turn", "latest turn")
-        weights = ", ".join(f"{weight:.2f} {name}" for weight, name in zip(self.term_weights, names, strict=True))
+        pairs = zip(self.term_weights.tolist(), TURN_TERMS, strict=True)
+        weights = ", ".join(f"{weight:.2f} {name}" for weight, name in pairs)
         return {**described, "context vectors": f"of the latest turns: {weights}"}

@@ -225,7 +225,8 @@ class RankingObjective:
         contexts, model = batch.contexts, self.model
         if model.reads_pairs:  # pairs with all processes' candidates are scored here
             candidates = self._get_tokens(step.pool.texts, batch, step)
-            return [ObjectiveScores("", model(contexts, candidates, step.pool.index, max_tokens=self.max_tokens))]
+            scores = model.score_objectives(contexts, candidates, step.pool.index, max_tokens=self.max_tokens)
+            return [ObjectiveScores(name, of_objective) for name, of_objective in scores.items()]
         candidates = self._get_tokens(step.local_texts, batch, step)
         encoded, vectors = encode(model, contexts, candidates, max_tokens=self.max_tokens)
         if step.counts is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -186,20 +188,34 @@ def test_its_index_holds_the_bi_encoders_vectors_and_the_best_are_read_again(mak
     assert [hit.text for hit in hits[3:]] == [sentences[i] for i in first[3:]]
 
 
-@pytest.mark.parametrize("weights", [[0.9, 0, 0, 0.4, 0.2], [0, 0, 0, 0, 1], [1, 0, 0, 0, 0]])
-def test_an_index_compares_with_all_of_the_score_but_tokens(make_late, text, sentences, weights):
-    model = make_late(normalize=True, output_scaling=3.0)
+@mostly_long("own", [True, False], quick=1)
+@mostly_long("fields", [{"normalize": True, "output_scaling": 3.0}, {}], quick=1)
+def test_an_index_is_searched_as_that_of_a_poly_encoder_of_turns(make_late, make_model, text, sentences, fields, own):
+    """By a score that is trained, also where the whole has nothing of it."""
+    model = make_late(**fields)
+    poly = make_model(
+        "poly", context_vectors="turns", n_codes=9, turn_end=model.config.turn_end, reduction="mean", **fields
+    )
+    transfer_weights(poly, model.state_dict(), origin="late")
     with torch.no_grad():
-        model.term_weights.copy_(torch.tensor(weights))
-        encoded, vectors = (
-            model.encode_context(text.batch_contexts(CONTEXTS)),
-            model.encode_candidates(text.batch_candidates(sentences)),
-        )
-        expected = model(text.batch_contexts(CONTEXTS), text.batch_candidates(sentences))
+        for weights in (model.search_weights, poly.term_weights):
+            weights.copy_(torch.tensor([0.6, 0.5, 0.4]))
+    contexts, candidates = text.batch_contexts(CONTEXTS), text.batch_candidates(sentences)
+    index = torch.tensor([[0, 3, -1], [7, 7, 1], [-1, -1, 2]]) if own else None
+    expected = poly(contexts, candidates)
+    if own:
+        expected = expected.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
+    scores = model.score_objectives(contexts, candidates, index)
+    assert list(scores) == ["", "search"]
+    torch.testing.assert_close(scores[""], model(contexts, candidates, index))
+    torch.testing.assert_close(scores["search"], expected)
+    encoded = model.encode_context(contexts)
     assert encoded.mask.sum(1).tolist() == [len(turns) for turns in CONTEXTS]
-    products = encoded.vectors @ vectors.t()  # [batch, turns, n]
-    highest = products.masked_fill(~encoded.mask.unsqueeze(-1), -torch.inf).amax(1)
-    torch.testing.assert_close(highest, expected)
+    found = model.score(replace(encoded, tokens=None), model.encode_candidates(candidates))
+    torch.testing.assert_close(found, poly(contexts, candidates))
+    scores["search"][torch.isfinite(expected)].sum().backward()
+    assert model.search_weights.grad.all()
+    assert next(model.context_tower.parameters()).grad.any()
 
 
 def test_embeddings_are_those_of_its_bi_encoder(make_model, make_late, text):

@@ -28,7 +28,8 @@ def grown(make_tokens, padded):
     def step(model) -> set[str]:
         model.train()
         contexts, candidates = padded(make_tokens([5, 3, 9])), padded(make_tokens([4, 2, 6], seed=1))
-        torch.nn.functional.cross_entropy(model(contexts, candidates), torch.arange(3)).backward()
+        trained = model.score_objectives(contexts, candidates).values()
+        sum(torch.nn.functional.cross_entropy(scores, torch.arange(3)) for scores in trained).backward()
         return {name for name, parameter in model.named_parameters() if parameter.grad is not None}
 
     return step
@@ -114,7 +115,11 @@ def test_an_unknown_choice(make_model):
 
 class TestFrozenCandidates:
     def test_gradients_reach_the_side_of_contexts_alone(self, make_model, grown):
-        for architecture, trained in (("bi", set()), ("poly", {"codes"}), ("late", {"term_weights", "token_weight"})):
+        for architecture, trained in (
+            ("bi", set()),
+            ("poly", {"codes"}),
+            ("late", {"term_weights", "search_weights", "token_weight"}),
+        ):
             model = make_model(architecture)
             freeze(model, fine_tuned="all", freeze_candidates=True)
             learning = grown(model)

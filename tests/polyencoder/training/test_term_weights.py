@@ -103,12 +103,13 @@ def test_a_new_models_training_begins_at_the_weights_that_fit_its_first_batch(ma
         torch.testing.assert_close(scores(start.double()).float(), model(contexts, candidates))  # the bi-encoder's
     assert model.has_new_terms
     expected = fit_weights(scores, shared(4), start=start)
+    search = model.score_objectives(contexts, candidates)["search"]
     losses = Losses()
     trainer = Trainer(ranker, STILL, train=examples, callbacks=[losses])
     trainer.step(Collator(text)(examples))
     assert not model.has_new_terms
     torch.testing.assert_close(model.term_weights.detach(), expected)
-    loss = F.cross_entropy(scores(expected.double()), torch.arange(4)).item()
+    loss = sum(F.cross_entropy(each, torch.arange(4)).item() for each in (scores(expected.double()), search))
     assert losses.values[0] == pytest.approx(loss, rel=1e-4)
     trainer.step(Collator(text)(EXAMPLES[4:]))  # no other batch has a say
     torch.testing.assert_close(model.term_weights.detach(), expected)
