@@ -53,11 +53,11 @@ def test_a_step_is_plain_torch(make_ranker, architecture):
         lr=1e-3,
     )
     text = reference.text
-    scores = model(
+    trained = model.score_objectives(
         text.batch_contexts([one.turns for one in EXAMPLES[:4]]),
         text.batch_candidates([one.label for one in EXAMPLES[:4]]),
     )
-    loss = F.cross_entropy(scores, torch.arange(4))
+    loss = sum(F.cross_entropy(scores, torch.arange(4)) for scores in trained.values())
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     optimizer.step()
