@@ -33,8 +33,9 @@ def trained(ranker: Ranker, **options) -> Ranker:
     ranker.model.train()
     for _ in range(3):
         optimizer.zero_grad()
-        scores = ranker.model(ranker.text.batch_contexts(CONTEXTS), ranker.text.batch_candidates(CANDIDATES))
-        nn.functional.cross_entropy(scores, torch.tensor([0, 2])).backward()
+        contexts, candidates = ranker.text.batch_contexts(CONTEXTS), ranker.text.batch_candidates(CANDIDATES)
+        objectives = ranker.model.score_objectives(contexts, candidates).values()
+        sum(nn.functional.cross_entropy(scores, torch.tensor([0, 2])) for scores in objectives).backward()
         optimizer.step()
     ranker.model.eval()
     return ranker
