@@ -16,7 +16,7 @@ from polyencoder.modeling.capabilities import LateCapabilities
 from polyencoder.modeling.codes import TURN_TERMS, TURN_WEIGHTS, compute_turn_means, number_turns, parse_turn_end
 from polyencoder.modeling.export_steps import LateCandidatesStep, LateContextStep, Step
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.modeling.separable import BiEncoder
+from polyencoder.modeling.separable import BiEncoder, TurnVectors, join_weights
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import promote_dtype
@@ -122,10 +122,9 @@ class LateEncoder(LateCapabilities, BiEncoder):
         """The vectors z_1..z_m of contexts, by which an index is searched."""
         numbers = torch.arange(read.turns.size(1), device=read.turns.device)
         mask = numbers <= self._find_latest_turn(tokens)[1]
-        x = _to_float32(read.vectors).unsqueeze(1)
-        turns, weights = x.norm(dim=-1, keepdim=True) * read.turns, self.search_weights.to(x.dtype)
-        vectors = weights[0] * x + weights[1] * turns + weights[2] * turns[:, -1:]
-        return ContextEncoding(vectors.to(torch.promote_types(read.vectors.dtype, self.search_weights.dtype)), mask)
+        pooled = read.vectors.unsqueeze(1)
+        lengths = _to_float32(pooled).norm(dim=-1, keepdim=True)
+        return TurnVectors(pooled, lengths * read.turns, mask).weigh(self.search_weights)
 
     def get_context_vectors(self, contexts: ContextEncoding) -> Tensor:
         assert contexts.tokens is not None
@@ -303,13 +302,9 @@ class LateEncoder(LateCapabilities, BiEncoder):
     def describe(self) -> dict[str, str]:
         return {
             **super().describe(),
-            "weights in the score": _join_weights(self.term_weights, TERMS),
-            "weights in searches": _join_weights(self.search_weights, TURN_TERMS),
+            "weights in the score": join_weights(self.term_weights, TERMS),
+            "weights in searches": join_weights(self.search_weights, TURN_TERMS),
         }
-
-
-def _join_weights(weights: Tensor, names: Sequence[str]) -> str:
-    return ", ".join(f"{weight:.2f} {name}" for weight, name in zip(weights.tolist(), names, strict=True))
 
 
 def _to_float32(numbers: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -241,6 +242,9 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
         described = {**super().describe(), "architecture": f"{self.title}, {self.config.n_codes} context vectors"}
         if self.term_weights is None:
             return described
-        pairs = zip(self.term_weights.tolist(), TURN_TERMS, strict=True)
-        weights = ", ".join(f"{weight:.2f} {name}" for weight, name in pairs)
-        return {**described, "context vectors": f"of the latest turns: {weights}"}
+        return {**described, "context vectors": f"of the latest turns: {join_weights(self.term_weights, TURN_TERMS)}"}
+
+
+def join_weights(weights: Tensor, names: Sequence[str]) -> str:
+    """The weights with their names, as a model card lists them."""
+    return ", ".join(f"{weight:.2f} {name}" for weight, name in zip(weights.tolist(), names, strict=True))

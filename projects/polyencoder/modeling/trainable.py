@@ -86,11 +86,14 @@ class TrainableModel(nn.Module):
         return get_trained_state(self) if self.is_adapted else self.state_dict()
 
     def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restores what `get_trained_state` gave."""
+        """Restores what `get_trained_state` gave. KeyError: it has none of a weight."""
         if self.is_adapted:
             load_trained(self, state)
-        else:
-            self.load_state_dict(state)
+            return
+        for name in self.state_dict():
+            if name not in state:
+                raise KeyError(name)
+        self.load_state_dict(state)
 
     def candidate_modules(self) -> list[nn.Module]:
         """The modules that a candidate's vector depends on; none without vectors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -97,9 +98,14 @@ def test_a_checkpoint_of_another_version_is_one_clear_error(make_ranker, tmp_pat
     ranker, path = make_ranker("bi"), tmp_path / "checkpoint.pt"
     Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
     states = torch.load(path, weights_only=True)
-    for own in states["run"]["callbacks"]:
+    name, *others = states["run"]["model"]
+    weights = {other: states["run"]["model"][other] for other in others}
+    without = {**states, "run": {**states["run"], "model": weights}}
+    earlier = copy.deepcopy(states)
+    for own in earlier["run"]["callbacks"]:
         del own["best"]["trained"]
-    for changed, what in ((states, "has no 'trained': "), ({**states, "format_version": 1}, "")):
+    changes = (earlier, "has no 'trained': "), (without, f"has no '{name}': "), ({**states, "format_version": 1}, "")
+    for changed, what in changes:
         torch.save(changed, path)
         message = f"checkpoint.pt: {what}another version of polyencoder wrote it; give another folder"
         with pytest.raises(CheckpointError, match=message):
