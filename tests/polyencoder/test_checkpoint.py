@@ -40,6 +40,7 @@ def change_weights():
     return rewrite
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [

@@ -35,6 +35,7 @@ def test_scores_are_the_weighted_logits(make_ranker, sentences, attention, vecto
         torch.testing.assert_close((weights * torch.from_numpy(logits)).sum(1), scores, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"normalize": True}, {"output_scaling": 0.5}], ids=str)
 @mostly_long("vectors", ["codes", "n_first", "n_last", "first_n_last"], quick=2)
 def test_context_vectors_are_the_weighted_outputs(make_ranker, sentences, fields, vectors):

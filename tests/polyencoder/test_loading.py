@@ -15,6 +15,8 @@ from polyencoder.ranker import Ranker
 from tests.encoders import ENCODERS
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late", "convert"])
 def test_a_folder(make_ranker, tmp_path, sentences, architecture):

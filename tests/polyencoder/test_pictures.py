@@ -12,6 +12,8 @@ from polyencoder.pictures import draw_reliability
 
 pytest.importorskip("matplotlib", reason="no pictures: pip install matplotlib")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def points(tmp_path):

@@ -166,6 +166,7 @@ def test_a_hub_id_fetches_the_files_of_a_model_alone(monkeypatch, make_ranker, t
     assert np.array_equal(again.score(["hi"], sentences), ranker.score(["hi"], sentences))
 
 
+@pytest.mark.slow
 @mostly_long(("architecture", "fields"), ARCHITECTURES, quick=3)
 def test_a_ranker_around_a_pretrained_encoder(backbone_folder, no_network, sentences, tmp_path, architecture, fields):
     lengths = {"text_truncate": 20, "label_truncate": 20}
@@ -281,6 +282,7 @@ def minilm(minilm_folder) -> Ranker:
     return Ranker.from_backbone(minilm_folder, share_encoders=True, device="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("context", "best"),
     [

@@ -18,6 +18,8 @@ from polyencoder.modeling.loading import build_backbone
 from polyencoder.training.trainer import Trainer
 from tests.commands import invoke
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["two dogs play", "a man sleeps", "the dog runs home", "hello"]
 
 
@@ -37,7 +39,6 @@ def test_scores_are_nearly_those_of_float32_and_the_encoders_alone_are_rounded(m
     torch.testing.assert_close(torch.as_tensor(exact.score(contexts, TEXTS)), theirs, rtol=0.05, atol=0.05 * largest)
 
 
-@pytest.mark.slow
 def test_an_index_of_one_is_searched_by_the_other(make_ranker, tmp_path):
     make_ranker("poly").save_pretrained(tmp_path / "model")
     exact, rounded = (Ranker.from_pretrained(tmp_path / "model", dtype=dtype) for dtype in ("float32", "bfloat16"))
@@ -62,7 +63,6 @@ def test_rounded_weights_are_not_saved_trained_or_exported(make_ranker, tmp_path
     assert not (tmp_path / "graphs").exists()
 
 
-@pytest.mark.slow
 def test_commands_take_it(make_ranker, tmp_path):
     make_ranker("bi").save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))

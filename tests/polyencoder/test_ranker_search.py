@@ -11,6 +11,8 @@ from polyencoder.index import Candidate
 from polyencoder.index.searcher import Searcher
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 
 
@@ -220,7 +222,6 @@ def test_milvus_is_an_address_like_any_other(ranker, sentences, tmp_path):
     assert not (tmp_path / "empty.db").exists()
 
 
-@pytest.mark.slow
 def test_the_kind_of_a_milvus_index(ranker, sentences, tmp_path):
     pytest.importorskip("milvus_lite")
     where = f"milvus:{tmp_path}/candidates.db"
@@ -233,7 +234,6 @@ def test_the_kind_of_a_milvus_index(ranker, sentences, tmp_path):
     assert index.collection.is_flat
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("where", ["folder", "milvus:{}/nan.db"])
 def test_vectors_that_are_not_finite(tmp_path, make_ranker, sentences, where):
     """Of one token, so that a few texts have such vectors: they are named, when they are indexed and searched with."""

@@ -169,6 +169,7 @@ def side_by_side(epochs: Epochs, slots: int, rounds: int) -> list[list[tuple[str
     return batches
 
 
+@pytest.mark.slow
 @given(
     KINDS,
     st.lists(st.integers(1, 4), min_size=1, max_size=8),

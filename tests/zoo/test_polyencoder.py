@@ -27,6 +27,8 @@ from polyencoder.importing import import_parlai
 from polyencoder.ranker import Ranker
 from tests.model_folders import files_of
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 
 NAME = "zoo:polyencoder/convai2_poly/model"
@@ -98,7 +100,6 @@ def numbers(report):
     return {name: float(report[name]) for name in ("hits@1", "mrr", "loss")}
 
 
-@pytest.mark.slow
 def test_evaluation_by_name(published, theirs, task, tmp_path, tree):
     server = published()
     options = {"datatype": "valid", "batchsize": 4, **task}
@@ -115,7 +116,6 @@ def test_evaluation_by_name(published, theirs, task, tmp_path, tree):
     assert built(str(tmp_path / "models/pretrained_transformers"), "v3.0")  # for zoo:pretrained_transformers/ too
 
 
-@pytest.mark.slow
 def test_the_library_reads_both_forms(published, theirs, tmp_path):
     published()
     file = Path(modelzoo_path(str(tmp_path), NAME))
@@ -127,7 +127,6 @@ def test_the_library_reads_both_forms(published, theirs, tmp_path):
         )
 
 
-@pytest.mark.slow
 def test_fine_tuning_by_name(published, task, tmp_path):
     published()
     options = {"init_model": NAME, "datapath": str(tmp_path), "model": "polyencoder", "poly_n_codes": 3}
@@ -203,7 +202,6 @@ def test_options_that_parlai_unpacked_are_looked_at(published, theirs, malicious
     assert not witness.exists()
 
 
-@pytest.mark.slow
 def test_two_processes_that_need_one_model(published, tmp_path):
     """One fetches and converts it, the other waits for it."""
     server = published()

@@ -57,6 +57,7 @@ def test_the_optimizer_is_the_librarys(small, make):
         assert [id(parameter) for parameter in group["params"]] == [id(parameter) for parameter in own["params"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value", "own"),
     [

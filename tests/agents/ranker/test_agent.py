@@ -9,6 +9,8 @@ import pytest
 
 from polyencoder.errors import ConfigError, InputError
 
+pytestmark = pytest.mark.slow
+
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 RANKING = ["accuracy", "hits@1", "hits@5", "rank", "mrr", "f1"]
 QUESTION = {"text": "where is the owl ?"}
@@ -33,7 +35,6 @@ def with_fixed(trained, make_agent, candidates_file):
 # ---- a batch's neighbours
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS[1:])
 def test_metrics_are_the_same_at_any_batch_size(model, trained, evaluate, task_of):
     reports = [evaluate(trained(model)[0], batchsize=size, **task_of(model)) for size in (1, 3, 8)]
@@ -95,7 +96,6 @@ def test_scores_are_left_out_unless_asked_for(trained, make_agent, respond, labe
     assert "sorted_scores" not in respond(agent, {**QUESTION, "label_candidates": labels})[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("source", ["inline", "fixed"])
 def test_only_the_best_are_listed(source, with_fixed, respond, labels):
     turn = {**QUESTION, "label_candidates": labels, "eval_labels": [labels[0]]}
@@ -118,7 +118,6 @@ def test_hits_beyond_the_list_are_warned_of(flag, with_fixed, monkeypatch):
     ]
 
 
-@pytest.mark.slow
 def test_top_k_sampling_chooses_among_the_best(with_fixed, respond):
     agent = with_fixed("biencoder", inference="topk", topk=3)
     (best,) = respond(with_fixed("biencoder"), QUESTION)

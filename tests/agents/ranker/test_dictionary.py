@@ -165,6 +165,7 @@ def test_clones_share_one_dictionary(make_agent):
     assert copy.tok2ind == agent.dict.tok2ind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"special_tok_lst": "[ONE],[TWO]"}, {"person_tokens": True}])
 def test_extra_tokens_are_never_split(options, make_agent, respond, tmp_path, labels):
     agent = make_agent("biencoder", **options)

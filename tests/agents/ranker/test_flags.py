@@ -161,6 +161,7 @@ def test_an_encoder_keeps_its_sizes_and_its_vocabulary(where, another, make_agen
         assert where != "backbone" or "another model file" not in message  # there is none yet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "modernbert"])
 def test_what_is_so_may_be_said_of_any_family(kind, backbone_folder, make_agent, task):
     sizes = {"embedding_size": 16, "n_layers": 2, "n_heads": 2, "ffn_size": 32}

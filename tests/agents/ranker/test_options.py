@@ -144,6 +144,7 @@ def test_another_training_with_a_models_options(copy_of, tmp_path):
     assert json.loads((tmp_path / "new.opt").read_text())["model"] == "biencoder"
 
 
+@pytest.mark.slow
 def test_a_task_of_others_that_the_command_line_names(copy_of, edit_json, module_of_others, tmp_path):
     """A model that was trained on somebody's own task can be used with it, and not without."""
     path = copy_of("biencoder")

@@ -12,11 +12,12 @@ from benchmarks.reproduce.values import Value
 from tests.parameters import mostly_long
 
 pytest.importorskip("matplotlib", reason="no pictures: pip install matplotlib")
+
+pytestmark = pytest.mark.slow
 OURS_ALONE = ("peers", "examples")  # without numbers of a paper
 DRAWN = [name for name in list_table_names() if read_table(name).picture and name not in OURS_ALONE]
 
 
-@pytest.mark.slow
 @mostly_long("name", DRAWN, quick=1)
 def test_equal_numbers_give_equal_pictures(name, tmp_path):
     times = collect_answer_times(read_table("poly-5"), read_table("peers"), [])
@@ -34,7 +35,6 @@ def test_a_ranker_without_its_milliseconds_is_no_point_and_one_point_is_no_pictu
     assert draw(read_table("poly-1"), [], {}, tmp_path) is None
 
 
-@pytest.mark.slow
 def test_rows_of_the_same_title_in_two_groups_are_two_series(tmp_path):
     of, scale = read_table("convai2"), read_scale("small")
     values = {(row.name, of.columns[0].title): Value(80.0) for row in of.rows}

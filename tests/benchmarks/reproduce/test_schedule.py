@@ -14,6 +14,8 @@ from benchmarks.reproduce.results import get_result_path, read_results
 from benchmarks.reproduce.runs import Places, ReproductionRun, Step
 from benchmarks.reproduce.schedule import MORE_TO_DO, run_all
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def start(tmp_path):

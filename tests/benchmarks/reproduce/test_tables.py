@@ -99,6 +99,7 @@ def test_names_that_there_are_not_are_suggested():
         read_scale("smal")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", list_scale_names())
 def test_the_runs_of_all_tables_have_names_of_their_own_and_need_none_that_is_not_there(scale):
     runs = collect_runs(read_scale(scale))

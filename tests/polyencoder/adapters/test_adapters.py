@@ -99,6 +99,7 @@ def test_haystack(model, expected, monkeypatch):
             pipeline.dumps()
 
 
+@pytest.mark.slow
 def test_empty_documents_come_last_without_a_score_and_with_one_warning(model, expected, caplog):
     """One empty page of an index does not fail each question that finds it."""
     relevance = make_relevance(model[0], **model[1])

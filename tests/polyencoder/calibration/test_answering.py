@@ -10,6 +10,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.index import Searcher, SearchOptions
 from tests.polyencoder.calibration.test_probability import CONTEXT, calibrated, promise
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_a_risk_leaves_out(make_ranker, sentences):
     ranker = calibrated(make_ranker("bi"))

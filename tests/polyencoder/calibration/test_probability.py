@@ -22,6 +22,8 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.selector import Selector
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 
 
@@ -231,7 +233,6 @@ def test_beside_a_model_file(make_ranker, tmp_path):
     assert Ranker.from_pretrained(path, device="cpu").calibration == ranker.calibration
 
 
-@pytest.mark.slow
 def test_an_export_and_its_model_file_are_calibrated_apart(make_ranker, sentences, tmp_path):
     ranker = make_ranker("bi")
     path, folder = tmp_path / "model", tmp_path / "exported"
@@ -294,7 +295,6 @@ def test_a_sigmoid_of_any_score(score):
         assert value == pytest.approx(1 / (1 + math.exp(-score)))
 
 
-@pytest.mark.slow
 @given(SCORES, st.none() | st.integers(1, 15), st.sampled_from([None, CALIBRATION]))
 def test_the_order_is_that_of_the_scores_and_of_equal_ones_the_first_comes_first(scores, top_n, calibration):
     texts = [str(n) for n in range(len(scores))]

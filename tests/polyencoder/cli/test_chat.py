@@ -11,6 +11,8 @@ from polyencoder.serving.config import NO_ANSWER
 from tests.commands import command_fails, run_command
 from tests.polyencoder.calibration.test_probability import calibrated, promise
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["i like to ski .", "two dogs and a cat .", "i teach math .", "hello there !"]
 
 
@@ -27,7 +29,6 @@ def replies(*arguments: object, said: str) -> list[str]:
     return run_command("chat", "-m", "model", *arguments, input=said).stdout.splitlines()
 
 
-@pytest.mark.slow
 def test_each_reply_follows_the_whole_dialogue(ranker, tmp_path):
     """And repeats no turn of it."""
     index, turns, expected = ranker.index(TEXTS, tmp_path / "index"), [], []
@@ -48,7 +49,6 @@ def test_who_asks_for_more_than_it_has_gets_no_answer(ranker):
     assert replies("-c", "a", "--no-answer", "ask a person", said="a\n") == ["ask a person"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("threshold", "answers"), [(0.99, False), (0.0, True), (None, True)])
 def test_the_promise_for_the_index_decides_whether_it_answers(ranker, tmp_path, threshold, answers):
     ranker.index(TEXTS, tmp_path / "index").close()

@@ -64,6 +64,7 @@ def test_a_quantized_convert(make_convert_ranker, tmp_path):
     run_command("check", tmp_path / "model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["query_0_Transformer/model.safetensors", *GRAPHS])
 def test_one_bit_is_enough(folder, name):
     flip(folder / name, -200)  # of the weights, which load as before

@@ -208,6 +208,7 @@ def test_a_configuration_may_have_all_that_is_required(tmp_path):
     assert (data.train, data.out) == ("pairs.jsonl", "model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["search", "--model", "m", "--help"], ["train", "--out", "m", "-h"]])
 def test_help_is_shown_behind_flags_too(arguments):
     done = invoke(*arguments)

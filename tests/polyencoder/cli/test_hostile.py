@@ -36,6 +36,8 @@ from tests.polyencoder.cli.commands import (
 )
 from tests.processes import full_disk
 
+pytestmark = pytest.mark.slow
+
 LONG = "n" * 300
 QUERIES = ["--qrels", "qrels", "--queries", "queries.tsv", "--index", "nothing"]
 MODELS = ["notes.txt", LONG, f"{LONG}/x", "", "index", "texts.txt/below", "./no/such", "no/such", "x" * 5000]
@@ -272,7 +274,6 @@ def test_a_configuration_that_was_edited(field, place, monkeypatch, capsys):
             assert code == 1, (field, value)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("field", ["architecture", "dim", "dtype", "model_name", "shard_size", "format_version"])
 def test_an_index_whose_description_was_edited(field, refused, place):
     original = None

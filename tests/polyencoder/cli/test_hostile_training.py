@@ -10,6 +10,8 @@ import pytest
 from polyencoder.cli.main import main
 from tests.polyencoder.cli.commands import CALIBRATE, EVALUATE, TRAIN, instead, with_model
 
+pytestmark = pytest.mark.slow
+
 
 def on(data: str, flags: str = "") -> list[str]:
     return [*instead(TRAIN, "pairs.jsonl", data), *flags.split()]

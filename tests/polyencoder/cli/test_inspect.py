@@ -10,6 +10,8 @@ from polyencoder.errors import ConfigError, InputError
 from tests.commands import command_fails, run_command
 from tests.html_page import Page
 
+pytestmark = pytest.mark.slow
+
 CONTEXT = ["do you ski ?", "no , i have two <b>dogs</b> ."]
 
 

@@ -12,6 +12,8 @@ from polyencoder.index.folder.index import FolderIndex
 from tests.commands import run_command
 from tests.polyencoder.cli.commands import with_files_once
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [
     {"context": ["hello !", "do you ski ?"], "response": "i like to ski .", "id": 7},
     {"context": "do you have pets ?", "response": "two dogs and a cat ."},
@@ -71,7 +73,6 @@ def test_in_an_index_of_other_candidates(run, ranker, tmp_path, sentences, monke
     assert closed == [str(tmp_path / "index")] * 2, "once before the model is loaded"
 
 
-@pytest.mark.slow
 def test_columns_of_other_names(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hard").mkdir()  # a column may have the name of a folder

@@ -9,6 +9,8 @@ import pytest
 from polyencoder import ConfigError, InputError
 from tests.commands import command_fails, run_command
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["i like to ski .", "two dogs and a cat .", "i teach math ."]
 CONTEXT = ["hello !", "do you have pets ?"]
 TURNS = [word for turn in CONTEXT for word in ("--context", turn)]
@@ -26,7 +28,6 @@ def ranked(*arguments: object) -> list[dict]:
     return json.loads(run_command("rank", "-m", "model", *TURNS, "--json", *arguments).stdout)["hits"]
 
 
-@pytest.mark.slow
 def test_texts_of_the_command_line(ranker):
     expected = [hit.text for hit in ranker.rank(CONTEXT, TEXTS)]
     hits = ranked("--candidates", *TEXTS)

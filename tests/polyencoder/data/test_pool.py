@@ -11,6 +11,8 @@ from polyencoder.data.example import Example
 from polyencoder.data.pool import build_batch_pool, build_fixed_pool, build_inline_pool, build_shared_pool, merge_equal
 from polyencoder.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 TEXTS = st.sampled_from([letter + end for letter in "abc" for end in ("", ".", "!")])
 BATCHES = st.lists(st.lists(TEXTS, min_size=1, max_size=6), min_size=1, max_size=5)
 

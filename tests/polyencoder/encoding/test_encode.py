@@ -17,6 +17,8 @@ from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def candidates(sentences) -> list[str]:
@@ -80,7 +82,6 @@ def test_a_short_context_may_have_the_most_turns(monkeypatch, make_model, text, 
     assert found.mask.sum(1).tolist() == [4, 1, 2]
 
 
-@pytest.mark.slow
 def test_a_batch_of_contexts_stays_within_its_budget(monkeypatch, make_ranker, sentences):
     """`search_many`, `score` and `encode_contexts` do not pad a thousand contexts to the longest."""
     monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", 60)
@@ -134,7 +135,6 @@ def test_the_fingerprint_survives_the_disk(make_ranker, tmp_path, fields):
     )
 
 
-@pytest.mark.slow
 def test_the_fingerprint_tells_everything_apart_that_changes_a_vector(make_model, tokenizer, text, text_config):
     def nudged():
         model = make_model("bi")

@@ -10,6 +10,8 @@ from onnx import TensorProto, helper
 
 from polyencoder.encoding.graph import CALL_COST, CALL_TOKENS, Graph, group_for_calls
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def graph_of(tmp_path):

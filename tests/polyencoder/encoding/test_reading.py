@@ -13,6 +13,8 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.search.contexts import Contexts
 from polyencoder.serving.forward import PAIR, Forward
 
+pytestmark = pytest.mark.slow
+
 CONTEXTS = [["hello , how are you today ?", "do you have any pets ?"], ["i like to ski ."], ["hello"]]
 
 

@@ -13,6 +13,8 @@ from polyencoder.evaluation import evaluate, example_scores, recall_at_1
 from polyencoder.evaluation.tfidf import evaluate_tfidf
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 
 @mostly_long(("architecture", "seed"), [("poly", 1), ("cross", 2), ("bi", 1), ("late", 2)], quick=2)
 def test_recall_is_how_often_the_label_is_first(make_ranker, sentences, architecture, seed):

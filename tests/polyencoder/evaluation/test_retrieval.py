@@ -83,6 +83,7 @@ def index_of(ranker, texts: dict[str, str]):
 QUERIES_AND_DOCUMENTS = {"q1": {"d0": 1}, "q2": {"d3": 2, "d1": 1, "gone": 1}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 def test_a_search_and_a_rerank_order_by_the_rankers_scores(make_ranker, queries, texts, architecture):
     ranker = make_ranker(architecture)

@@ -13,6 +13,8 @@ from polyencoder.evaluation.worst import WorstError
 from polyencoder.export.card import set_calibration, update_card, write_model_card
 from polyencoder.export.training_run import TrainingRun
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_facts_of_a_sentence_encoder(make_ranker):
     ranker = make_ranker("bi", reduction="mean", normalize=True, output_scaling=4.47)

@@ -29,6 +29,8 @@ from tests.polyencoder.importing.parlai_rankers import (
     theirs,
 )
 
+pytestmark = pytest.mark.slow
+
 # At 0.06, ParlAI's setting, outputs are so small that scores hardly tell a poly-encoder's attention from an average;
 # at 1 the attention is sharp and the scores are large.
 SCALINGS = pytest.mark.parametrize("output_scaling", [0.06, 1.0])

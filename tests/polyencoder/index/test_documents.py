@@ -13,6 +13,8 @@ from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import open_index
 
+pytestmark = pytest.mark.slow
+
 LONG = [
     {"id": "pets", "text": "i have two dogs . my cat is old . the dogs play all day .", "metadata": {"lang": "en"}},
     {"id": "ski", "text": "i like to ski . there is snow . it is cold in winter ."},

@@ -38,6 +38,7 @@ def test_each_operator_is_a_test():
     assert list_tests(None) == list_tests({}) == []
 
 
+@pytest.mark.slow
 def test_random_filters_evaluated_by_python():
     metadata = [random_metadata(random.Random(seed)) for seed in range(40)]
     for seed in range(1500):

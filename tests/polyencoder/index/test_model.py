@@ -16,6 +16,8 @@ from polyencoder.index.open import is_postgres, make_index, open_index
 from polyencoder.index.postgres.connection import Server
 from polyencoder.search.scores import score
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["hello", "do you ski ?", "i have two dogs ."]
 
 

@@ -92,6 +92,7 @@ def test_bounds_are_the_smallest_and_largest_of_each_kind():
     assert {*bounds.values()} == {format_value_text(value).encode().hex() for value in (3, -1, "a", "b")}
 
 
+@pytest.mark.slow
 def test_every_value_beside_every_filter(passing):
     found, has_field = passing
     for options in [*FILTERS, [], FILTERS[:-1]]:

@@ -18,6 +18,7 @@ from tests.parameters import mostly_long
 
 @pytest.mark.parametrize("kind", ENCODERS)
 class TestEncoders:
+    @pytest.mark.slow
     def test_outputs_are_the_models_own(self, backbone_folder, batch_of, kind):
         backbone = load_pretrained(backbone_folder(kind)).eval()
         tokens = batch_of(backbone)

@@ -51,6 +51,7 @@ def test_its_tensors_are_stored_in_the_dtype_asked_for(model):
     assert model.copy_for_saving() is model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [("bi", {}), ("poly", {}), ("poly", {"poly_attention": "multihead"}), ("late", {}), ("convert", {})],

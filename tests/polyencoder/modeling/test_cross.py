@@ -102,6 +102,7 @@ def test_what_is_trained_on_goes_through_in_one_piece(monkeypatch, model, sequen
     assert len(batches) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_tokens", [1, 30, 100, 10_000])
 def test_a_limit_changes_the_memory_not_the_gradients(make_model, sequences, padded, seen, max_tokens):
     model = make_model("cross").train()

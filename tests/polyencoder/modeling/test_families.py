@@ -18,6 +18,8 @@ from polyencoder.modeling.packing import Ragged, _build_ragged
 from polyencoder.text.tokens import pad
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
 BERT = SIZES | {
     "max_position_embeddings": 64,
@@ -133,7 +135,6 @@ def check(backbone, family, reference):
         torch.testing.assert_close(first[:, 0].double(), expected[starts], rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.slow
 @mostly_long("implementation", [None, "sdpa", "eager"], quick=1)
 @mostly_long("family", sorted(CONFIGS, key=lambda name: name in LIKE_ROBERTA), quick=len(CONFIGS) - 2)
 def test_learning_and_inference_are_those_of_the_padded_model(reference, family, implementation):

@@ -17,6 +17,8 @@ from polyencoder.modeling.layout import list_layout_files
 from polyencoder.ranker import Ranker
 from tests.model_folders import OURS, files_in, files_of
 
+pytestmark = pytest.mark.slow
+
 TWO_DENSE = (DenseConfig(size=12, activation="tanh"), DenseConfig(size=8, bias=False))
 DENSE = ("2_Dense", "3_Dense")
 LONG = "i like to ski in the mountains . do you have any pets ? " * 12

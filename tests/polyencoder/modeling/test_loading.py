@@ -87,6 +87,7 @@ def test_weights_that_are_missing_are_named(copied, load):
         load(path.parent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "prefix"),
     [("bert", "module."), ("bert", "_orig_mod."), ("bert", "_orig_mod.module."), ("bert", "0.auto_model.")]

@@ -234,6 +234,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 def test_what_rankers_do_not_have_is_refused(save, tmp_path):
     _, folder = save("dense")
     for number, (edit, named) in enumerate(REFUSED):

@@ -55,6 +55,7 @@ def expected(model, sequences, padded):
     return torch.tensor([[score.item() for score in row] for row in rows])
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_batch_gives_the_scores_of_its_pairs(model, sequences, padded, expected):
     contexts, candidates = map(padded, sequences)
@@ -117,6 +118,7 @@ def test_a_bi_encoder_scores_with_a_dot_product(make_model, make_tokens, padded)
     torch.testing.assert_close(model(tokens, tokens), first @ first.T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("codes_attention", "poly_attention"), list(product(("basic", "sqrt"), repeat=2)))
 def test_a_poly_encoder_scores_as_the_paper_says(make_model, make_tokens, padded, codes_attention, poly_attention):
     """Section 4.4, written out: codes attend over the outputs, the candidate over what they found."""
@@ -169,6 +171,7 @@ def turns_ranker(backbone_folder):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

@@ -50,6 +50,7 @@ LEARNING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "heads", "fine_tuned"),
     [

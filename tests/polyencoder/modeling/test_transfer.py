@@ -35,6 +35,7 @@ def towers(model) -> list[torch.nn.Module]:
     return [model.context_tower, model.candidate_tower]
 
 
+@pytest.mark.slow
 @mostly_long(
     ("mine", "theirs", "fresh"),
     [

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from polyencoder.errors import ConfigError
 from polyencoder.pretraining.masking import IGNORED, Masking
 
+pytestmark = pytest.mark.slow
+
 MASK, SPECIAL, SIZE = 3, [0, 1, 2, 3], 1_000
 masking = Masking(MASK, SPECIAL, SIZE)
 

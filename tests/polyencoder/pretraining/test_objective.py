@@ -101,6 +101,7 @@ def test_next_utterances_are_a_linear_layer_on_the_first_output(make_pretraining
     assert set(batch.follows.tolist()) == {0.0, 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reduction", "normalize"), [("first", False), ("mean", False), ("mean", True)])
 def test_contrastive_is_a_choice_among_the_different_responses_of_a_batch(
     make_pretraining, apart, reduction, normalize

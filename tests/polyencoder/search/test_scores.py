@@ -17,6 +17,8 @@ from polyencoder.scoring import score as torch_score
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.scores import score
 
+pytestmark = pytest.mark.slow
+
 
 @given(
     st.integers(1, 4),

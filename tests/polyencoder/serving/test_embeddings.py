@@ -97,6 +97,7 @@ def test_a_model_without_one_vector_a_text_says_what_to_use(serve, architecture)
     assert "/v1/rerank" in answer.json()["message"]
 
 
+@pytest.mark.slow
 def test_coheres_client_gets_the_vectors(serve):
     client = serve("bi", records=None)
     theirs = cohere.ClientV2(api_key="none", base_url=str(client.base_url))

@@ -13,6 +13,8 @@ from polyencoder.errors import ConfigError, PolyencoderError
 from polyencoder.serving.feedback import Feedback
 from tests.processes import full_disk
 
+pytestmark = pytest.mark.slow
+
 
 def test_good_replies_are_examples_to_train_with_and_others_stand_beside(serve, tmp_path):
     client = serve("bi", feedback=str(tmp_path / "said.jsonl"))

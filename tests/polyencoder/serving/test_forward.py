@@ -33,6 +33,8 @@ from polyencoder.serving.service import Service
 from tests.parameters import mostly_long
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running
 
+pytestmark = pytest.mark.slow
+
 CONTEXTS = [["hello"], ["do you ski ?", "no , i have two dogs ."], ["i am a teacher . i teach math ."], ["hi"]]
 
 
@@ -169,7 +171,6 @@ def folder(make_ranker, tmp_path_factory):
     return make
 
 
-@pytest.mark.slow
 @mostly_long("architecture", ["poly", "cross", "convert", "bi", "late"], quick=3)
 def test_the_answers_of_torch(folder, architecture):
     model = folder(architecture)
@@ -193,7 +194,6 @@ def test_the_answers_of_torch(folder, architecture):
         assert info[1] == info[0] | {"backend": "onnx"}
 
 
-@pytest.mark.slow
 def test_a_poly_encoder_of_one_code_has_no_embeddings(folder):
     config = ServerConfig(model=str(folder("poly", n_codes=1)), backend="onnx", threads=1, port=0)
     with running(Service.load(config)) as url:
@@ -203,7 +203,6 @@ def test_a_poly_encoder_of_one_code_has_no_embeddings(folder):
     assert "the model is a poly-encoder, which has no single vector for a text" in answer.text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["poly", "cross"])
 def test_weights_in_bfloat16_have_the_results_of_such_a_ranker(make_ranker, tmp_path, architecture):
     make_ranker(architecture).save_pretrained(tmp_path / "model")
@@ -228,7 +227,6 @@ def test_a_faiss_index_without_faiss_is_an_error_before_the_server_starts(make_r
         Service.load(config)
 
 
-@pytest.mark.slow
 def test_searches_by_faiss(folder, tmp_path, monkeypatch):
     pytest.importorskip("faiss")
     monkeypatch.setattr(faiss_search, "_SCAN_ROWS", 0)  # else few that pass a filter would be scanned
@@ -252,7 +250,6 @@ def test_searches_by_faiss(folder, tmp_path, monkeypatch):
     assert found == {"exact", "certified", "approximate"}
 
 
-@pytest.mark.slow
 def test_a_server_of_graphs_searches_in_every_way_and_changes_its_index(folder, tmp_path):
     model, answers = folder("bi"), []
     for backend in ("torch", "onnx"):

@@ -12,6 +12,8 @@ import pytest
 from polyencoder.serving.config import Limits
 from tests.polyencoder.serving.conftest import SECONDS, running
 
+pytestmark = pytest.mark.slow
+
 
 class Blocking:
     """What an index says of itself once it is let go; `asked` counts how often it was."""

@@ -18,6 +18,8 @@ from polyencoder.settings.fields import get_leaves
 from tests.polyencoder.calibration.test_probability import calibrated
 from tests.polyencoder.test_selector import CHAT, TOOLS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def installed():
@@ -37,7 +39,6 @@ def asked(server, *calls, **options):
     return anyio.run(ask)
 
 
-@pytest.mark.slow
 def test_tools_answer_as_the_routes_do(serve, make_ranker):
     client = serve(calibrated(make_ranker("poly")), mcp="http")
     calls = {
@@ -94,7 +95,6 @@ def test_the_endpoint_is_as_guarded_as_the_routes(serve):
     assert serve("bi", records=None).post("/mcp", json=call).status_code == 404
 
 
-@pytest.mark.slow
 def test_over_stdio(place):
     import mcp
 

@@ -28,6 +28,8 @@ mcp = pytest.importorskip("mcp")
 from polyencoder.serving.mcp_proxy import ToolProxy  # noqa: E402 - behind the extra's skip
 from polyencoder.serving.mcp_remote import Remote  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 GROWING = """
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -110,7 +112,6 @@ def model(make_ranker, tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("forked_commands")
 def test_tools_are_found_listed_and_called_though_a_server_or_a_tool_does_not_answer(model, tmp_path):
     calls = [
@@ -138,7 +139,6 @@ def test_tools_are_found_listed_and_called_though_a_server_or_a_tool_does_not_an
     assert SILENT in (tmp_path / "errors").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("forked_commands")
 @mostly_long(
     ("server", "mode"), [("growing", "legacy"), ("old", "auto"), ("growing", "auto"), ("old", "legacy")], quick=2
@@ -175,7 +175,6 @@ def test_tools_that_come_and_go_are_followed(model, server, mode):
     assert [tool["name"] for tool in found.structured_content["tools"]] == ["dogs"]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("forked_commands")
 def test_progress_is_passed_on_and_a_server_that_ends_is_left_out(model):
     async def ask():
@@ -201,7 +200,6 @@ def test_progress_is_passed_on_and_a_server_that_ends_is_left_out(model):
     assert pets.content[0].text == "zoo!"
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("forked_commands")
 @mostly_long("number", [signal.SIGTERM, signal.SIGINT], quick=1)
 def test_a_signal_ends_the_servers_and_the_proxy(model, number):

@@ -103,6 +103,7 @@ def test_relevance_is_the_probability_of_a_calibrated_model(serve, make_ranker):
     assert expected(ranker)[0][1] == ranker.rank(QUERY, DOCUMENTS)[0].probability
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["query", "messages"])
 def test_messages_are_turns_and_the_system_s_if_asked_the_persona(serve, field):
     client = serve("poly", records=None)

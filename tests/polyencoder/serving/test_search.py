@@ -21,6 +21,7 @@ def ids(answer) -> list[str]:
     return [one["id"] for one in answer.json()["results"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "poly", "convert"])
 def test_results_are_those_of_the_library(serve, architecture):
     client = serve(architecture)

@@ -13,6 +13,7 @@ from tests.polyencoder.calibration.test_probability import calibrated
 from tests.polyencoder.test_selector import CHAT, TOOLS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["poly", "late", "cross"])
 def test_the_choice_is_the_selectors(serve, make_ranker, architecture):
     client = serve(calibrated(make_ranker(architecture)), records=None)
@@ -45,6 +46,7 @@ def test_a_model_without_calibration_has_no_probabilities(shared):
     assert "polyencoder calibrate" in answer.json()["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("route", "more"), [("select", {"options": ["a"]}), ("search", {})])
 def test_errors_name_no_path_of_the_server(serve, make_ranker, tmp_path, route, more):
     ranker = make_ranker("bi")

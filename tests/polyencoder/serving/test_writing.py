@@ -13,6 +13,8 @@ from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.serving.writing import IndexWriter
 from tests.polyencoder.index.postgres.tables import names
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["folder", "postgres"])
 def index(request, make_ranker, tmp_path):

@@ -14,6 +14,8 @@ from polyencoder.training.distillation import Teacher, select_shortlist
 from polyencoder.training.score_cache import ScoreCache
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 CONTEXTS = [["hello , how are you ?", "fine . you ?"], "do you ski ?", ["do you have pets ?"]]
 CANDIDATES = ["i have two dogs .", "i am fine .", "yes , in the mountains .", "i teach ."]
 ARCHITECTURES = ["bi", "poly", "cross", "late"]
@@ -32,7 +34,6 @@ def test_scores_are_the_rankers(architecture, make_ranker):
     assert teacher.asked == 6
 
 
-@pytest.mark.slow
 @mostly_long("architecture", ["bi", "cross"], quick=1)
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(indexes=st.lists(st.lists(st.lists(st.integers(-1, 3), min_size=2, max_size=2), min_size=3, max_size=3)))

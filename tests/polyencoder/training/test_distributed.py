@@ -16,6 +16,8 @@ from polyencoder.training.distributed import (
 )
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 
 def test_objects_in_the_order_of_ranks(in_processes):
     assert (
@@ -52,7 +54,6 @@ def test_processes_share_what_there_is(in_processes):
     assert in_processes(run, count=3) == expected
 
 
-@pytest.mark.slow
 @mostly_long(
     ("counts", "dtype"),
     [([3, 5], torch.float32), ([0, 4], torch.bfloat16), ([3, 5], torch.float64), ([2, 0, 3], torch.float32)],

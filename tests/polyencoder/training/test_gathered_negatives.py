@@ -10,6 +10,8 @@ from polyencoder.data.pool import build_batch_pool, build_fixed_pool, build_shar
 from polyencoder.training.distributed import Processes
 from polyencoder.training.gathered_negatives import GatheredStep, gather_step
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_process_alone_keeps_its_pool():
     pool = build_shared_pool(["a", "b"], ["b", "a"])
@@ -17,7 +19,6 @@ def test_a_process_alone_keeps_its_pool():
     assert (step, step.local_texts) == (GatheredStep(pool, 2), ["a", "b"])
 
 
-@pytest.mark.slow
 def test_a_joint_pool_has_each_text_once_with_its_first_process(in_processes):
     texts = [["a", "b", "a"], ["b", "c"], ["a", "b"], []]
 

@@ -22,6 +22,8 @@ from polyencoder.training.trainer import Trainer
 from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, WORDS, Losses, begun
 
+pytestmark = pytest.mark.slow
+
 OBJECTIVES = {"softmax": softmax_loss, **OF_LABELS}
 
 
@@ -59,7 +61,6 @@ def test_every_objective_is_that_of_the_rankers_scores(architecture, make_ranker
         assert own.tolist() == pytest.approx(expected[name], rel=1e-3, abs=1e-3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("candidates", ["batch", "inline", "batch-all-cands"])
 def test_one_right_candidate_trains_as_without_labels(candidates, make_ranker):
     """Bit for bit, with each source of candidates."""

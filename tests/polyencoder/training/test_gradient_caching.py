@@ -13,6 +13,8 @@ from polyencoder.modeling.trainable import freeze
 from polyencoder.text.batches import cut_into_batches
 from polyencoder.training.gradient_caching import encode
 
+pytestmark = pytest.mark.slow
+
 CONTEXTS = [9, 3, 17, 5, 30, 2, 11, 8]
 CANDIDATES = [4, 12, 3, 7, 9, 5, 2, 6]
 KINDS = {
@@ -60,7 +62,6 @@ def test_pieces_give_the_gradients_of_the_whole(kind, own_candidates, make_model
     assert_same(gradients(model, *batch, max_tokens=40, index=index), plain)
 
 
-@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     budget=st.integers(1, 300),
@@ -108,7 +109,6 @@ def test_without_gradients_nothing_is_computed_again(make_model, batch):
         torch.testing.assert_close(model.score(context, vectors), model(*batch), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "bf16"), [("bi", False), ("poly", True)])
 def test_the_recipe_of_the_paper_by_hand(architecture, bf16, make_model, make_backbone_config, batch):
     """With dropout: no graph, scores, gradients of the vectors; then each piece again with its random state."""
@@ -164,7 +164,6 @@ class Casts(TorchDispatchMode):
         return function(*inputs, **(options or {}))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "cross"])
 def test_each_weight_is_cast_once_a_step(architecture, make_model, batch):
     model = make_model(architecture, **({"share_encoders": True} if architecture == "bi" else {})).train()

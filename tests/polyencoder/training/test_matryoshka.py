@@ -20,6 +20,8 @@ from polyencoder.training.distillation import Teacher
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import CONFIG, WORDS, Losses
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [Example([f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
 CONTEXT = ["do you like cats ?", "i like dogs ."]
 MODELS = [
@@ -83,7 +85,6 @@ def test_a_teacher_with_vectors_reads_a_step_once_for_all_lengths(make_ranker, t
         assert found.sums["teacher_pairs"] == (len(PAIRS) ** 2, 0)
 
 
-@pytest.mark.slow
 def test_training_and_gradient_caching(make_ranker):
     curves = []
     for pieces in (0, 2):

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from polyencoder.training.losses import distillation_kl, margin_mse
 
+pytestmark = pytest.mark.slow
+
 ABSENT = -math.inf
 
 

@@ -18,6 +18,8 @@ from polyencoder.training.trainer import Trainer
 from tests.parameters import mostly_long
 from tests.polyencoder.training.runs import EXAMPLES, PLAIN, Losses
 
+pytestmark = pytest.mark.slow
+
 START = torch.tensor([1.0, 0.0, 0.0])
 STILL = replace(PLAIN, optimizer=replace(PLAIN.optimizer, learning_rate=1e-12))
 
@@ -123,7 +125,6 @@ def test_weights_that_were_trained_are_left(make_ranker, examples):
     torch.testing.assert_close(ranker.model.term_weights.detach(), trained)
 
 
-@pytest.mark.slow
 @mostly_long("gather", [True, False], quick=1)
 def test_processes_fit_the_examples_of_all(make_ranker, in_processes, gather):
     """Equal weights in all, also where one has no example; with the negatives of all, those of one process."""

@@ -33,6 +33,8 @@ from tests.polyencoder.training.runs import (
     weights,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_step_is_plain_torch(make_ranker, architecture):
@@ -101,7 +103,6 @@ def test_accumulated_batches_are_one_large_batch(make_ranker, architecture):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow
 @mostly_long("architecture", ARCHITECTURES, quick=1)
 def test_a_run_learns(make_ranker, architecture):
     ranker, losses = make_ranker(architecture), Losses()
@@ -141,7 +142,6 @@ def test_two_callbacks_of_one_name(make_ranker):
         Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=twice)
 
 
-@pytest.mark.slow
 def test_a_student_comes_nearer_to_its_teacher(make_ranker):
     teacher = Teacher(make_ranker("cross", seed=3), ScoreCache(None))
     student = make_ranker("bi", seed=1)

@@ -24,6 +24,7 @@ def batch_loss(agent, respond, pairs: list[tuple[str, str]]) -> float:
     return agent.global_metrics.report()["mean_loss"].value()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_equal_labels_are_not_each_others_negative(model, make_agent, respond):
     """The loss over the deduplicated labels, computed from the library's scores before the step."""
@@ -68,6 +69,7 @@ def test_an_evaluation_that_begins_with_a_batch_of_one_is_an_error(make_agent, r
     assert agent.global_metrics.report()["without_negatives"].value() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @mostly_long("source", ["batch", "inline", "fixed", "batch-all-cands"], quick=2)
 def test_every_source_in_training_and_in_evaluation(model, source, make_agent, respond, candidates_file, labels):

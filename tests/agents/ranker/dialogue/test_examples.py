@@ -11,6 +11,8 @@ from parlai.core.message import Message
 from polyencoder.errors import InputError
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 MODELS = ["polyencoder", "crossencoder", "biencoder"]
 GOOD = {"text": "how are you ?", "labels": ["fine ."], "label_candidates": ["no .", "fine ."]}
 
@@ -78,7 +80,6 @@ def test_a_bad_example_can_be_skipped_and_counted(case, agent_for, respond):
         assert "text" not in respond(agent, example(change, part))[0]  # a whole batch of bad ones
 
 
-@pytest.mark.slow
 @mostly_long("model", MODELS, quick=1)
 def test_bad_examples_are_counted_in_reports(model, train, evaluate, make_task, task_of, tmp_path):
     turn = {"text": "a", "labels": "x"}
@@ -157,7 +158,6 @@ def test_one_of_several_labels_is_chosen_among_the_candidates():
     assert choose_label(Message({}), rng) is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("source", ["inline", "batch", "batch-all-cands", "fixed"])
 @pytest.mark.parametrize("labels", [[], [" "]])
 def test_nothing_can_be_trained_without_a_label(source, labels, agent_for, respond, candidates_file):

@@ -10,6 +10,8 @@ import pytest
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError
 
+pytestmark = pytest.mark.slow
+
 TURNS = ["your persona: i ski .\nyour persona: i have a cat .\nhello", "how are you ?", "bye"]
 REPLIES = ["hi !", "fine ."]
 LINES = ["your persona: i ski .", "your persona: i have a cat .", "hello", "hi !", "how are you ?", "fine .", "bye"]
@@ -73,7 +75,6 @@ def test_the_agent_and_the_library_see_the_same_context(context_of):
         assert ids == agent.dict.text.tokenize_context(LINES) == agent.dict.text.tokenize_context("\n".join(LINES))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("after_newline", [False, True])
 def test_person_tokens_stay_with_the_model(context_of, make_agent, tmp_path, after_newline):
     ids, agent = context_of(person_tokens=True, add_p1_after_newln=after_newline)
@@ -144,7 +145,6 @@ def test_a_delimiter_of_ones_own(context_of):
 # ---- --turn-separator
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("how", "between"), [("sep", ["[SEP]"]), ("newline", ["[NEWLINE]"]), ("none", [])])
 def test_what_stands_between_turns_stays_with_the_model(how, between, context_of, make_agent, tmp_path):
     ids, agent = context_of(turn_separator=how)

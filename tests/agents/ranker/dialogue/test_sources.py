@@ -32,6 +32,7 @@ def fixed_options(tmp_path_factory):
     return {"fixed_candidates_path": str(path), "add_label_to_fixed_cands": True, "encode_candidate_vecs": True}
 
 
+@pytest.mark.slow
 @mostly_long("name", ["batch", "inline", "batch-all-cands", "fixed"], quick=2)
 @given(own=BATCHES)
 def test_candidates_of_a_batch_are_ranked_by_score(name, own, fixed_options):

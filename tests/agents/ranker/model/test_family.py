@@ -18,6 +18,8 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from tests.agents.flag_tables import message_of
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 
 
@@ -187,7 +189,6 @@ def test_a_trained_reranker_reads_passages(make_reranker):
     assert (agent.opt["text_truncate"], agent.opt["label_truncate"]) == (16, 64)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_a_start_keeps_its_lengths_unless_flags_give_others(kind, make_reranker, tmp_path):
     path = tmp_path / "start"

@@ -15,6 +15,8 @@ from polyencoder.ranker import Ranker
 from polyencoder.storage.names import TOKENIZER
 from tests.agents.ranker.model.killing import same
 
+pytestmark = pytest.mark.slow
+
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
 NAN, INF = float("nan"), float("inf")
 

@@ -14,6 +14,8 @@ from polyencoder.encoding.fingerprint import compute_candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 TEXTS = ["hello", "how are you ?", "bye"]
 TURNS = [{"text": text, "label_candidates": [f"{other} too" for other in TEXTS]} for text in TEXTS]
@@ -88,7 +90,6 @@ def test_half_precision_is_single_on_a_cpu(model, make_agent, learn):
 # ---- a pre-trained encoder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_a_pretrained_encoder(model, backbone_folder, make_agent, learn, tmp_path):
     options = {"text_truncate": 24, "label_truncate": 12, "learningrate": 1e-2, "warmup_updates": -1}
@@ -109,7 +110,6 @@ def test_a_pretrained_encoder(model, backbone_folder, make_agent, learn, tmp_pat
         assert torch.equal(tensor, agent.model.state_dict()[name])
 
 
-@pytest.mark.slow
 def test_a_trained_reranker(make_reranker, make_agent, learn, tmp_path):
     """Begins with its scores, learns its hidden layer too, and is saved with it."""
     folder = make_reranker("xlm-roberta")
@@ -155,7 +155,6 @@ def test_a_pickle_never_runs(protocol, flag, malicious_pickle, make_agent, path)
     assert not witness.exists()
 
 
-@pytest.mark.slow
 def test_a_pickle_inside_a_checkpoint_never_runs(trained, malicious, make_agent, path):
     writes, witness = malicious
     states = torch.load(trained("biencoder")[0], weights_only=True)

@@ -11,6 +11,8 @@ from polyencoder import ConfigError, InputError
 from polyencoder.evaluation.names import NDCG
 from polyencoder.training.losses import OF_LABELS, softmax_loss
 
+pytestmark = pytest.mark.slow
+
 CAT, DOG, COW = "my cat is here .", "my dog is here .", "my cow is here ."
 GRADED = {
     "text": "where is the cat ?",

@@ -18,6 +18,8 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import ConfigError, InputError
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 32  # of the task
 
 
@@ -126,7 +128,6 @@ def test_a_metric_of_candidates_that_parlai_collects(nothing_is_trained, train, 
         train("biencoder", tmp_path / "model", eval_candidates="fixed", validation_metric="R8@1")
 
 
-@pytest.mark.slow
 def test_a_process_without_validation_examples(in_processes, make_task, make_agent, tmp_path):
     """Two of them share a single example: the one that has none does not miss the metric."""
     turn = {"text": "hello", "labels": "bye", "label_candidates": ["bye", "no"]}
@@ -186,7 +187,6 @@ def test_the_number_of_updates(options, updates, make_agent):
     assert make_agent("biencoder", **options)._run.planned_updates == updates
 
 
-@pytest.mark.slow
 def test_several_processes_share_an_epoch(make_agent, in_processes):
     results = in_processes(lambda rank: make_agent("biencoder", num_epochs=4.0, batchsize=8)._run.planned_updates)
     assert results == [4 * EXAMPLES // 16] * 2

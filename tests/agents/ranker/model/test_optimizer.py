@@ -7,6 +7,8 @@ import torch
 
 from tests.parameters import mostly_long
 
+pytestmark = pytest.mark.slow
+
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
 
 

@@ -10,6 +10,8 @@ from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import ConfigError
 from polyencoder.training.callbacks.output_scaling import BERT_OUTPUT_STD, compute_output_std
 
+pytestmark = pytest.mark.slow
+
 TURNS = [
     {"text": f"{word} there ?", "labels": [f"{word} too"], "label_candidates": ["hi too", "bye too"]}
     for word in ("hi", "bye")
@@ -31,7 +33,6 @@ def test_it_is_measured_before_anything_is_trained(model, make_agent, respond):
     assert agent.ranker.config.output_scaling == scaling
 
 
-@pytest.mark.slow
 def test_saved_resumed_and_fine_tuned(train, evaluate, make_agent, respond, trained, task, tmp_path):
     """The number stays with the model file; a new one is measured for a model that starts from it."""
     path = tmp_path / "model"

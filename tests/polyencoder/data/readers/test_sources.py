@@ -79,6 +79,7 @@ def test_a_file_that_is_not_compressed_although_its_name_says_so(tmp_path):
                     file.read()
 
 
+@pytest.mark.slow
 @mostly_long("suffix", ["", ".gz", ".xz"], quick=2)
 @pytest.mark.parametrize(
     ("name", "reader", "line"),

@@ -76,6 +76,7 @@ def test_efforts_and_lengths_double_up_to_the_most(searcher):
         assert values[-2] < highest <= 2 * values[-2]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5, 0.9, 1.0]))
 def test_the_fastest_that_reaches_it_is_chosen(searcher, seed, recall):

@@ -52,6 +52,7 @@ class TestChanging:
             getattr(index, change)([argument])
         assert_finds(index, ranker, candidates)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("where", ["encode_rows", "write_vectors"])
     @pytest.mark.parametrize("after", [True, False])
     def test_killed_while_adding(self, monkeypatch, index, folder, ranker, candidates, where, after, assert_finds):
@@ -206,6 +207,7 @@ class TestCompacting:
         assert_finds(index, ranker, [first])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shard_size", "lengths"), [(64, [16, 4, 1]), (4, [4, 4, 4, 4, 4, 1])])
 def test_single_additions_leave_few_files_with_the_rows_in_order(tmp_path, ranker, shard_size, lengths):
     """Each at least twice as long as the next, if that fits."""

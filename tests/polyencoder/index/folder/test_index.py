@@ -16,6 +16,7 @@ from polyencoder.index.folder.index import FolderIndex
 from polyencoder.index.meta import Fingerprints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
 @pytest.mark.parametrize("fields", [{}, {"poly_attention": "sqrt"}])
 def test_a_search_is_a_ranking_of_all(tmp_path, make_ranker, candidates, assert_finds, architecture, fields):

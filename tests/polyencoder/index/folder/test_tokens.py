@@ -22,6 +22,8 @@ from polyencoder.modeling import late
 from polyencoder.scoring.tokens import TokenVectors, pack_candidates
 from tests.commands import run_command
 
+pytestmark = pytest.mark.slow
+
 STEP = {"int8": 1 / 127, "float16": 2**-10}  # one place of rounding of the largest number
 
 
@@ -102,7 +104,6 @@ def add_and_remove(index: FolderIndex, text: str, id_: str) -> None:
         index.remove([id_])
 
 
-@pytest.mark.slow
 def test_changes_keep_them(make_index, ranker, tmp_path):
     index = make_index("int8")
     index.add([Candidate("new", "a new text of several words"), Candidate("short", "no")])
@@ -224,7 +225,6 @@ def test_what_cannot_store_them(ranker, make_ranker, candidates, tmp_path, make_
         build_index(tmp_path / "bare", candidates, ranker, store_tokens="int8")
 
 
-@pytest.mark.slow
 def test_commands(ranker, sentences, tmp_path):
     ranker.save_pretrained(tmp_path / "model")
     (tmp_path / "a.txt").write_text("\n".join(sentences))

@@ -25,6 +25,8 @@ from polyencoder.index.rows import Entry, hash_id
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
 
+pytestmark = pytest.mark.slow
+
 
 names = (f"any_{i}" for i in count())
 
@@ -195,7 +197,6 @@ class TestChanging:
         assert len(requests) == 1
 
 
-@pytest.mark.slow
 def test_any_sequence_of_changes(database, ranker, check_any_changes):
     def make(first: Candidate, variant: int) -> MilvusIndex:
         index = MilvusIndex.create(f"{database}#{next(names)}", ranker, kind=("auto", "flat")[variant % 2])

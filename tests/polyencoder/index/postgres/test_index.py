@@ -40,6 +40,7 @@ def index(where, ranker) -> Iterator[PostgresIndex]:
         yield made
 
 
+@pytest.mark.slow
 def test_changes_are_counted_and_texts_read_in_steps(index, monkeypatch):
     monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 2)
     more = [Candidate("new", "a"), Candidate("new", "a"), Candidate("newer", "b")]

@@ -69,6 +69,7 @@ def test_outputs_and_gradients_stay(model, faster):
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.slow
 def test_copies_pickles_and_graphs(model, faster):
     replace_layers(model.eval())
     x = torch.randn(5, 6)

@@ -14,6 +14,8 @@ from polyencoder.training.callbacks.baselines import Baselines, explain_no_bette
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import CONFIG, EXAMPLES, VALID, Losses
 
+pytestmark = pytest.mark.slow
+
 
 def baselines(ranker, **others) -> Baselines:
     labels = [example.label for example in EXAMPLES]
@@ -39,7 +41,6 @@ def test_the_metrics_are_those_before_the_first_update(make_ranker):
     assert not callback.stands_in
 
 
-@pytest.mark.slow
 def test_training_is_the_same_with_and_without(make_ranker, make_backbone_config):
     """With dropout, whose random numbers the comparison must not take."""
 

@@ -12,6 +12,8 @@ from polyencoder.training.hard_negatives import HardNegatives
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import CONFIG, EXAMPLES
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("trained", "expected"),

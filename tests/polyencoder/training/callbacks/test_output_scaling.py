@@ -11,6 +11,8 @@ import torch
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.training.callbacks.output_scaling import BERT_OUTPUT_STD, compute_output_std, measure_scaling
 
+pytestmark = pytest.mark.slow
+
 INFLATION = 16.0
 
 
