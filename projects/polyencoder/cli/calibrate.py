@@ -12,6 +12,7 @@ from polyencoder.calibration import Calibration, calibration_file
 from polyencoder.calibration.risk import CONFIDENCE, bound_risk, compute_p_value
 from polyencoder.cli.shared.loading import check_index, check_reads_candidates, describe_left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
+from polyencoder.data.layouts import Columns
 from polyencoder.data.pairs import read_examples
 from polyencoder.data.readers import BadExamples
 from polyencoder.data.readers.lines import iter_lines
@@ -19,7 +20,7 @@ from polyencoder.data.readers.sources import open_bytes
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.hub.resolve import exists
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import ColumnSettings, RankerSettings
+from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Files, OneIndex, Shares
 from polyencoder.settings.metadata import Needs, Without
 from polyencoder.storage.files import check_writable, write_text
@@ -42,7 +43,7 @@ class CalibrateSettings(Settings):
     feedback: str | None = None
     """FILE of polyencoder serve --feedback: instead of a fit, test the promises of the calibration by how many replies
     were rejected."""
-    columns: Annotated[ColumnSettings, _OF_FIT] = field(default_factory=ColumnSettings)
+    columns: Annotated[Columns, _OF_FIT] = field(default_factory=Columns)
     index: Annotated[OneIndex | None, _OF_FIT] = None
     """Calibrate for searching this index instead of ranking each example's candidates."""
     rerank: Annotated[str | None, Needs("index")] = None
@@ -91,7 +92,7 @@ def calibrate(settings: CalibrateSettings) -> None:
     bad = BadExamples(skip=settings.skip_bad_examples)
     examples, drawn = read_examples(
         data,
-        columns=settings.columns.columns,
+        columns=settings.columns,
         with_candidates=index is None,
         num_negatives=settings.num_negatives,
         negatives=settings.negatives,

@@ -58,7 +58,7 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
 
     negatives, baseline = settings.negatives, settings.baseline
     ks = parse_hits_at(settings.hits_at)
-    columns, pool = settings.columns.columns, negatives or data
+    columns, pool = settings.columns, negatives or data
     bad = BadExamples(skip=settings.skip_bad_examples)
     pairs = list(read_all_pairs(data, columns=columns, bad=bad))
     if not pairs:

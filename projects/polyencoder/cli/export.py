@@ -11,10 +11,10 @@ from cyclopts import Parameter
 from polyencoder.cli.shared.output import say
 from polyencoder.config import WeightDtype
 from polyencoder.data.example import Example
+from polyencoder.data.layouts import Columns
 from polyencoder.data.pairs import read_examples
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import ColumnSettings
 from polyencoder.settings.fields import Files
 from polyencoder.settings.metadata import Needs
 from polyencoder.validation import Count
@@ -38,7 +38,7 @@ class ExportSettings(Settings):
     check: Annotated[Files | None, Needs("int8")] = None
     """FILE of examples (JSON lines, CSV, TSV or Parquet) with `context`, `response` and perhaps `candidates` (else up
     to 19 other responses are drawn), to measure what int8 costs in R@1."""
-    columns: Annotated[ColumnSettings, Needs("check")] = field(default_factory=ColumnSettings)
+    columns: Annotated[Columns, Needs("check")] = field(default_factory=Columns)
 
 
 _DEFAULTS = ExportSettings()
@@ -68,7 +68,7 @@ def export(
 
     if (folder / RECORD).exists():
         raise ConfigError(f"{folder}: holds a training run, whose model an export would replace; give another folder")
-    examples = read_examples(settings.check, columns=settings.columns.columns)[0] if settings.check else []
+    examples = read_examples(settings.check, columns=settings.columns)[0] if settings.check else []
     ranker = Ranker.from_pretrained(model, device="cpu")
     if settings.quantize:
         ranker.model.quantize()

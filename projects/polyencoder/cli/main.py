@@ -59,7 +59,7 @@ OTHER_NAMES = {
     "allow_hosts": "allow_host",
     "allow_origins": "allow_origin",
     "columns": "column",
-    "columns.candidates": "column_candidates",
+    "columns.candidates": "candidates_column",
     "columns.negatives": "negatives_column",
     "dim": "embedding_size",
     "examples": "example",

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from polyencoder.cli.shared.loading import check_index, check_reads_candidates, load
 from polyencoder.cli.shared.output import ProgressBars, check_json_lines, say
 from polyencoder.data.example import Example
-from polyencoder.data.layouts import LAYOUT_COLUMNS, PARTS, has_labels
+from polyencoder.data.layouts import LAYOUT_COLUMNS, PARTS, Columns, has_labels
 from polyencoder.data.loader import iter_batches
 from polyencoder.data.pairs import read_pairs_and_records
 from polyencoder.data.readers import BadExamples, OnBad, expand
@@ -24,7 +24,7 @@ from polyencoder.index.entries import convert_value
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.progress import create_progress
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import PairColumns, RankerSettings
+from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Files, OneIndex
 from polyencoder.settings.metadata import Without
 from polyencoder.settings.training import HardNegatives, Similarity, parse_ranks
@@ -46,10 +46,9 @@ class MineSettings(Settings):
     `response`. Read twice."""
     out: Annotated[str, Parameter(alias="-o")]
     """A .jsonl file, for -t selection:jsonl --candidates inline."""
-    columns: PairColumns = field(default_factory=PairColumns)
-    candidates: str = "candidates"
-    """Name of the column to write the response and its negatives in. Candidates with labels are read from
-    `candidates`."""
+    columns: Columns = field(default_factory=Columns)
+    out_column: str = "candidates"
+    """Name of the column to write the response and its negatives in."""
     negatives: Annotated[Count, Parameter(alias="-n")] = 4
     """Negatives per pair."""
     ranks: str = "1-100"
@@ -145,10 +144,10 @@ def _open_miner(ranker: Ranker, responses: list[str], chosen: HardNegatives, set
 
 def _add_negatives(record: dict[str, Any], pair: Example, texts: list[str], settings: MineSettings) -> dict[str, Any]:
     """The record with its right texts and mined negatives as candidates, and labels of these if it has labels."""
-    columns, candidates = settings.columns.columns, [*pair.right, *texts]
-    whole = {**record, settings.candidates: candidates}
+    columns, candidates = settings.columns, [*pair.right, *texts]
+    whole = {**record, settings.out_column: candidates}
     if has_labels(record, columns, candidates, where=pair.where):
-        if settings.candidates != columns.candidates:  # labels are of one list
+        if settings.out_column != columns.candidates:  # labels are of one list
             whole.pop(columns.candidates, None)
         numbers = pair.labels or {pair.label: 1.0}
         whole[columns.labels] = [*(numbers[text] for text in pair.right), *(0.0 for _ in texts)]
@@ -157,18 +156,18 @@ def _add_negatives(record: dict[str, Any], pair: Example, texts: list[str], sett
 
 def _check_column(settings: MineSettings) -> None:
     """Raises ConfigError if the mined candidates would replace what the pairs are read from."""
-    name, columns = settings.candidates, settings.columns.columns
+    name, columns = settings.out_column, settings.columns
     is_place = os.sep in name or os.path.splitext(name)[1] or exists(os.path.join(name, DATABASE))
     if is_place and exists(name):  # a column may be called as another folder is
         raise ConfigError(
-            f"candidates is {name!r}, a file or an index, but it is the name of a column to write; negatives of other "
+            f"out_column is {name!r}, a file or an index, but it is the name of a column to write; negatives of other "
             "candidates come from an index of them, --index",
-            argument="candidates",
+            argument="out_column",
         )
     taken = {*LAYOUT_COLUMNS, *(getattr(columns, part) for part in PARTS)} - {"candidates"}
     if name in taken:
         raise ConfigError(
-            f"candidates is {name!r}, a column that the pairs are read from: give another name", argument="candidates"
+            f"out_column is {name!r}, a column that the pairs are read from: give another name", argument="out_column"
         )
 
 
@@ -184,7 +183,7 @@ def _read_responses(files: list[str], settings: MineSettings, bad: OnBad) -> dic
 
 def _read_pairs(files: list[str], settings: MineSettings, bad: OnBad) -> Iterator[tuple[Example, dict[str, Any]]]:
     """The pairs with their records for JSON. InputError for labels that seem to be of the written column."""
-    columns, name = settings.columns.columns, settings.candidates
+    columns, name = settings.columns, settings.out_column
     for file in files:
         for pair, record in read_pairs_and_records(file, columns=columns, add_response=True, bad=bad):
             theirs = record.get(name)
@@ -193,7 +192,7 @@ def _read_pairs(files: list[str], settings: MineSettings, bad: OnBad) -> Iterato
                 raise InputError(
                     f"{pair.where}: its labels seem to be of {name!r}, but candidates with labels are read from "
                     f"{columns.candidates!r}: rename that column",
-                    argument="candidates",
+                    argument="out_column",
                 )
             try:
                 _format_json(record)

@@ -16,15 +16,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any
+from typing import Annotated, Any
 
 from polyencoder.checks import explain_unencodable, parse_number
 from polyencoder.data.cells import find_earlier_columns, is_empty, join_earlier, parse_list, read_response, read_texts
 from polyencoder.data.example import Example
+from polyencoder.data.readers import parse_delimiter
 from polyencoder.data.ubuntu import LABEL as UBUNTU_LABEL
 from polyencoder.data.ubuntu import is_ubuntu
 from polyencoder.errors import InputError
+from polyencoder.settings.metadata import Flag
 from polyencoder.text.dialogue import (
     SPEAKERS,
     SYSTEM,
@@ -46,21 +49,36 @@ _NEGATIVE = re.compile(r"negative_(\d+)")
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns of a file of pairs, and how its tables and chats are read.
-
-    system: what becomes of a chat's system messages. roles: who answers in chats; without any, `assistant` and `gpt`.
-    delimiter: of CSV; None for the one that its first rows show.
-    """
+    """The columns of a file of pairs, and how its tables and chats are read."""
 
     context: str = "context"
+    """The column with the context: a text or a list of turns."""
     response: str = "response"
-    candidates: str = "candidates"
+    """The column with the right response."""
     responses: str = "responses"
+    """The column with several right responses, in place of one: a list, or one text joined by |."""
+    candidates: Annotated[str, Flag(name="--candidates-column")] = "candidates"
+    """The column with candidates, if any: a list, or one text joined by |."""
     labels: str = "labels"
+    """The column with a number for each candidate, 0 for a wrong one and more for a better one, in place of a
+    response: a list, or numbers joined by |."""
+    negatives: Annotated[str, Flag(name="--negatives-column")] = "negatives"
+    """The column with wrong responses alone, in place of candidates: a list, or one text joined by |."""
     system: SystemMessages = "leave-out"
-    negatives: str = "negatives"
-    roles: tuple[str, ...] = ()
+    """The system messages of chats: left out, or the persona before the conversation."""
+    roles: str = ""
+    """Who answers in chats, such as agent,bot (default: assistant and gpt)."""
     delimiter: str | None = None
+    """The separator of the columns of CSV and TSV: a character, tab, semicolon or pipe (default: what the first rows
+    show)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delimiter", parse_delimiter(self.delimiter))
+
+    @cached_property
+    def answering(self) -> frozenset[str]:
+        """The `roles`, one by one."""
+        return frozenset(filter(None, map(str.strip, self.roles.split(","))))
 
 
 @dataclass(frozen=True)
@@ -293,8 +311,8 @@ def _read_message(item: Any, columns: Columns) -> Any:
     role = next((item[key] for key in ("role", "from", "speaker") if key in item), None)
     content = next((item[key] for key in ("content", "value", "text") if key in item), None)
     role = ROLES.get(role, role) if isinstance(role, str) else role
-    if columns.roles:
-        answers = not {role, item.get("role"), item.get("from"), item.get("speaker")}.isdisjoint(columns.roles)
+    if columns.answering:
+        answers = not {role, item.get("role"), item.get("from"), item.get("speaker")}.isdisjoint(columns.answering)
         role = "assistant" if answers else role if role in (*SYSTEM, *TOOLS) else "user"
     return {**item, "role": role, "content": content}
 
@@ -304,7 +322,7 @@ def _read_dialogue(layout: Layout, record: Record, columns: Columns, where: str,
     turns = record[layout.needs[0]]
     if are_messages(turns):
         messages = [_read_message(item, columns) for item in turns]
-        if columns.roles or any(isinstance(one, Mapping) and one["role"] == "assistant" for one in messages):
+        if columns.answering or any(isinstance(one, Mapping) and one["role"] == "assistant" for one in messages):
             return _read_chat(layout, record, columns, where, counts)
         turns = [one["content"] if isinstance(one, Mapping) else one for one in messages]
     rest = {part: record[part] for part in PARTS[1:] if part in record}

@@ -30,8 +30,8 @@ from polyencoder.index.base import Index
 from polyencoder.index.searcher import Searcher
 from polyencoder.progress import create_progress
 from polyencoder.search.scores import check_scores
-from polyencoder.settings.common import ColumnSettings
 from polyencoder.settings.fields import get_leaves
+from polyencoder.settings.train import DataSettings
 from polyencoder.storage.names import RECORD
 
 _MOST_READ = 1_000_000  # training pairs
@@ -110,9 +110,9 @@ def _check_not_trained_on(model: Path, examples: Sequence[Example]) -> None:
     files = None
     with suppress(OSError, ValueError, TypeError, KeyError, PolyencoderError):
         options = json.loads((model / RECORD).read_bytes())["options"]
-        files = options["train"]
-        names = {name: options[name] for name in get_leaves(ColumnSettings) if options.get(name) is not None}
-        pairs = read_all_pairs(files, columns=ColumnSettings.of(names).columns, bad=lambda error: None)
+        data = DataSettings.of({name: options[name] for name in get_leaves(DataSettings) if name in options})
+        files = data.train
+        pairs = read_all_pairs(files, columns=data.columns, bad=lambda error: None)
         seen = {(pair.text, pair.label) for pair in islice(pairs, _MOST_READ)}
     trained = sum((example.text, example.label) in seen for example in examples)
     if trained > _MOST_KNOWN * len(examples):

@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from polyencoder.config import ContextVector
+from polyencoder.data.layouts import Columns
 from polyencoder.index.filters import Exactness
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import ColumnSettings, RankerSettings
+from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Files, OneIndex
 from polyencoder.settings.metadata import Needs, Parlai, Without
 from polyencoder.validation import AtLeastZero, Count
@@ -73,7 +74,7 @@ class EvaluateSettings(Settings):
     model: RankerSettings
     data: Annotated[Files | None, Parameter(alias="-d"), Without("qrels"), Without("beir")] = None
     """FILE or GLOB of examples to rank, comma-separated, or hf:NAME:SPLIT. In its place --qrels or --beir."""
-    columns: Annotated[ColumnSettings, _OF_PAIRS] = field(default_factory=ColumnSettings)
+    columns: Annotated[Columns, _OF_PAIRS] = field(default_factory=Columns)
     skip_bad_examples: Annotated[bool, _OF_PAIRS] = False
     """Skip and count records that cannot be used, instead of stopping at them."""
     num_negatives: Annotated[Count, _OF_PAIRS] = 19

@@ -133,7 +133,7 @@ def set_flags(cls: type) -> None:
         field.metadata = MappingProxyType({**field.metadata, "help": read_docstrings(cls).get(field.name, "")})
     for name, hint in get_type_hints(cls, include_extras=True).items():
         for flag in (each for each in iter_parts(hint) if isinstance(each, Flag)):
-            cls.__annotations__[name] = Annotated[hint, Parameter(alias=flag.alias, parse=flag.parse)]
+            cls.__annotations__[name] = Annotated[hint, Parameter(name=flag.name, alias=flag.alias, parse=flag.parse)]
     Parameter(name="*")(cls)
 
 

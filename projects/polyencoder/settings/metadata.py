@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 
 class Flag(NamedTuple):
-    """Metadata: the flag of an option of the library: its short form, and whether there is one (`parse`).
+    """Metadata: the flag of an option of the library: its short form, whether there is one (`parse`), and its name.
 
     Settings of commands have cyclopts' `Parameter`.
     """
 
     alias: str | None = None
     parse: bool | None = None
+    name: str | None = None
 
 
 class Needs(NamedTuple):

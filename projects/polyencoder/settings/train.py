@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,6 @@ from polyencoder.data.layouts import Columns
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import get_family
 from polyencoder.settings.base import Settings, get_flat_values, settings
-from polyencoder.settings.common import PairColumns
 from polyencoder.settings.fields import Files, Numbers, get_leaves
 from polyencoder.settings.metadata import Needs, Parlai, Without
 from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
@@ -48,18 +47,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 @settings(panel="Data")
-class TrainColumns(PairColumns):
-    """The columns of training and validation data."""
-
-    column_candidates: str = "candidates"
-    """The column with candidates, if any: a list, or one text joined by |."""
-
-    @property
-    def columns(self) -> Columns:
-        return replace(super().columns, candidates=self.column_candidates)
-
-
-@settings(panel="Data")
 class DataSettings(Settings):
     """Training and validation data, and the folder of the model."""
 
@@ -69,7 +56,7 @@ class DataSettings(Settings):
     """Evaluation data, in the same form (default: a tenth of the training data is held out)."""
     out: str
     """The folder to write the model and its card to. A run that was killed resumes from it."""
-    columns: TrainColumns = field(default_factory=TrainColumns)
+    columns: Columns = field(default_factory=Columns)
     streaming: bool = False
     """Read the training data on demand instead of loading it into memory; needs --valid."""
     shuffle_buffer: Annotated[Count, Needs("streaming")] = 4096

@@ -125,7 +125,7 @@ def _choose_rows(splits: Splits, valid: Rows | None, settings: TrainSettings) ->
 
 def _read_pairs(names: str, rows: Rows | None, settings: TrainSettings, bad: BadExamples) -> list[Example]:
     """The pairs of files, or of records in memory."""
-    columns = settings.data.columns.columns
+    columns = settings.data.columns
     if rows is None:
         return list(read_all_pairs(names, columns=columns, bad=bad))
     return list(read_pair_rows(rows, name=names, columns=columns, bad=bad))
@@ -176,16 +176,16 @@ def _build_stream(
         raise InputError(f"{unseekable}: cannot be read again in each epoch, which streaming needs")
 
     def read_examples(file: str) -> Iterator[Example]:
-        return _check_examples(read_pairs(file, columns=settings.data.columns.columns, bad=bad), settings, bad)
+        return _check_examples(read_pairs(file, columns=settings.data.columns, bad=bad), settings, bad)
 
     def iter_responses() -> Iterator[str]:
-        pairs = (pair for file in files for pair in read_pairs(file, columns=settings.data.columns.columns, bad=bad))
+        pairs = (pair for file in files for pair in read_pairs(file, columns=settings.data.columns, bad=bad))
         return islice(read_responses(pairs), SAMPLED_FROM)
 
     for file in files:
         for _ in islice(read_examples(file), CHECKED):
             pass
-    estimate = partial(estimate_pair_counts, files, columns=settings.data.columns.columns)
+    estimate = partial(estimate_pair_counts, files, columns=settings.data.columns)
     source = Streamed(read_examples, files, buffer=settings.data.shuffle_buffer, estimate=estimate)
     size = source.count_items().examples
     _log.info("streaming about %d pairs, mixed in a buffer of %d", size, settings.data.shuffle_buffer)

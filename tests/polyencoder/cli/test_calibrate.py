@@ -80,7 +80,7 @@ def test_columns_of_other_names(ranker, write, texts, tmp_path):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     table = [{"q": row["context"], "a": row["response"], "c": row["candidates"]} for row in rows]
     named.write_text("".join(json.dumps(row) + "\n" for row in table))
-    names = ["--context", "q", "--response", "a", "--candidates", "c"]
+    names = ["--context", "q", "--response", "a", "--candidates-column", "c"]
     found = call("calibrate", "--model", tmp_path / "model", "--data", named, *names)
     assert found == usual.replace(path.name, named.name)
     with pytest.raises(InputError, match="has no 'context'; it has 'q'"):

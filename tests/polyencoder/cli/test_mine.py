@@ -77,7 +77,7 @@ def test_columns_of_other_names(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hard").mkdir()  # a column may have the name of a folder
     pairs = [{"q": one["context"], "a": one["response"], "candidates": ["kept"]} for one in PAIRS]
-    names = ["--context", "q", "--response", "a", "--candidates", "hard"]
+    names = ["--context", "q", "--response", "a", "--out-column", "hard"]
     usual = [record["candidates"] for record in run("-n", 2)]
     named = run("-n", 2, "--overwrite", *names, pairs=pairs)
     assert [record["hard"] for record in named] == usual
@@ -89,8 +89,8 @@ def test_an_index_is_no_column(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hard").mkdir()
     (tmp_path / "hard" / "index.sqlite").touch()
-    with pytest.raises(ConfigError, match="candidates is 'hard', a file or an index, .* come from an index of them"):
-        run("--candidates", "hard")
+    with pytest.raises(ConfigError, match="out_column is 'hard', a file or an index, .* come from an index of them"):
+        run("--out-column", "hard")
 
 
 def test_some_pairs_may_have_no_negative(run):
@@ -130,12 +130,12 @@ def test_what_is_refused(run, tmp_path):
         ([], [{"context": 5, "response": "x"}], InputError, "line 1: the context is neither a"),
         (["--pairs", "no-such.jsonl"], PAIRS, InputError, "no-such.jsonl"),
         *(
-            (["--candidates", name], PAIRS, ConfigError, f"candidates is '{name}', a column that")
+            (["--out-column", name], PAIRS, ConfigError, f"out_column is '{name}', a column that")
             for name in ("context", "response", "responses", "labels", "messages", "positive")
         ),
-        (["--candidates", "a", "--response", "a"], [{"context": "hello", "a": "b"}], ConfigError, "is 'a', a column"),
-        (["--candidates", __file__], PAIRS, ConfigError, "test_mine.py', a file or an index"),
-        (["--candidates", "own"], [OWN], InputError, "line 1: its labels seem to be of 'own'"),
+        (["--out-column", "a", "--response", "a"], [{"context": "hello", "a": "b"}], ConfigError, "is 'a', a column"),
+        (["--out-column", __file__], PAIRS, ConfigError, "test_mine.py', a file or an index"),
+        (["--out-column", "own"], [OWN], InputError, "line 1: its labels seem to be of 'own'"),
     ]:
         (tmp_path / "out.jsonl").write_text("what was there before\n")
         with pytest.raises(error, match=message):

@@ -97,7 +97,7 @@ def test_negatives_are_mined_beside_what_is_right(make_ranker, tmp_path, files):
     assert not {*mined[6]["candidates"][2:], *mined[7]["candidates"][1:]} & {"my cat .", "my dogs .", "my ski ."}
     run_command(*mine[:4], tmp_path / "out.jsonl", *mine[5:], "-o", tmp_path / "again.jsonl")
     assert (tmp_path / "again.jsonl").read_text() == (tmp_path / "out.jsonl").read_text()
-    run_command(*mine, "--candidates", "hard", "-o", tmp_path / "hard.jsonl")
+    run_command(*mine, "--out-column", "hard", "-o", tmp_path / "hard.jsonl")
     hard = [json.loads(line) for line in (tmp_path / "hard.jsonl").read_text().splitlines()]
     assert [row["hard"] for row in hard] == [row["candidates"] for row in mined]
     assert all("candidates" not in row for row in hard[:6])  # of which the labels no longer are

@@ -310,10 +310,10 @@ def test_who_answers_in_chats(tmp_path):
     chat = [{"role": "customer", "content": "hi"}, {"role": "agent", "content": "a"}, {"role": "bot", "content": "b"}]
     with pytest.raises(InputError, match=r"line 1: the messages, message 0 .* role"):
         read(tmp_path, {"messages": chat})
-    assert read(tmp_path, {"messages": chat}, columns=Columns(roles=("agent",))) == [Example(["hi"], "a")]
-    assert read(tmp_path, {"conversations": [HUMAN, GPT]}, columns=Columns(roles=("gpt",))) == [Example(["hi"], "a")]
+    assert read(tmp_path, {"messages": chat}, columns=Columns(roles="agent")) == [Example(["hi"], "a")]
+    assert read(tmp_path, {"conversations": [HUMAN, GPT]}, columns=Columns(roles="gpt")) == [Example(["hi"], "a")]
     with pytest.raises(InputError, match="none of its messages is the assistant's") as raised:
-        read(tmp_path, {"messages": chat}, columns=Columns(roles=("nobody",)))
+        read(tmp_path, {"messages": chat}, columns=Columns(roles="nobody"))
     assert raised.value.argument == "columns.roles"
 
 
@@ -323,7 +323,7 @@ def test_each_turn_of_a_dialogue_after_the_first_is_a_response(tmp_path, name):
     speakers = [{"speaker": who, "text": text} for who, text in (("A", "hi"), ("B", "a"), ("A", "b"))]
     for turns in (["hi", " ", "a", "b"], speakers):
         assert read(tmp_path, {name: turns, "split": "x"}) == pairs
-    assert read(tmp_path, {name: speakers}, columns=Columns(roles=("B",))) == pairs[:1]
+    assert read(tmp_path, {name: speakers}, columns=Columns(roles="B")) == pairs[:1]
     assert read(tmp_path, {name: ["hi", "a"], "response": "c"}) == [Example(["hi", "a"], "c")]
     with pytest.raises(InputError, match="line 1: is a dialogue of one turn"):
         read(tmp_path, {name: ["hi"]})

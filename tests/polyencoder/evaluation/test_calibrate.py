@@ -16,6 +16,8 @@ from polyencoder.calibration.fitting import Observations, fit
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation.calibrate import collect_observations, observe_search
+from polyencoder.settings.base import get_flat_values
+from polyencoder.settings.train import TrainSettings
 from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
@@ -102,7 +104,8 @@ def test_examples_of_the_training(ranker, examples, tmp_path, columns):
     path.write_text("".join(json.dumps({of: row[name] for name, of in names.items()}) + "\n" for row in examples))
     ranker.save_pretrained(model)
     (model / "training").mkdir()
-    (model / "training" / "run.json").write_text(json.dumps({"options": {"train": str(path), **columns}}))
+    options = get_flat_values(TrainSettings.of(backbone="x", train=str(path), out=str(model), **columns))
+    (model / "training" / "run.json").write_text(json.dumps({"options": options}))
     ranker = Ranker.from_pretrained(model, device="cpu")
     with pytest.raises(InputError, match=r"trained on 100 of the 100 examples, of .*train\.jsonl"):
         ranker.calibrate(examples)
