@@ -22,7 +22,7 @@ import numpy as np
 from polyencoder.errors import CheckpointError, InputError, get_first_line
 from polyencoder.index.token_rows import StoredTokens, TokenRows
 from polyencoder.search.contexts import Array
-from polyencoder.search.rows import Block, QuantizedRows
+from polyencoder.search.rows import Block, QuantizedRows, advise
 from polyencoder.storage.files import write_array
 
 VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
@@ -153,6 +153,7 @@ class Vectors:
         quantized = QuantizedRows(np.empty(shape, np.int8), np.empty((len(rows), 3), np.float32))
         out = quantized.rows if self.dtype == "int8" else np.empty(shape, dtype=ON_DISK[self.dtype])
         for file, position, inside in self._split_rows(rows):
+            advise(file.rows, "NORMAL")
             out[position] = file.rows[inside]
             quantized.rows[position], quantized.bounds[position] = file.quantized.select(inside)
         return out, quantized
@@ -248,6 +249,8 @@ def map_file(path: Path, *, dim: int, dtype: VectorDtype, tokens: StoredTokens |
     paths = list_side_files(path)
     rows = map_array(path, np.dtype(ON_DISK[dtype]), shape=(-1, dim))
     in_8_bits = rows if dtype == "int8" else map_array(paths["int8"], np.dtype(np.int8), shape=(len(rows), dim))
+    if dtype != "int8":
+        advise(rows, "RANDOM")  # a search reads few of them: else each would bring in the pages around it
     quantized = QuantizedRows(in_8_bits, map_array(paths["bounds"], np.dtype(np.float32), shape=(len(rows), 3)))
     if tokens is None:
         return MappedFile(rows, quantized)

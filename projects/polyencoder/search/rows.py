@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -60,7 +61,12 @@ class Block(NamedTuple):
 
     def read_vectors(self, positions: slice | Array = slice(None)) -> Array:
         """The vectors of these rows of the block, float32 or float64 [n, dim]."""
-        stored = self.stored[positions if self.positions is None else self.positions[positions]]
+        inside = positions if self.positions is None else self.positions[positions]
+        if isinstance(inside, slice):
+            advise(self.stored, "NORMAL")
+        elif self.stored.dtype != np.int8:  # which has been read already
+            prefetch(self.stored, inside)
+        stored = self.stored[inside]
         if stored.dtype == np.uint16:  # the first half of a float32's bits
             return (stored.astype(np.uint32) << 16).view(np.float32)
         if stored.dtype == np.int8 and self.quantized is not None:
@@ -76,6 +82,27 @@ class Block(NamedTuple):
         return Block(self.first, self.stored, self.quantized and self.quantized.select(positions), positions)
 
 
+def advise(array: Array, how: str) -> None:
+    """Tells the system how a mapped array will be read: "NORMAL", in order, or "RANDOM", without the pages around it.
+
+    Where the system cannot be told, and for other arrays, nothing happens; so in `prefetch`.
+    """
+    if (mapped := getattr(array, "_mmap", None)) is not None and hasattr(mmap, f"MADV_{how}"):
+        mapped.madvise(getattr(mmap, f"MADV_{how}"))
+
+
+def prefetch(array: Array, rows: Array) -> None:
+    """Asks for the pages of these rows of a mapped array at once: a disk reads them side by side."""
+    if (mapped := getattr(array, "_mmap", None)) is None or not hasattr(mmap, "MADV_WILLNEED") or not len(rows):
+        return
+    begin = array.__array_interface__["data"][0] - np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+    starts = begin + np.unique(rows) * array.strides[0]
+    firsts, lasts = starts // mmap.PAGESIZE, (starts + array.strides[0] - 1) // mmap.PAGESIZE
+    apart = np.flatnonzero(firsts > np.append(-2, lasts[:-1]) + 1)
+    for first, last in zip(firsts[apart].tolist(), lasts[[*apart[1:] - 1, -1]].tolist(), strict=True):
+        mapped.madvise(mmap.MADV_WILLNEED, first * mmap.PAGESIZE, (last + 1 - first) * mmap.PAGESIZE)
+
+
 def _quantize(vectors: Array) -> QuantizedRows:
     limits = np.finfo(np.float32)
     scales = np.maximum(np.abs(vectors).max(axis=1, initial=0) / np.float32(127), limits.tiny)
@@ -83,11 +110,11 @@ def _quantize(vectors: Array) -> QuantizedRows:
     wide = rows * scales[:, None].astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1)
     wide -= vectors
-    bounds = np.stack([scales, _round_up(lengths), _round_up(np.linalg.norm(wide, axis=1))], axis=1)
+    bounds = np.stack([scales, round_up(lengths), round_up(np.linalg.norm(wide, axis=1))], axis=1)
     return QuantizedRows(rows, bounds)
 
 
-def _round_up(numbers: Array) -> Array:
+def round_up(numbers: Array) -> Array:
     """float32 numbers that are at least as large."""
     with np.errstate(over="ignore"):  # to infinity, of which everything is scored
         return np.nextafter((numbers * (1 + 1e-6)).astype(np.float32), np.float32(np.inf))

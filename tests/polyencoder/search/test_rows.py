@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -37,6 +39,42 @@ def test_stored_numbers_become_floats():
         np.testing.assert_array_equal(some.read_vectors(), expected[1:])
         np.testing.assert_array_equal(some.read_vectors(np.array([0])), expected[1:])
         assert (part.first, some.first, block.size, part.size, some.size) == (4, 3, 2, 1, 1)
+
+
+class Advised(mmap.mmap):
+    """A file that keeps what it is advised of."""
+
+    def madvise(self, *advice):
+        self.__dict__.setdefault("advice", []).append(advice)
+        super().madvise(*advice)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_WILLNEED"), reason="no advice on this system")
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10**6), st.sampled_from([1, 7, 384, 3000]), st.integers(0, 40))
+def test_the_pages_of_the_rows_that_are_read_are_asked_for(tmp_path_factory, seed, dim, first):
+    rng, header = np.random.default_rng(seed), 128
+    path = tmp_path_factory.mktemp("rows") / "vectors"
+    whole = rng.random((60, dim), np.float32)
+    path.write_bytes(bytes(header) + whole.tobytes())
+    with path.open("rb") as file:
+        mapped = Advised(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    stored = np.frombuffer(mapped, np.float32, offset=header).reshape(60, dim).view(np.memmap)
+    stored._mmap = mapped
+    stored = stored[first:]
+    rows = rng.permutation(60 - first)[: rng.integers(0, 20)]
+    block = Block(first, stored)
+    np.testing.assert_array_equal(block.read_vectors(rows), whole[first:][rows])
+    asked = {
+        page
+        for what, start, length in mapped.__dict__.get("advice", [])
+        for page in range(start // mmap.PAGESIZE, (start + length) // mmap.PAGESIZE)
+        if what == mmap.MADV_WILLNEED
+    }
+    bounds = ((header + (first + row) * dim * 4, header + (first + row + 1) * dim * 4 - 1) for row in rows.tolist())
+    assert asked == {page for a, b in bounds for page in range(a // mmap.PAGESIZE, b // mmap.PAGESIZE + 1)}
+    np.testing.assert_array_equal(block.read_vectors(), whole[first:])
+    assert mapped.advice[-1] == (mmap.MADV_NORMAL,)
 
 
 @settings(deadline=None)

@@ -135,9 +135,9 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
             places = np.random.default_rng(0).permutation(rows)  # always the same
             index.train(vectors.take(np.sort(places[: int(parameters["training_rows"])])))
         max_norm = 0.0
-        for first in range(0, rows, _CHUNK):
-            chunk = vectors.take(np.arange(first, min(first + _CHUNK, rows)))
-            max_norm = max(max_norm, float(np.linalg.norm(chunk, axis=1).max()))
+        for block in vectors.iter_blocks(_CHUNK):
+            chunk = block.read_vectors().astype(np.float32, copy=False)
+            max_norm = max(max_norm, float(np.linalg.norm(chunk.astype(np.float64), axis=1).max()))
             index.add(chunk)
         name = f"faiss-{secrets.token_hex(8)}-{kind}.index"
         with atomic_write(folder / name) as temporary:
