@@ -118,7 +118,7 @@ def check_vector(candidate: Candidate, *, dim: int | None = None, length: float 
         with np.errstate(all="ignore"):  # to infinity, which is an error below
             array = to_array(value) if hasattr(value, "detach") else value
             vector: np.ndarray[Any, Any] = np.ascontiguousarray(array, dtype=np.float32)
-            square = float(np.vdot(vector, vector))
+            norm = float(np.linalg.norm(vector.astype(np.float64)))
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{_name_place(candidate)}its vector is {value!r:.60}; it must be numbers") from None
     problem = ""
@@ -126,12 +126,12 @@ def check_vector(candidate: Candidate, *, dim: int | None = None, length: float 
         problem = f"has the shape {list(np.shape(array))}; it must be [dim]"
     elif dim is not None and len(vector) != dim:
         problem = f"has {len(vector):,} numbers, not {dim:,}"
-    elif not np.isfinite(square):
+    elif not np.isfinite(norm):
         problem = "is not finite (inf or nan), or too large for float32"
-    elif square == 0:
+    elif norm == 0:
         problem = "is zero"
-    elif length is not None and abs(square**0.5 - length) > TOLERANCE * length:
-        problem = f"has the length {square**0.5:.4g}; the model's have {length:.4g}"
+    elif length is not None and abs(norm - length) > TOLERANCE * length:
+        problem = f"has the length {norm:.4g}; the model's have {length:.4g}"
     if problem:
         raise InputError(f"{_name_place(candidate)}its vector {problem}")
     return candidate._replace(vector=vector)
@@ -139,6 +139,7 @@ def check_vector(candidate: Candidate, *, dim: int | None = None, length: float 
 
 def is_same_vector(left: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     """Whether two vectors are equal except for rounding, such as by an index's files."""
+    left, other = left.astype(np.float64), other.astype(np.float64)  # whose squares neither overflow nor vanish
     return bool(np.linalg.norm(left - other) <= TOLERANCE * np.linalg.norm(left))
 
 
@@ -161,10 +162,11 @@ def _measure_length(ranker: TextRanker, sample: list[Candidate]) -> float | None
     """The length of the model's vectors; None if lengths differ. InputError for a vector that is not the model's."""
     texts = [candidate.text for candidate in sample]
     encoded = ranker.encoder.encode_candidates(tokenize_candidates(ranker.text, texts, remember=False))
+    encoded = encoded.astype(np.float64)
     lengths = np.linalg.norm(encoded, axis=1)
     for candidate, vector, length in zip(sample, encoded, lengths, strict=True):
         assert candidate.vector is not None
-        cosine = float(candidate.vector @ vector / (np.linalg.norm(candidate.vector) * length))
+        cosine = float(candidate.vector @ vector / (np.linalg.norm(candidate.vector.astype(np.float64)) * length))
         if not cosine >= MIN_COSINE:
             raise InputError(
                 f"{_name_place(candidate)}its vector is not the model's vector of its text (their cosine is "

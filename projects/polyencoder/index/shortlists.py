@@ -46,8 +46,8 @@ def iter_shortlists(
     lists = nearest(asked) if len(asked) else Lists([], np.empty(0))
     # The maximum rounding difference of two fp32 inner products, the engine's and ours: dim x 2^-24 x |c| |y| for each.
     # Twice that, for the score's softmax and sum.
-    unit = 2 * asked.shape[1] * np.finfo(np.float32).eps * max_norm
-    outside = lists.outside + unit * np.linalg.norm(asked, axis=1)
+    unit = 2 * asked.shape[1] * float(np.finfo(np.float32).eps) * max_norm
+    outside = lists.outside + unit * np.linalg.norm(asked.astype(np.float64), axis=1)
     first = 0
     for vectors, query in zip(codes, queries, strict=True):
         part = slice(first, first + len(query))

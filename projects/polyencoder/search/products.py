@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyencoder.search.contexts import Array, Contexts
-from polyencoder.search.rows import Block
+from polyencoder.search.rows import Block, round_up
 
 _ROUNDING = 1e-6  # of numbers in float32 that are computed from products, in parts of the lengths of both vectors
 _MIN_RADIUS = np.float32(1e-34)  # a radius below which products of float32 lose digits
+_LOST = 1.1e-19  # a number whose square float32 may round to 0
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +59,7 @@ class Queries:
         if block.quantized is None or import_numkong() is None:
             return self._multiply_float32(block)
         multiply, scales, errors = self._quantize()
-        (rows, bounds), lengths = block.quantized, self._lengths.astype(np.float32)
+        (rows, bounds), lengths = block.quantized, round_up(self._lengths)
         radius = bounds @ np.stack([np.zeros_like(errors), errors, lengths])
         radius += _MIN_RADIUS
         products = np.asarray(multiply(rows)).reshape(len(rows), len(lengths), -1)
@@ -73,7 +74,7 @@ class Queries:
             errors = np.linalg.norm(self.exact - queries * scales[:, None, None].astype(np.float64), axis=2).max(1)
             errors += 2 * _ROUNDING * self._lengths
             flat = queries.astype(np.int8).reshape(-1, queries.shape[2])
-            self._quantized = _get_multiply(flat), scales, errors.astype(np.float32)
+            self._quantized = _get_multiply(flat), scales, round_up(errors)
         return self._quantized
 
     def _multiply_float32(self, block: Block) -> ApproximateProducts:
@@ -81,11 +82,12 @@ class Queries:
             flat = self.exact.reshape(-1, self.exact.shape[2]).astype(np.float32)
             errors = np.linalg.norm(self.exact - flat.reshape(self.exact.shape), axis=2).max(axis=1, initial=0)
             unit = (self.exact.shape[2] + 2) * np.finfo(np.float32).eps
-            self._in_float32 = flat, (errors + (unit + _ROUNDING) * self._lengths).astype(np.float32)
+            self._in_float32 = flat, round_up(errors + (unit + _ROUNDING) * self._lengths)
         flat, distances = self._in_float32
         vectors = block.read_vectors().astype(np.float32, copy=False)
         if block.quantized is None:
             lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors)) * np.float32(1.001)
+            lengths += np.float32(_LOST * self.exact.shape[2] ** 0.5)
         else:
             lengths = block.quantized.bounds[:, 1:].sum(axis=1)
         products = (vectors @ flat.T).reshape(len(vectors), -1, self.codes)

@@ -66,6 +66,15 @@ def test_which_one_is_wrong(ranker, given, place, change, problem):
         list(records)
 
 
+@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e30, 3e37])
+def test_their_lengths_neither_vanish_nor_overflow(size):
+    vectors = np.random.default_rng(0).normal(size=(2, 8)).clip(-5, 5) * size
+    records = [Candidate(None, str(i), None, "row", vector) for i, vector in enumerate(vectors)]
+    first, second = (one.vector for one in check_vectors(iter(records), Fingerprints("theirs"))[0])
+    assert is_same_vector(first, first)
+    assert not is_same_vector(first, second)
+
+
 def test_all_or_none(ranker, given, sentences):
     texts = [Candidate(None, text, None, "a text") for text in sentences]
     assert list(check_vectors(iter(texts), ranker)[0]) == texts

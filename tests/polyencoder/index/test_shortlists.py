@@ -21,6 +21,13 @@ def as_set(vectors):
     return {tuple(row) for row in vectors.round(decimals=4).tolist()}
 
 
+def test_rounding_of_codes_whose_squares_vanish():
+    codes = [np.full((1, 8), 1e-25, np.float32)]
+    nearest = lambda queries: shortlists.Lists([np.array([0])], np.zeros(1))  # noqa: E731
+    ((_, bound),) = shortlists.iter_shortlists(codes, nearest, grouped=False, max_norm=1e25)
+    assert bound > 8**0.5 * 2**-24
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 20), st.integers(1, 4), st.floats(0.05, 1.5))
 def test_every_code_is_near_to_a_mean_and_no_mean_is_needless(seed, codes, clusters, tolerance):

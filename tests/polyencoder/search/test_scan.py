@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from polyencoder.index.vectors import Vectors, quantize, write_vectors
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding
+from polyencoder.search import products
 from polyencoder.search import scan as module
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.scan import round_scores, search
@@ -121,6 +122,25 @@ def test_equals_the_naive_ranking(seed, batch, n, codes, kind, attention, share,
     k = int(random.integers(1, available + 1))
     found = search(contexts, rows, k=k, allowed=allowed, attention=attention)
     check(found, contexts, rows, k=k, attention=attention, allowed=allowed)
+
+
+@pytest.mark.parametrize(
+    ("rows", "codes"), [(1e-25, 1e5), (1e-30, 1e10), (1e-25, 1e20), (1e-20, 1.0), (1e20, 1e-20), (3e37, 1e-45)]
+)
+@pytest.mark.parametrize("numkong", [True, False])
+def test_numbers_whose_squares_vanish(monkeypatch, make_vectors, rows, codes, numkong):
+    """Lengths in float32 would be 0, and near ties with them decided by approximate scores."""
+    if not numkong:
+        monkeypatch.setattr(products, "import_numkong", lambda: None)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        vectors = (rows * (rng.normal(size=64) + 1e-7 * rng.normal(size=(300, 64)))).astype(np.float32)
+        contexts = Contexts((codes * rng.normal(size=(2, 1 + 2 * (seed % 2), 64))).astype(np.float32))
+        scores, order = naive(contexts, vectors)
+        for source in (vectors, make_vectors(vectors)):
+            best = search(contexts, source, k=5)
+            np.testing.assert_array_equal(best.rows, order[:, :5])
+            np.testing.assert_array_equal(best.scores, scores[:, :5])
 
 
 @settings(deadline=None, max_examples=60)
