@@ -116,7 +116,7 @@ class Maker:
             fingerprints = values.pop("model_fingerprint"), values.pop("tokenizer_fingerprint")
             return from_json_values(cls, {**values, "fingerprints": fingerprints})
 
-        remedy = "build the index again, by `polyencoder index`"
+        remedy = "remove the index, and build it again by `polyencoder index`"
         return parse_versioned(
             text, make, version=cls.FORMAT_VERSION, origin=f"{where}, its description", remedy=remedy
         )

@@ -72,7 +72,7 @@ def test_a_description_that_no_index_has(change, message):
 def test_text_that_is_no_description(text):
     with pytest.raises(
         CheckpointError,
-        match=r"^my index, its description: damaged \(.*\); build the index again, by `polyencoder index`$",
+        match=r"^my index, its description: damaged \(.*\); remove the index, and build it again",
     ):
         IndexMeta.from_json(text, "my index")
 

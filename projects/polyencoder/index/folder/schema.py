@@ -17,6 +17,7 @@ from typing import Any
 
 from polyencoder.errors import CheckpointError
 from polyencoder.index.folder.words import TABLE, Words
+from polyencoder.index.meta import IndexMeta
 
 _TEXTS = "CREATE TABLE {}(row INTEGER PRIMARY KEY, digest BLOB UNIQUE NOT NULL, text TEXT NOT NULL);"
 _TABLES = f"""
@@ -58,10 +59,13 @@ def check_tables(connection: sqlite3.Connection, folder: Path) -> None:
         raise build_damage_error(
             folder, "its database has the {} {!r:.60}, which is not part of an index".format(*foreign)
         )
-    for name, columns in _list_tables(words=words.exist).items():
+    tables = _list_tables(words=words.exist)
+    for name, columns in tables.items():
         if _list_columns(ask, name) != columns:
-            other = "other versions of polyencoder make other tables"
-            raise build_damage_error(folder, f"its database has no valid table {name!r} ({other})")
+            if _list_columns(ask, "description") == tables["description"]:
+                for (text,) in ask("SELECT json FROM description"):
+                    IndexMeta.from_json(text, folder)  # an error, if another version made the tables
+            raise build_damage_error(folder, f"its database has no valid table {name!r}")
 
 
 def build_damage_error(folder: Path, what: str) -> CheckpointError:

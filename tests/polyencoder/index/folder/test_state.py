@@ -136,6 +136,7 @@ VIEW = "ALTER TABLE {0} RENAME TO own; CREATE VIEW {0} AS SELECT {1} FROM own;"
         ("CREATE VIRTUAL TABLE more USING fts5(text);", "has the table 'more'"),
         ("DROP TABLE texts; CREATE TABLE texts(row TEXT, digest, text);", "has no valid table 'texts'"),
         ("DROP TABLE dead;", "has no valid table 'dead'"),
+        ("DROP TABLE description;", "has no valid table 'description'"),
     ],
 )
 def test_a_database_that_is_made_up(folder, ranker, script, message):
@@ -143,6 +144,18 @@ def test_a_database_that_is_made_up(folder, ranker, script, message):
         connection.executescript(script)
     with pytest.raises(CheckpointError, match=f"index: damaged, its database {message}.*; build it again"):
         FolderIndex.open(folder, ranker)
+
+
+def test_another_version_made_it(folder, ranker, sentences):
+    """Its tables may differ, too."""
+    with closing(sqlite3.connect(folder / DATABASE)) as connection:
+        (text,) = connection.execute("SELECT json FROM description").fetchone()
+        connection.execute("UPDATE description SET json = ?", (json.dumps(json.loads(text) | {"format_version": 4}),))
+        connection.execute("DROP TABLE fields")
+        connection.commit()
+    for use in (lambda: FolderIndex.open(folder, ranker), lambda: ranker.index(sentences, folder)):
+        with pytest.raises(CheckpointError, match="format version 4, .* reads 7; .* remove the index, and build"):
+            use()
 
 
 def test_neither_vectors_nor_texts_are_read(folder, index, ranker):
