@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, get_args
 from polyencoder.checks import check_choice, check_device
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.encoding.encoder import Encoder
-from polyencoder.encoding.graph_files import Precision
+from polyencoder.encoding.graph_files import DESCRIPTION, Precision
 from polyencoder.encoding.graphs import GraphEncoder, find_graphs_folder
 from polyencoder.errors import ConfigError
-from polyencoder.packages import require
+from polyencoder.packages import is_installed, require
 from polyencoder.storage.names import MODEL_FILES
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ def load_encoder(
         precision: Precision = "int8" if backend == "onnx-int8" else "float32"
         path = find_graphs_folder(name, precision=precision)
         return path, GraphEncoder.open(path, precision=precision, threads=threads, device=device)
+    if not is_installed("torch") and os.path.isfile(os.path.join(name, DESCRIPTION)):
+        raise ConfigError(
+            f"{os.fspath(name)}: torch is not installed; the folder's ONNX graphs need none: load it with backend onnx",
+            argument="backend",
+        )
     require("torch")
     from polyencoder.encoding.torch_encoder import TorchEncoder
 

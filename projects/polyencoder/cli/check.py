@@ -26,10 +26,10 @@ def check(names: list[str], /, *, trust: tuple[str, ...] = (), progress: bool | 
         trust: A module or package that the options may name because you trust its code; repeatable.
         progress: Show progress on standard error; the default in a terminal.
     """
-    from polyencoder.importing.options import check_options
-
     for name in names:
         if name.endswith(".opt"):
+            from polyencoder.importing.options import check_options
+
             check_options(name, named=trust)
             say(f"{name}: JSON, and names no code outside ParlAI and this project")
         elif os.path.isdir(name):
@@ -39,7 +39,6 @@ def check(names: list[str], /, *, trust: tuple[str, ...] = (), progress: bool | 
 
 
 def _check_folder(folder: Path, *, progress: bool | None) -> None:
-    from polyencoder.checkpoint import check_folder
     from polyencoder.index.folder.verify import verify
 
     graphs, weights = (folder / DESCRIPTION).is_file(), (folder / WEIGHTS).is_file()
@@ -48,6 +47,8 @@ def _check_folder(folder: Path, *, progress: bool | None) -> None:
         say(f"{folder}: an index, undamaged")
         return
     if weights or not graphs:
+        from polyencoder.checkpoint import check_folder
+
         size = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
         with create_progress(step="checking", unit="B", show=progress, total=size) as done:
             check_folder(folder, progress=done.update)

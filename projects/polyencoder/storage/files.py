@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -101,15 +102,18 @@ def reporting_write_errors(
     path: str | os.PathLike[str], error: type[PolyencoderError] = PolyencoderError
 ) -> Iterator[None]:
     """Raises an OSError of writing `path` as a one-line `error`."""
-    from safetensors import SafetensorError  # here: those who only read need no safetensors
-
     try:
         yield
-    except (OSError, SafetensorError) as cause:
+    except _list_write_errors() as cause:
         reason = getattr(cause, "strerror", None) or get_first_line(cause)
         where = getattr(cause, "filename", None)
         at = f" at {where}" if where and os.fspath(path) not in str(where) else ""
         raise error(f"{os.fspath(path)}: cannot be written ({reason}{at}); give another place, or make room") from cause
+
+
+def _list_write_errors() -> tuple[type[Exception], ...]:
+    """OSError, and the error of safetensors where it is in use: polyencoder-runtime can do without it."""
+    return OSError, *([sys.modules["safetensors"].SafetensorError] if "safetensors" in sys.modules else [])
 
 
 def check_writable(

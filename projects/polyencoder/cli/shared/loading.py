@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from polyencoder.errors import ConfigError, UsageError
-from polyencoder.packages import is_installed
+from polyencoder.packages import is_installed, require
 from polyencoder.settings.common import RankerOrBackbone, RankerSettings, RunningSettings
 
 if TYPE_CHECKING:
@@ -33,14 +33,15 @@ def load_named(name: str, running: RunningSettings) -> Ranker:
 
 def load_encoder(settings: RankerOrBackbone) -> Ranker:
     """Loads the model that the settings name, or builds a one-tower bi-encoder around a pre-trained encoder."""
-    from polyencoder.checkpoint import holds_ranker
-    from polyencoder.ranker import Ranker
-
     backbone = settings.backbone
     if settings.model is not None:
         return load_named(settings.model, settings)
     if backbone is None:
         raise UsageError("give --model, a ranker, or --backbone, a pre-trained encoder")
+    require("torch")
+    from polyencoder.checkpoint import holds_ranker
+    from polyencoder.ranker import Ranker
+
     if holds_ranker(backbone):
         raise ConfigError(f"--backbone {backbone} is a ranker, not a pre-trained encoder: give it as --model")
     return Ranker.from_backbone(backbone, share_encoders=True, device=settings.device)
