@@ -168,6 +168,12 @@ def test_an_index_of_another_installation_is_searched_once_it_is_trusted(call, t
     with pytest.raises(CheckpointError, match="update --trust-faiss"):
         call(*search)
     assert call(*search, "--exactness", "exact")
+    (file,) = folder.glob("faiss-*.index")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + b"!")
+    with pytest.raises(CheckpointError, match=f"{file.name}: damaged"):
+        call("update", "--index", folder, "--trust-faiss")
+    file.write_bytes(content)
     assert "trusted" in call("update", "--index", folder, "--trust-faiss")
     exact, certified = (call(*search, "--exactness", kind) for kind in ("exact", "certified"))
     assert certified == exact.replace("exact", "certified")

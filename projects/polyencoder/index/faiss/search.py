@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -84,6 +85,9 @@ class FaissSearch:
                     "such files: build it again with `polyencoder update --faiss auto`, or if you trust its origin "
                     "sign it with `polyencoder update --trust-faiss`"
                 )
+            size = os.path.getsize(self._file)  # of which no array, and no list of parts, is larger
+            faiss.set_deserialization_vector_byte_limit(size)
+            faiss.set_deserialization_loop_limit(size)
             index = faiss.read_index(str(self._file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
         except PolyencoderError:
             raise

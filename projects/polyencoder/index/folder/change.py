@@ -144,10 +144,14 @@ class Change:
         self._describe_faiss(faiss)
 
     def trust_faiss(self) -> None:
-        """Signs the FAISS index's file. Raises ConfigError if there is no FAISS index."""
+        """Signs the FAISS index's file. ConfigError if there is no FAISS index, CheckpointError for a damaged one."""
         if (faiss := self.meta.faiss) is None:
             raise ConfigError(f"{self.folder}: has no FAISS index to trust", argument="trust_faiss")
-        self._describe_faiss(replace(faiss, signature=sign_file(self.folder / faiss.file)))
+        path = self.folder / faiss.file
+        checksums = {file.name: file.checksum for file in self.catalogue.list_files()}
+        if compute_checksum(path) != checksums.get(faiss.file):
+            raise CheckpointError(f"{path}: damaged, its checksum has changed; build it again with build_faiss")
+        self._describe_faiss(replace(faiss, signature=sign_file(path)))
 
     def tune_faiss(self, contexts: Sequence[Contexts], **settings: Any) -> TunedSettings:
         """Tunes the FAISS index (see `faiss.tuning.tune`) for the living rows. ConfigError without one."""

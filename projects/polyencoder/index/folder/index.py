@@ -262,6 +262,7 @@ class FolderIndex(Index):
 
         Raises:
             ConfigError: there is no FAISS index, or the key that signs its file cannot be made.
+            CheckpointError: the file has changed since the index was built.
         """
         with self._step() as change, wrap_io_errors(self.folder):
             change.trust_faiss()
