@@ -43,7 +43,7 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
 
     A bi-, poly- or cross-encoder of ParlAI (FILE with FILE.opt and FILE.dict beside it) becomes a ranker; a RoBERTa of
     fairseq becomes a backbone, to be trained. No code in a file is ever run. The dictionary of fairseq is of GPT-2's
-    BPE, of fastBPE or subword-nmt, or, without any of their files, of whole words.
+    BPE, of fastBPE or of subword-nmt.
 
     Args:
         file: A model file of ParlAI, or a checkpoint of fairseq.
@@ -86,11 +86,16 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
 
 def _choose_encoding(settings: ImportSettings) -> Encoding:
     """fairseq's encoding, by the files that were given."""
-    from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords
+    from polyencoder.importing.fairseq_encodings import Codes, Gpt2
 
     if settings.encoder_json and settings.vocab_bpe:
         return Gpt2(settings.encoder_json, settings.vocab_bpe)
-    return Codes(settings.codes) if settings.codes else PlainWords()
+    if settings.codes:
+        return Codes(settings.codes)
+    raise ConfigError(
+        "import reads dictionaries of GPT-2's BPE, with --encoder-json and --vocab-bpe, and of fastBPE or subword-nmt, "
+        "with --codes: give the files of the model's own"
+    )
 
 
 def _is_fairseq(file: Path) -> bool:

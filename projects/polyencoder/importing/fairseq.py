@@ -18,7 +18,7 @@ from transformers import RobertaConfig
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.fairseq_dictionary import MASK, PAD, UNKNOWN, FairseqDictionary
-from polyencoder.importing.fairseq_encodings import Encoding, PlainWords, build_tokenizer
+from polyencoder.importing.fairseq_encodings import Encoding, build_tokenizer
 from polyencoder.importing.folder import save_backbone
 from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, add_unknown_rows, expand_names, rename
 from polyencoder.importing.pickles import get_tensors, read_checkpoint, to_plain
@@ -68,7 +68,7 @@ def import_fairseq(
     *,
     dictionary: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    encoding: Encoding = PlainWords(),  # noqa: B008 - it has no state
+    encoding: Encoding,
 ) -> None:
     """Converts a RoBERTa of fairseq to the folder of a `RobertaModel`, a backbone.
 

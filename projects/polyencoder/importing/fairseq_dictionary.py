@@ -12,7 +12,6 @@ from polyencoder.importing.bpe import read_lines
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in no dict.txt
 PAD, UNKNOWN, MASK = 1, 3, "<mask>"
-SPACE = "\u2581"  # what sentencepiece writes for a space
 
 _FILLER = re.compile(r"madeupword\d{4}")  # up to a multiple of 8
 _STRAY = 0.01
@@ -75,7 +74,7 @@ class FairseqDictionary:
         if wrong or len(strange) > _STRAY * len(symbols):
             raise CheckpointError(
                 f"{self.path}: {len(strange):,} of its {len(symbols):,} symbols, such as {[*wrong, *strange][0]!r}, "
-                f"are not of {source}; give the files of its own encoding, none for whole words"
+                f"are not of {source}; give the files of its own encoding"
             )
 
     def has(self, pieces: Collection[str]) -> bool:

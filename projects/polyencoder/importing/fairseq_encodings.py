@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.bpe import (
@@ -22,7 +22,7 @@ from polyencoder.importing.bpe import (
     read_merges,
 )
 from polyencoder.importing.bpe import read_numbers as read_vocabulary
-from polyencoder.importing.fairseq_dictionary import SPACE, FairseqDictionary
+from polyencoder.importing.fairseq_dictionary import FairseqDictionary
 from polyencoder.importing.patterns import keep_matches
 
 
@@ -80,27 +80,7 @@ class Codes:
         return tokenizer
 
 
-@dataclass(frozen=True)
-class PlainWords:
-    """No encoding: the symbols are the words between white space."""
-
-    def convert_dictionary(self, dictionary: FairseqDictionary) -> Tokenizer:
-        are_numbers = all(symbol.isdigit() for symbol in dictionary.symbols)
-
-        def is_word(symbol: str) -> bool:
-            return not (are_numbers or symbol.startswith(SPACE) or symbol.endswith(CONTINUED))
-
-        dictionary.check(is_word, marked=lambda _: False, source="whole words")
-        tokenizer = Tokenizer(models.WordLevel(dict(dictionary.ids), unk_token="<unk>"))
-        # a special token that somebody types is two unknown words
-        typed = rf"^<(?=(?:{'|'.join(token[1:-1] for token in dictionary.special)})>$)"
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [keep_matches(r"[^\s]+"), pre_tokenizers.Split(Regex(typed), behavior="isolated")]
-        )
-        return tokenizer
-
-
-Encoding = Gpt2 | Codes | PlainWords
+Encoding = Gpt2 | Codes
 """Splits texts into the symbols of a dictionary."""
 
 

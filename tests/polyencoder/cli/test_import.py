@@ -14,7 +14,7 @@ import torch
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import export_folder
-from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords
+from polyencoder.importing.fairseq_encodings import Codes, Gpt2
 from tests.commands import command_fails, run_command
 from tests.model_folders import files_in
 
@@ -63,10 +63,9 @@ def test_fairseq(run, calls, tmp_path, states):
     assert f"parlai train_model -m polyencoder --backbone {tmp_path / 'out'} " in second
 
 
-@pytest.mark.parametrize(("flags", "encoding"), [(["--codes", "codes"], Codes(Path("codes"))), ([], PlainWords())])
-def test_fairseqs_encoding_is_that_of_the_files(run, calls, flags, encoding):
-    run(FAIRSEQ, *FAIRSEQ_FLAGS[:2], *flags)
-    assert calls == [("fairseq", "model.pt", {"dictionary": Path("dict.txt"), "encoding": encoding})]
+def test_fairseqs_encoding_is_that_of_the_files(run, calls):
+    run(FAIRSEQ, *FAIRSEQ_FLAGS[:2], "--codes", "codes")
+    assert calls == [("fairseq", "model.pt", {"dictionary": Path("dict.txt"), "encoding": Codes(Path("codes"))})]
 
 
 def fails(run, states, error: type[Exception], match: str, *arguments: object) -> None:
@@ -79,6 +78,11 @@ def fails(run, states, error: type[Exception], match: str, *arguments: object) -
     ("states", "flags", "message"),
     [
         (FAIRSEQ, FAIRSEQ_FLAGS[2:], r"is a checkpoint of fairseq: give --dictionary too"),
+        (
+            FAIRSEQ,
+            FAIRSEQ_FLAGS[:2],
+            "reads dictionaries of GPT-2's BPE, .* and of fastBPE or subword-nmt, with --codes",
+        ),
         (FAIRSEQ, FAIRSEQ_FLAGS[:4], "encoder_json is read only with vocab_bpe"),
         (FAIRSEQ, [*FAIRSEQ_FLAGS, "--codes", "c"], "codes is not read with encoder_json"),
     ],

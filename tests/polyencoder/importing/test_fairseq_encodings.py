@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.fairseq_dictionary import FairseqDictionary
-from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords, build_tokenizer
+from polyencoder.importing.fairseq_encodings import Codes, Gpt2, build_tokenizer
 from tests.polyencoder.importing.fairseq_texts import dictionary_of, ids_of, words_of
 
 pytestmark = pytest.mark.slow
@@ -92,23 +92,6 @@ class TestCodes:
     def test_no_file(self, codes, tmp_path):
         with pytest.raises(CheckpointError, match=r"none: cannot be read \(no such file\); it must hold the codes of"):
             Codes(tmp_path / "none").convert_dictionary(codes.dictionary)
-
-
-class TestPlainWords:
-    @pytest.fixture(scope="class")
-    @staticmethod
-    def words(tmp_path_factory, sentences) -> FairseqDictionary:
-        return dictionary_of(sentences[::2], tmp_path_factory.mktemp("words") / "dict.txt")
-
-    @given(text=TEXTS, data=st.data())
-    def test_ids_are_those_of_the_words(self, words, sentences, text, data):
-        text = f"{data.draw(st.sampled_from(sentences))} {text}"
-        tokenizer = build_tokenizer(PlainWords(), words)
-        assert ids_of(tokenizer, text, size=len(words.ids)) == [words.ids.get(word, 3) for word in text.split()]
-
-    def test_a_typed_special_token_is_text(self, words):
-        tokenizer = build_tokenizer(PlainWords(), words)
-        assert set(ids_of(tokenizer, "<s> </s> <pad> <mask> <unk>", size=len(words.ids))) == {3}
 
 
 @pytest.mark.parametrize(

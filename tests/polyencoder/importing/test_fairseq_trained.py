@@ -38,7 +38,7 @@ SMALL = (
     "--tokens-per-sample 64 --warmup-updates 5 --total-num-update 60 --max-update 60 --log-format none "
     "--required-batch-size-multiple 1"  # else a last batch of fewer than 8 is dropped
 )
-KINDS = ["gpt2", "fastbpe", "subword_nmt", "words"]
+KINDS = ["gpt2", "fastbpe", "subword_nmt"]
 # Each command in a process of its own, forked from one that has imported fairseq, and what its training imports later.
 # It ends without taking all of that down.
 DRIVER = """if True:
@@ -114,7 +114,6 @@ def encoders(tmp_path_factory) -> dict[str, Encoder]:
         "gpt2": encoder("gpt2", "--encoder-json", "vocab.json", "--vocab-bpe", "merges.txt", **files),
         "fastbpe": encoder("subword_nmt", "--codes", "fast", bpe_codes="codes"),  # the same merges
         "subword_nmt": encoder("subword_nmt", "--codes", "codes", bpe_codes="codes"),
-        "words": Encoder(Namespace(encode=str), []),
     }
 
 
@@ -228,16 +227,16 @@ def test_the_documents_commands_end_with_a_ranker(place, documented, monkeypatch
 
 
 def test_what_is_of_another_model(place, encoders, tmp_path):
-    data, out = place / "words", tmp_path / "out"
+    data, out = place / "subword_nmt", tmp_path / "out"
     checkpoint = data / "checkpoint_last.pt"
     states = torch.load(checkpoint, weights_only=False)
     states["model"] = {name.replace("sentence_encoder.", ""): tensor for name, tensor in states["model"].items()}
     torch.save(states, tmp_path / "translation.pt")
-    own = ["--dictionary", data / "dict.txt"]
+    own, codes = ["--dictionary", data / "dict.txt"], encoders["subword_nmt"].flags
+    others = ["--dictionary", place / "gpt2" / "dict.txt"]
     refused = [
-        (r"translation\.pt: not a RoBERTa of fairseq", tmp_path / "translation.pt", own),
-        (r"dict\.txt: gives \d+ tokens .* embeds \d+", checkpoint, ["--dictionary", place / "gpt2" / "dict.txt"]),
-        # the codes of so few lines make whole words, too
+        (r"translation\.pt: not a RoBERTa of fairseq", tmp_path / "translation.pt", [*own, *codes]),
+        (r"dict\.txt: gives \d+ tokens .* embeds \d+", checkpoint, [*others, *codes]),
         (r"dict\.txt: .* are not of .*vocab\.json", checkpoint, [*own, *encoders["gpt2"].flags]),
     ]
     for message, file, flags in refused:
