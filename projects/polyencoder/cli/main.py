@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache, reduce
@@ -257,7 +256,7 @@ def _translate(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderErr
     if not isinstance(error, MissingArgumentError):
         error.verbose = False
         return UsageError(" ".join(str(error).split()))
-    options, end, _ = _split_at_end(arguments)
+    options, _, _ = _split_at_end(arguments)
     typed = {word.partition("=")[0] for word in options}
     asked = error.argument
     if asked and typed & {*asked.names}:
@@ -279,12 +278,7 @@ def _translate(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderErr
         ]
         if asked and asked.name.isupper():  # files
             missing.insert(0, asked.name.removeprefix("--"))
-    hint = "; what follows -- is no flag" if end else ""
-    values = [shlex.quote(word) for word in unread if not _is_flag(word)]  # without their flags
-    if values and missing[0].startswith("--") and missing != ["--out"]:  # that is hardly the first value
-        meant = " ".join(map(" ".join, zip(missing, values, strict=False)))
-        hint = hint or f" (did you mean {meant}?)"
-    return UsageError(f"{' '.join(chain)} requires {', '.join(missing)}{hint}")
+    return UsageError(f"{' '.join(chain)} requires {', '.join(missing)}")
 
 
 def _is_flag(word: str) -> bool:

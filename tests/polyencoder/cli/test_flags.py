@@ -142,8 +142,8 @@ def test_other_names_are_those_of_options():
     ("arguments", "expected"),
     [
         (["search"], "search requires --model, --index"),
-        (["serve", "runs/my faq"], "serve requires --model (did you mean --model 'runs/my faq'?)"),
-        (["search", "--top-k", "3", "m", "i"], "search requires --model, --index (did you mean --model m --index i?)"),
+        (["serve", "runs/my faq"], "serve requires --model"),
+        (["search", "--top-k", "3", "m", "i"], "search requires --model, --index"),
         (["index", "faq.csv"], "index requires --out"),
         (["index", "--model", "m", "-c", "texts", "-o"], "index requires a value for --out"),
         (["train", "--train", "a", "--out", "b", "--report-to"], "train requires a value for --report-to"),
@@ -171,7 +171,7 @@ def test_other_names_are_those_of_options():
         (["train", "-x=4"], "unknown option: -x"),
         # a value that begins with a hyphen is no flag, and what follows -- is none either
         ([*SEARCH, "--context", "- hello", "--top-k"], "search requires a value for --top-k"),
-        (["train", "--", "-", "-5", "--out", "x"], "train requires --train, --out; what follows -- is no flag"),
+        (["train", "--", "-", "-5", "--out", "x"], "train requires --train, --out"),
         # a text without quotes, and values without a flag
         ([*SEARCH, "--context", "where", "is", "it?"], f"unexpected 'is', 'it?': {QUOTES}"),
         (["train", "--backbone", "none", "--train", "-", "-5", "--out", "out"], f"unexpected '-5': {QUOTES}"),
