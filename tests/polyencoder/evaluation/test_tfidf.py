@@ -1,32 +1,43 @@
-"""The keyword baseline against scikit-learn's own vectors, whatever is remembered."""
+"""The keyword baseline against scikit-learn's own vectors."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from polyencoder.data.example import Example
 from polyencoder.errors import InputError
-from polyencoder.evaluation.tfidf import Tfidf, evaluate_tfidf
+from polyencoder.evaluation import tfidf
+from polyencoder.evaluation.examples import tally_scores
+from polyencoder.evaluation.tfidf import evaluate_tfidf
 
 CONTEXTS = ["do you like dogs ?", "i teach math", "", "über dogs"]
 
 
-@pytest.mark.parametrize("memory", [0, 500, 1 << 20])
-def test_cosines_are_those_of_scikit_learn(sentences, memory):
-    theirs, ours = TfidfVectorizer().fit(sentences), Tfidf(sentences, memory=memory)
-    # lists that come again, that overlap, and with what no response says
-    for candidates in (sentences, sentences[2:5], [*sentences[3:], "zebra", ""], sentences, ["zebra"], sentences[::-1]):
-        expected = (theirs.transform(CONTEXTS) @ theirs.transform(candidates).T).toarray()
-        found = ours.compute_cosines(CONTEXTS, candidates)
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+def test_cosines_are_those_of_scikit_learn(sentences, monkeypatch):
+    # lists that come again, that overlap, that repeat a text, and with what no response says
+    lists = [sentences, sentences[2:5], [*sentences[3:], "zebra", ""], sentences, ["zebra", "", "zebra"]]
+    examples = [Example(["i ski", context], texts[0], texts) for texts in lists for context in CONTEXTS]
+    scored = []
+
+    def tally(examples, scores, **options):
+        scored.extend(scores)
+        return tally_scores(examples, scored, **options)
+
+    monkeypatch.setattr(tfidf, "tally_scores", tally)
+    evaluate_tfidf(sentences, examples)
+    vectorizer = TfidfVectorizer().fit(sentences)
+    assert [i for i, _ in scored] == [*range(20)]
+    for (_, found), example in zip(scored, examples, strict=True):
+        context, candidates = vectorizer.transform(example.turns[-1:]), vectorizer.transform(example.choices)
+        expected = torch.from_numpy((context @ candidates.T).toarray()[0]).float()
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_there_must_be_words_to_fit_to():
     with pytest.raises(InputError, match="no words in 2 training responses"):
-        Tfidf(["?", "a"])
+        evaluate_tfidf(["?", "a"], [Example(["dogs"], "i ski", ["dogs", "i ski"])])
 
 
 def test_an_example_needs_two_candidates():
