@@ -39,10 +39,8 @@ class PretrainingObjective:
         self.model = model
         self.skipped = self.skipped_examples = 0
 
-    def __call__(self, batch: Batch | None) -> Outcome | None:
-        if batch is None:
-            return self._assist()
-        assert isinstance(batch, PairBatch)
+    def __call__(self, batch: Batch | None) -> Outcome:
+        assert isinstance(batch, PairBatch)  # each process has one in each step
         name, losses, right = self.compute_losses(batch)
         count = sum_over_processes(len(losses), device=losses.device)
         detached = losses.detach()
@@ -53,14 +51,6 @@ class PretrainingObjective:
         return Outcome(
             losses.sum() / max(1, count), detached, detached.new_zeros(len(losses), 0), CandidatePool([]), sums
         )
-
-    def _assist(self) -> Outcome | None:
-        """Joins the collectives of a step without a batch, which need every process."""
-        device = next(self.model.parameters()).device
-        if not sum_over_processes(0, device=device):
-            return None
-        nothing = torch.zeros(0, device=device)
-        return Outcome(torch.zeros((), device=device, requires_grad=True), nothing, nothing[:, None], CandidatePool([]))
 
     def compute_losses(self, batch: PairBatch) -> tuple[str, Tensor, Tensor]:
         """Computes a batch's objective, losses [n], and whether each prediction is right [n]."""

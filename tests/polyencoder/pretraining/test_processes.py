@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
 from polyencoder.data.epochs import Reader
 from polyencoder.pretraining.batches import PairBatches, PairInputs
 from polyencoder.pretraining.callbacks import HeldOut
-from polyencoder.pretraining.corpus import Corpus, PairExample
+from polyencoder.pretraining.corpus import Corpus
 from polyencoder.pretraining.heads import NextName
-from polyencoder.pretraining.inputs import build_pair_batch
 from polyencoder.pretraining.objective import PretrainingObjective
 from polyencoder.pretraining.start import Pretrained
 from polyencoder.settings.training import OptimizerConfig, ScheduleConfig, TrainingConfig
@@ -61,28 +59,6 @@ def test_two_processes_learn_what_one_does(learn, in_processes):
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(torch.tensor(one), torch.tensor(other), rtol=1e-4, atol=1e-5)
         assert measured == pytest.approx(report, rel=1e-4)
-
-
-def test_a_process_without_a_batch_helps_the_others(make_pretraining, piece_text, masking, in_processes):
-    """One process has all examples of a step, the other none: the gradients are those of one process alone."""
-    example = PairExample(["hello , how are you today ?"], "i am fine , thank you .", other="that is great !", key=3)
-    inputs = PairInputs(piece_text, longest=LONGEST, masking=masking)
-    batch = build_pair_batch([inputs.mask(example, np.random.default_rng(3))], pad_id=piece_text.pad_id)
-
-    def step(rank: int):
-        model = make_pretraining()
-        pretrained = Pretrained(model, piece_text, torch.device("cpu"), LONGEST, masking)
-        trainer = Trainer(pretrained, CONFIG, objective=PretrainingObjective(model))
-        trainer.start()
-        outcomes = [trainer.step(None), trainer.step(batch if rank == 0 else None)]
-        return [p.detach().flatten().tolist() for p in model.parameters()], [one is not None for one in outcomes]
-
-    expected, (nothing, something) = step(0)
-    assert (nothing, something) == (False, True)
-    for found, there in in_processes(step):
-        assert there == [False, True]
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(torch.tensor(one), torch.tensor(other), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
