@@ -10,7 +10,7 @@ from parlai.agents.ranker.dialogue.history import MESSAGE_TURNS, RankerHistory
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 
-from polyencoder.evaluation.contexts import choose_context_vector
+from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
 
 
@@ -55,5 +55,7 @@ class ConvertAgent(RankerAgent):
     def build_model(self) -> RankerModel:
         model = super().build_model()
         if vector := self.opt.get("context_vector"):
-            choose_context_vector(model, vector)
+            if model.context_vector is None:
+                raise ConfigError("only a multi-context convert model has contexts to choose from")
+            model.context_vector = vector
         return model

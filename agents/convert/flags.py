@@ -8,17 +8,16 @@ from parlai.agents.ranker import flags
 from parlai.agents.ranker.args import add_ranker_args, set_training_defaults
 from parlai.agents.ranker.dialogue.choice import is_training_script
 from parlai.agents.ranker.model.source import LoadedModel
-from parlai.agents.ranker.settings import add_settings, get_option_names
+from parlai.agents.ranker.settings import get_option_names
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.modeling.convert import ConvertConfig
+from polyencoder.modeling.convert import CONTEXT_VECTORS, ConvertConfig
 from polyencoder.modeling.convert.config import format_sizes
 from polyencoder.modeling.families import CONVERT_SIZES, get_family
-from polyencoder.settings.evaluate import EvaluateSettings
 from polyencoder.settings.train import TrainSettings
 
 OF_TRAINING = ("batchsize", "max_train_steps")  # only in ParlAI's training scripts
@@ -61,7 +60,11 @@ def add_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
     """Adds the flags, with the defaults of a new model or, with `--init-model`, of fine-tuning."""
     TorchRankerAgent.add_cmdline_args(parser, partial_opt=partial_opt)
     add_ranker_args(parser, "convert", without=["backbone"])
-    add_settings(parser, EvaluateSettings, without=["hits_at"], panel="ConveRT")
+    parser.add_argument_group("ConveRT").add_argument(
+        "--context-vector",
+        choices=CONTEXT_VECTORS,
+        help="Multi-context models: rank with the combined (default), immediate or extra vector.",
+    )
     names = get_option_names(TrainSettings)
     preset = get_family("convert").get_preset(fine_tuning=bool((partial_opt or {}).get("init_model")))
     defaults = {names[name]: value for name, value in preset.items()}

@@ -118,7 +118,7 @@ def add_ranker_args(parser: ParlaiParser, architecture: Architecture, *, without
     """Adds the flags of all trained rankers: the settings of their architecture, and ParlAI's own."""
     has_vectors = get_family(architecture).can.has_vectors
     add_settings(parser, TrainSettings, architecture=architecture, without=without, notes=NOTES)
-    add_settings(parser, EvaluateSettings, without=["context_vector"], panel="Evaluation")
+    add_settings(parser, EvaluateSettings, panel="Evaluation")
     parser.add_argument_group("Candidates and answers").add_argument(
         "--add-label-to-fixed-cands",
         type="bool",

@@ -53,7 +53,7 @@ OURS = frozenset(
     option
     for cls in (TrainSettings, EvaluateSettings, ServerConfig, SearchOptions)
     for option in get_option_names(cls).values()
-) | {"index", "add_label_to_fixed_cands"}
+) | {"index", "add_label_to_fixed_cands", "context_vector"}
 """Options of the library's settings, and those that only our agents have."""
 
 

@@ -25,7 +25,6 @@ from polyencoder.data.trec import (
     read_run,
     write_run,
 )
-from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError, UsageError
 from polyencoder.index.candidates import candidates_from
 from polyencoder.settings.evaluate import EvaluateSettings, QrelsSettings
@@ -51,7 +50,6 @@ def evaluate(settings: EvaluateSettings) -> None:
 
 def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     from polyencoder.evaluation import evaluate as evaluated
-    from polyencoder.evaluation.contexts import reads_earlier_turns, use_contexts
     from polyencoder.evaluation.names import format_line, parse_hits_at, select_main_measures
     from polyencoder.evaluation.significance import FEW, compute_standard_error
     from polyencoder.evaluation.tfidf import evaluate_tfidf
@@ -65,29 +63,20 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
         raise InputError(f"{data}: has no example to evaluate on")
     responses = partial(read_responses, pairs, negatives, columns=columns, bad=bad)
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=pool)
-    rows = list(zip(pairs, add_sampled_candidates(pairs, sampler), strict=True))
+    examples = list(add_sampled_candidates(pairs, sampler))
     check_samples(pairs, sorted(settings.explicit & {"num_negatives", "seed", *([] if baseline else ["negatives"])}))
-    loaded = load(settings.model)
+    ranker = load(settings.model)
     check_reads_candidates(
-        loaded, instead="evaluate searches of that, with --qrels, --queries and --index", argument="data"
+        ranker, instead="evaluate searches of that, with --qrels, --queries and --index", argument="data"
     )
-    ranker: TextRanker = loaded
-    if settings.extra_contexts is not None or settings.context_vector is not None:
-        ranker = use_contexts(ranker, extra_contexts=settings.extra_contexts, vector=settings.context_vector)
-    if settings.context_vector == "extra":
-        rows = [row for row in rows if reads_earlier_turns(ranker, row[1].turns)]
-        if not rows:
-            raise InputError(f"{data}: no example has a turn before its last one, which is all that extra reads")
-    examples = [example for _, example in rows]
-    drawn, left_out = sum(pair.candidates is None for pair, _ in rows), len(pairs) - len(rows)
+    drawn = sum(pair.candidates is None for pair in pairs)
     report = evaluated(ranker, examples, hits_at=ks, progress=None).report()
     tfidf = evaluate_tfidf(responses(), examples, hits_at=ks) if baseline else {}
     if skipped := bad.summarize():
         say(f"polyencoder: {skipped}", err=True)
     if settings.as_json:
         of_it = {"examples": len(examples), "drawn": drawn, **report}
-        more = {"without_earlier_turns": left_out, "tfidf": tfidf}
-        say(json.dumps(of_it | {name: value for name, value in more.items() if value}))
+        say(json.dumps(of_it | ({"tfidf": tfidf} if tfidf else {})))
         return
     measures = select_main_measures(report)
     few = ""
@@ -97,8 +86,6 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     say(f"{len(examples):,} examples: {format_line(measures, form='.4g')}{few}")
     if tfidf:
         say(f"TF-IDF, of the last turn: {format_line(select_main_measures(tfidf), form='.4g')}")
-    if left_out:
-        say(f"{left_out:,} others have no turn before the last one, which is all that extra reads: left out")
     if drawn:
         say(
             f"{drawn:,} of the examples had no candidates: {settings.num_negatives} other responses of {pool} were "

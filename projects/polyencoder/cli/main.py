@@ -298,7 +298,8 @@ def _explain_flags(flags: Sequence[str], command: str) -> UsageError:
     names_of_flags = [flag.removeprefix("--") for flag in get_flags(command).values()]
     names = {name: name.removeprefix("--") for name in (flag.partition("=")[0] for flag in flags)}
     for flag, name in names.items():
-        if meant := REMOVED.get(name.replace("-", "_")):
+        setting = name.replace("-", "_")
+        if meant := removed.FLAGS.get((command, setting)) or REMOVED.get(setting):
             return UsageError(f"{flag} was removed: {meant}")
     form: dict[str, Any] = {"listed": False, "shown": "--{}".format, "form": " ({})"}
     named = [  # a known one is of another command below this one

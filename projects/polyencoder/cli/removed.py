@@ -12,6 +12,12 @@ COMMANDS: dict[str, str] = {
 }
 """Each removed command's replacement, a sentence without its full stop."""
 
+FLAGS: dict[tuple[str, str], str] = {
+    ("evaluate", "context_vector"): "parlai eval_model has it; in Python, set ranker.model.context_vector",
+    ("evaluate", "extra_contexts"): "parlai eval_model has it; or give examples of fewer turns",
+}
+"""Removed flags of a command, by both names, with the replacement; `guesses.REMOVED` has those of any command."""
+
 GUESSED_COMMANDS: dict[str, str] = {
     "rerank": "rank ranks a list of candidates, and search --rerank MODEL reranks what an index finds",
     "predict": "rank ranks a list of candidates, and search finds the best of an index",

@@ -7,14 +7,13 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from polyencoder.config import ContextVector
 from polyencoder.data.layouts import Columns
 from polyencoder.index.filters import Exactness
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Files, OneIndex
 from polyencoder.settings.metadata import Needs, Parlai, Without
-from polyencoder.validation import AtLeastZero, Count
+from polyencoder.validation import Count
 
 MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 """The measures by default, by their names in ir_measures."""
@@ -84,11 +83,6 @@ class EvaluateSettings(Settings):
     train, they are the ones of its own evaluations."""
     hits_at: Annotated[str, Parlai(), _OF_PAIRS] = "1,5,10"
     """Values of k for RN@k (R20@1: among 20 candidates) and hits@k, separated by commas."""
-    extra_contexts: Annotated[AtLeastZero | None, _OF_PAIRS] = None
-    """Multi-context convert models: how many turns before the last one are read."""
-    context_vector: Annotated[ContextVector | None, Parlai(), _OF_PAIRS] = None
-    """Multi-context convert models: rank with the combined (default), immediate or extra vector. With extra, examples
-    without earlier turns are left out and counted."""
     baseline: Annotated[Literal["tfidf"] | None, _OF_PAIRS] = None
     """tfidf: also measure the keyword baseline, on the last turns, with word weights from the responses of
     --negatives."""

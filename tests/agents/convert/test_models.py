@@ -46,8 +46,6 @@ def test_a_model_of_parlai_in_the_commands(fitted, examples, labels, run, tmp_pa
         pytest.approx(report["hits@1"]),
         pytest.approx(report["loss"], rel=1e-5),
     )
-    less = json.loads(run("evaluate", "--model", path, "--data", examples, "--json", "--context-vector", "immediate"))
-    assert less["loss"] != measured["loss"]
 
     (tmp_path / "replies.txt").write_text("\n".join(labels) + "\n")
     model = tmp_path / "model"

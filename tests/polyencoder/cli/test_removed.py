@@ -21,6 +21,16 @@ def test_a_removed_flag_names_its_replacement(monkeypatch):
         main.parse(["train", "--juggle-balls=3"])
 
 
+@pytest.mark.parametrize(("command", "setting"), removed.FLAGS)
+def test_a_removed_flag_of_one_command_names_its_replacement(command, setting):
+    flag = f"--{setting.replace('_', '-')}"
+    assert setting not in main.get_flags(command)
+    with pytest.raises(UsageError, match=f"{flag} was removed: {removed.FLAGS[command, setting]}"):
+        main.parse([command, flag, "1"])
+    with pytest.raises(UsageError, match=f"unknown option: {flag}"):
+        main.parse(["rank", flag, "1"])
+
+
 def test_nothing_that_was_removed_exists():
     assert not removed.COMMANDS.keys() & main.COMMANDS.keys()
     assert not guesses.REMOVED.keys() & {name for command in main.COMMANDS for name in main.get_flags(command)}

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError
+from polyencoder.evaluation import recall_at_1
 from polyencoder.ranker import Ranker
 from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.objective import RankingObjective
@@ -127,29 +128,14 @@ def test_a_multi_context_model_learns_from_what_was_said_before(make_settings, m
     ranker = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     assert ranker.text.config.history_size == 11
 
-    def evaluated(data: str, *flags: str) -> str:
-        asked = ("--model", tmp_path / "out", "--data", tmp_path / data, "--num-negatives", 9)
-        return run_command("evaluate", *asked, *flags).output
+    def hits(vector: str = "combined", turns: int = 3) -> float:
+        ranker.model.context_vector = vector
+        replies = [record["response"] for record in records]
+        return recall_at_1(ranker, [Example(one["context"][-turns:], one["response"], replies) for one in records])
 
-    def hits(*flags: str, data: str = "valid.jsonl") -> float:
-        return json.loads(evaluated(data, "--json", *flags))["hits@1"]
-
-    assert hits() == hits("--extra-contexts", "10") == hits("--context-vector", "combined") > 0.7
-    assert hits("--context-vector", "extra") > 0.7
-    for flags in (["--context-vector", "immediate"], ["--extra-contexts", "0"], ["--extra-contexts", "1"]):
-        assert hits(*flags) == 0.1  # the same for all ten
-
-    alone = [{"context": "what ?", "response": f"{thing} ."} for thing in THINGS]
-    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records, *alone]))
-    (tmp_path / "alone.jsonl").write_text("".join(json.dumps(record) + "\n" for record in alone))
-    assert hits("--context-vector", "extra", data="mixed.jsonl") == hits("--context-vector", "extra")
-    said = evaluated("mixed.jsonl", "--context-vector", "extra").splitlines()
-    assert said[0].startswith("10 examples: ")
-    assert said[1] == "10 others have no turn before the last one, which is all that extra reads: left out"
-    assert said[2].startswith("10 of the examples had no candidates")
-    for data, flags in (("alone.jsonl", []), ("valid.jsonl", ["--extra-contexts", "0"])):
-        with pytest.raises(InputError, match=f"{data}: no example has a turn before its last one"):
-            evaluated(data, "--context-vector", "extra", *flags)
+    assert hits() > 0.7
+    assert hits("extra") > 0.7
+    assert hits("immediate") == hits(turns=1) == hits(turns=2) == 0.1  # the same for all ten
 
 
 def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings, tmp_path, caplog):
@@ -207,13 +193,3 @@ def test_turns_are_numbered(make_settings, tmp_path):
 def test_a_vocabulary_of_another_kind_is_an_error(make_settings, backbone_folder):
     with pytest.raises(ConfigError, match="not a vocabulary of ConveRT's subwords; train one with `polyencoder vocab`"):
         train_ranker(make_settings(vocabulary=str(backbone_folder("bert"))))
-
-
-def test_contexts_are_chosen_for_convert_models_alone(make_ranker, tmp_path):
-    make_ranker("bi").save_pretrained(tmp_path / "bi")
-    make_ranker("convert").save_pretrained(tmp_path / "single")
-    (tmp_path / "data.jsonl").write_text('{"context": "hi", "response": "ho", "candidates": ["ho", "hm"]}\n')
-    for name, flags in (("bi", ["--extra-contexts", "1"]), ("single", ["--context-vector", "extra"])):
-        command = ["evaluate", "--model", str(tmp_path / name), "--data", str(tmp_path / "data.jsonl"), *flags]
-        with pytest.raises(ConfigError, match="multi-context convert model"):
-            run_command(*command)

@@ -94,3 +94,20 @@ def test_a_model_in_bfloat16_is_near(model):
     expected = model.encode_context(batch()).vectors
     found = model.bfloat16().encode_context(batch()).vectors
     torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.05)
+
+
+def test_each_vector_ranks_by_its_part_of_the_context(make_convert_ranker, sentences):
+    ranker = make_convert_ranker(extra_contexts=5)
+
+    def score(vector: str, *context: str) -> torch.Tensor:
+        ranker.model.context_vector = vector
+        return torch.as_tensor(ranker.score([context], sentences))
+
+    for vector, reads_extra, reads_last in (
+        ("combined", True, True),
+        ("immediate", False, True),
+        ("extra", True, False),
+    ):
+        scores = score(vector, "hi", "i am fine .", "pets ?")
+        assert scores.allclose(score(vector, "i ski", "no .", "pets ?")) != reads_extra
+        assert scores.allclose(score(vector, "hi", "i am fine .", "i ski")) != reads_last
