@@ -52,10 +52,13 @@ class AnswerOptions:
             return None
         if calibration is None:
             model = "MODEL" if of.source is None else of.source
+            needed = "a minimum probability needs a calibrated model, and this"
             raise ConfigError(
-                "a minimum probability needs a calibrated model, and this one is not calibrated, or was trained since: "
-                f"calibrate {model} with `polyencoder calibrate`, and the backend in use",
+                f"{needed} one is not calibrated, or was trained since: calibrate {model} with `polyencoder "
+                "calibrate`, and the backend in use",
                 argument=self.asked[0],
+                public=f"{needed} server's is not calibrated: leave it out, or calibrate the model with `polyencoder "
+                "calibrate` and start the server again",
             )
         if self.max_risk is None:
             return self.min_probability

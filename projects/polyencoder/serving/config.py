@@ -150,12 +150,3 @@ def build_no_index_error(purpose: str) -> ConfigError:
         "--out INDEX`, and start the server with `polyencoder serve --model MODEL --index INDEX`",
         argument="index",
     )
-
-
-def build_not_calibrated_error(argument: str) -> ConfigError:
-    """The error for a request with an option of answers if the model has no calibration; without the server's paths."""
-    return ConfigError(
-        "a minimum probability needs a calibrated model, and this server's is not calibrated: leave it out, or "
-        "calibrate the model with `polyencoder calibrate` and start the server again",
-        argument=argument,
-    )

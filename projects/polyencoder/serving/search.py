@@ -15,7 +15,7 @@ from polyencoder.errors import InputError
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.search.contexts import Contexts
-from polyencoder.serving.config import NO_ANSWER, build_not_calibrated_error
+from polyencoder.serving.config import NO_ANSWER
 from polyencoder.serving.forward import build_context_item
 from polyencoder.serving.messages import (
     Answer,
@@ -133,8 +133,6 @@ async def find_hits(
     turns = engine.check_turns(turns, name=name)
     if answers is not None and not options.asked and not options.words_only:
         options = replace(options, **vars(answers))
-    if options.asked and index is not None and not service.search_calibrated:
-        raise build_not_calibrated_error(options.asked[0])
     remote = index is not None and index.remote
     if index is not None and not remote and await engine.tokenize(index.__len__) == 0:
         return [], 0, {}, None

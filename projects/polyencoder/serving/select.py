@@ -9,7 +9,6 @@ from pydantic import ConfigDict, Field, create_model
 
 from polyencoder.calibration import AnswerOptions
 from polyencoder.selector import Selected, build_selection
-from polyencoder.serving.config import build_not_calibrated_error
 from polyencoder.serving.messages import Answer, ContextRequest, Count, KnownFields, build_answer_fields, make_fields
 from polyencoder.serving.rerank import score
 from polyencoder.serving.service import Serving
@@ -58,8 +57,6 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
     """Chooses the options that a conversation needs."""
     engine, calibration = service.engine, service.engine.ranker.calibration
     answers = AnswerOptions(min_probability=request.min_probability, max_risk=request.max_risk)
-    if answers.asked and calibration is None:
-        raise build_not_calibrated_error(answers.asked[0])
     engine.check_count(request.options, name="options")  # before what takes long for a million
     threshold = answers.threshold(calibration, of=engine.ranker)
     options = await engine.tokenize(lambda: read_options(request.options))

@@ -54,6 +54,7 @@ def test_errors_name_no_path_of_the_server(serve, make_ranker, tmp_path, route, 
     answer = serve(ranker).post(f"/v1/{route}", json={"query": "hello", "min_probability": 0.5, **more})
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "min_probability")
     assert str(tmp_path) not in answer.text
+    assert "this server's is not calibrated: leave it out, or calibrate the model" in answer.json()["message"]
 
 
 def test_more_options_than_the_limit_are_not_read(serve, monkeypatch):
