@@ -29,6 +29,7 @@ from polyencoder.errors import ConfigError, InputError, get_first_line
 from polyencoder.packages import require
 
 HUB = "hf:"
+HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most 1,000 pairs and a tenth
 """Prefix of a hub dataset: `hf:NAME:SPLIT` or `hf:NAME@CONFIG:SPLIT`."""
 
 
@@ -123,6 +124,11 @@ def read_all_pairs(names: str, *, columns: Columns | None = None, bad: OnBad = r
     """Yields the pairs of all these files (see `expand_files`); errors as in `read_pairs`."""
     for file in expand_files(names):
         yield from read_pairs(file, columns=columns, bad=bad)
+
+
+def count_held_out(pairs: int) -> int:
+    """How many of the last training pairs a run evaluates on, and leaves out, if it has no validation data."""
+    return min(HELD_OUT, max(1, pairs // HELD_OUT_SHARE)) if pairs > 1 else 0
 
 
 def estimate_pair_counts(files: Sequence[str], *, columns: Columns | None = None) -> Counts:

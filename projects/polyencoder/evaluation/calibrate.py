@@ -21,7 +21,7 @@ from polyencoder.calibration.fitting import Fit, Observations, check_fit, fit
 from polyencoder.calibration.probability import get_index_name
 from polyencoder.calibration.risk import CONFIDENCE
 from polyencoder.data.example import Example
-from polyencoder.data.pairs import read_all_pairs, read_examples
+from polyencoder.data.pairs import HUB, count_held_out, read_all_pairs, read_examples
 from polyencoder.encoding.fingerprint import compute_model_fingerprint
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError, PolyencoderError
@@ -35,6 +35,7 @@ from polyencoder.settings.train import DataSettings
 from polyencoder.storage.names import RECORD
 
 _MOST_READ = 1_000_000  # training pairs
+_MOST_RUNS = 10  # each of which began with the model of another one
 _MOST_KNOWN = 0.1  # the share of examples that may also be training pairs: people often say the same
 
 
@@ -72,8 +73,8 @@ def calibrate(
     read, _ = read_examples(examples, with_candidates=index is None, seed=seed)
     check_fit(len(read), unanswerable=unanswerable, risks=risks, confidence=confidence)  # before the model reads them
     ordering = rerank or ranker
-    if ordering.source is not None:
-        _check_not_trained_on(ordering.source, read)
+    for source in {ranker.source, ordering.source}:
+        _check_not_trained_on(source, read)
     left_out = 0
     if index is None:
         observations = observe(ranker, read, progress=progress)
@@ -104,22 +105,40 @@ def calibrate(
     return fitted._replace(calibration=calibration, left_out=left_out)
 
 
-def _check_not_trained_on(model: Path, examples: Sequence[Example]) -> None:
-    """Raises InputError if the record of the model's run names files with these examples; files may be gone."""
-    seen: set[tuple[str, str]] = set()
-    files = None
+def _check_not_trained_on(model: Path | None, examples: Sequence[Example]) -> None:
+    """Raises InputError if the model, or one that it began with, was trained on these examples.
+
+    The records of their runs name the files. Nothing is known without a record, or of files that are gone.
+    """
+    for _ in range(_MOST_RUNS):
+        if model is None:
+            return
+        files, seen, model = _read_run(model)
+        trained = sum((example.text, example.label) in seen for example in examples)
+        if trained > _MOST_KNOWN * len(examples):
+            raise InputError(
+                f"the model was trained on {trained:,} of the {len(examples):,} examples, of {files}: its "
+                "probabilities would promise too much; calibrate it on others, such as the validation data"
+            )
+
+
+def _read_run(model: Path) -> tuple[str, set[tuple[str, str]], Path | None]:
+    """The files of the run that trained a model, their examples, and the ranker that it began with."""
+    keys, begun = list[tuple[str, str]](), None
+    files = ""
     with suppress(OSError, ValueError, TypeError, KeyError, PolyencoderError):
-        options = json.loads((model / RECORD).read_bytes())["options"]
+        record = json.loads((model / RECORD).read_bytes())
+        options, folder = record["options"], record.get("folder", "")
+        begun = options.get("init") and Path(folder, options["init"])
         data = DataSettings.of({name: options[name] for name in get_leaves(DataSettings) if name in options})
         files = data.train
-        pairs = read_all_pairs(files, columns=data.columns, bad=lambda error: None)
-        seen = {(pair.text, pair.label) for pair in islice(pairs, _MOST_READ)}
-    trained = sum((example.text, example.label) in seen for example in examples)
-    if trained > _MOST_KNOWN * len(examples):
-        raise InputError(
-            f"the model was trained on {trained:,} of the {len(examples):,} examples, of {files}: its probabilities "
-            "would promise too much; calibrate it on others, such as those of `valid`"
-        )
+        is_hub = files.startswith(HUB)
+        names = files if is_hub else ",".join(os.path.join(folder, name.strip()) for name in files.split(","))
+        pairs = read_all_pairs(names, columns=data.columns, bad=lambda error: None)
+        keys = [(pair.text, pair.label) for pair in islice(pairs, _MOST_READ)]
+        if data.valid is None and not data.streaming:
+            keys = keys[: -count_held_out(len(keys))]
+    return files, set(keys), begun
 
 
 _AT_ONCE = 32  # contexts per search

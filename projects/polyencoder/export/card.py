@@ -121,8 +121,20 @@ def copy_pictures(source: Path, folder: Path) -> None:
 def set_calibration(card: str, facts: str, *, pictured: bool) -> str:
     """A card with a section about the calibration, with its picture if `pictured`, which replaces an earlier one."""
     picture = f"\n\n![Share of right answers against their probability]({RELIABILITY})" if pictured else ""
-    section = f"## Calibration\n\n{format_text(facts)}{picture}\n\n"
-    if (section_match := re.search(r"^## Calibration\n.*?(?=^## |\Z)", card, re.M | re.S)) is None:
+    return _set_section(card, f"## Calibration\n\n{format_text(facts)}{picture}\n\n")
+
+
+def keep_calibration(card: str, *, earlier: str) -> str:
+    """A card with the section about the calibration of an earlier one, if that has any."""
+    section = _CALIBRATION.search(earlier)
+    return card if section is None else _set_section(card, f"{section[0].rstrip()}\n\n")
+
+
+_CALIBRATION = re.compile(r"^## Calibration\n.*?(?=^## |\Z)", re.M | re.S)
+
+
+def _set_section(card: str, section: str) -> str:
+    if (section_match := _CALIBRATION.search(card)) is None:
         section_match = re.search(r"(?=^## (Worst errors|Training|Versions)$)|\Z", card, re.M)
         assert section_match is not None
     return f"{card[: section_match.start()].rstrip()}\n\n{section}{card[section_match.end() :]}".rstrip() + "\n"

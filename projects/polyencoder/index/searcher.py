@@ -173,6 +173,8 @@ class Searcher:
             return rated + hits[len(scores) :]
         likely = [hit for hit in rated if hit.probability is not None and hit.probability >= self._min_probability]
         self.improbable[row] = None if likely else rated[best]
+        if self.options.max_risk is not None:  # tested for the best score, which words may have moved down
+            likely.sort(key=lambda hit: hit.id != rated[best].id)
         return likely
 
     @contextmanager

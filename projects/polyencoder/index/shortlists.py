@@ -48,6 +48,7 @@ def iter_shortlists(
     # Twice that, for the score's softmax and sum.
     unit = 2 * asked.shape[1] * float(np.finfo(np.float32).eps) * max_norm
     outside = lists.outside + unit * np.linalg.norm(asked.astype(np.float64), axis=1)
+    outside += 2 * asked.shape[1] * float(np.finfo(np.float32).tiny)  # smaller products lose digits, or are 0
     first = 0
     for vectors, query in zip(codes, queries, strict=True):
         part = slice(first, first + len(query))

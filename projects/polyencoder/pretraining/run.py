@@ -26,6 +26,7 @@ from polyencoder.pretraining.objective import Chance, PretrainingObjective
 from polyencoder.pretraining.start import build_starting_model
 from polyencoder.settings.base import get_flat_defaults, get_flat_values
 from polyencoder.settings.pretrain import PretrainingSettings
+from polyencoder.storage.digests import compute_fingerprint, iter_file_parts
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.log import logged_by_default
@@ -90,10 +91,11 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     reader = Reader(processes.rank, processes.count)
     batches = PairBatches(train, inputs, tokens=tokens, seed=seed, reader=reader)
     log = PretrainingLog(every_seconds=10.0 if is_first else None)
+    data = {"data": f"{len(train.files)} files, digest {compute_fingerprint(iter_file_parts(train.files))[:16]}"}
     checkpoints = Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
-        settings=_get_run_settings(settings) | {"processes": processes.count},
-        defaults=get_flat_defaults(settings),
+        settings=_get_run_settings(settings) | {"processes": processes.count} | data,
+        defaults={**get_flat_defaults(settings), **data},
         changeable=RESUME_IGNORES,
         every_seconds=settings.evaluation.save_every_seconds,
     )

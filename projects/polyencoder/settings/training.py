@@ -238,12 +238,12 @@ class HardNegatives(Settings):
                 argument="hard_negative_ranks",
             )
 
-    def why_unused(self, updates: int) -> str | None:
+    def why_unused(self, updates: float) -> str | None:
         """Why a run of this many updates mines no hard negatives; None if it does, or need not."""
         if not self.count or updates > self.every:
             return None
         return (
-            f"no hard negatives will be mined: responses are first encoded after {self.every} updates "
+            f"no hard negatives are mined: responses are first encoded after {self.every} updates "
             f"(hard_negatives_every), and the run has {updates}; give a smaller number, or train longer"
         )
 

@@ -50,6 +50,11 @@ def compute_ends_fingerprint(path: str | os.PathLike[str]) -> str:
         return compute_fingerprint([first, file.read(_END)])
 
 
+def iter_file_parts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    """A text for each file that changes with its size, beginning and end, for `compute_fingerprint`."""
+    return (f"{os.path.getsize(path)} {compute_ends_fingerprint(path)}" for path in paths)
+
+
 def get_tensor_bytes(tensor: Tensor) -> memoryview:
     """A tensor's numbers as bytes, of any dtype and on any device."""
     import torch  # here, as in the next functions: digests of texts and files need none

@@ -17,6 +17,7 @@ from polyencoder.data.negatives import NUM_NEGATIVES, SAMPLED_FROM, NegativeSamp
 from polyencoder.data.pairs import (
     HUB,
     add_sampled_candidates,
+    count_held_out,
     estimate_pair_counts,
     expand_files,
     read_all_pairs,
@@ -27,7 +28,7 @@ from polyencoder.data.pairs import (
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.settings.train import TrainSettings
-from polyencoder.storage.digests import compute_ends_fingerprint, compute_fingerprint
+from polyencoder.storage.digests import compute_fingerprint, iter_file_parts
 
 Rows: TypeAlias = Iterable[Example | Mapping[str, Any]]
 """Records in memory: a `datasets.Dataset`, dictionaries, or examples."""
@@ -39,7 +40,6 @@ VALIDATION = ("validation", "valid", "dev")
 _log = logging.getLogger(__name__)
 
 CHECKED = 1000  # examples of each streamed file, before training begins
-HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most 1,000 pairs and a tenth
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,17 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
     else:
         pairs = _read_pairs(files.train, train, settings, bad)
         if not held and len(pairs) > 1:
-            count = min(HELD_OUT, max(1, len(pairs) // HELD_OUT_SHARE))
+            count = count_held_out(len(pairs))
             _log.warning("no validation data: the last %d of the %d pairs are held out", count, len(pairs))
             pairs, held = pairs[:-count], pairs[-count:]
             held_out = f", beside {count} held out for the evaluation: give validation data, or more pairs"
+        if settings.training.candidates not in OWN_CANDIDATES and (own := sum(bool(one.candidates) for one in pairs)):
+            _log.warning(
+                "candidates %s: the candidates of %d training pairs, such as mined negatives, are not read; inline "
+                "trains on them",
+                settings.training.candidates,
+                own,
+            )
         examples = list(_check_examples(pairs, settings, bad))
         source, size, responses = examples, len(examples), partial(read_responses, examples)
     if bad.count:
@@ -104,10 +111,9 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
         held, responses, num_negatives, in_training=inline, seed=seed, source=files.train
     )
     if isinstance(source, Sequence):
-        trained = (f"{one!r}{_describe_numbers(one)}" for one in source)
+        trained: Iterator[str] = (f"{one!r}{_describe_numbers(one)}" for one in source)
     else:
-        paths = (name for name in expand_files(files.train) if not name.startswith(HUB))
-        trained = (f"{os.path.getsize(path)} {compute_ends_fingerprint(path)}" for path in paths)
+        trained = iter_file_parts(name for name in expand_files(files.train) if not name.startswith(HUB))
     parts = chain(trained, (f"{(one.text, one.label, one.candidates)!r}{_describe_numbers(one)}" for one in held))
     digest = compute_fingerprint(part.encode(errors="surrogatepass") for part in parts)
     return RunData(source, size, ranked, responses, sampler if inline else None, bad, digest)

@@ -53,7 +53,7 @@ class Teacher:
         self.asked = 0
         self._cache = cache
         self._bf16 = bf16
-        self._digest = f"{compute_model_fingerprint(ranker.model, ranker.text)} bf16={bf16}"
+        self.digest = f"{compute_model_fingerprint(ranker.model, ranker.text)} bf16={bf16}"
         self._step: tuple[Sequence[Context], Sequence[str], Tensor] | None = None
 
     def score(
@@ -71,7 +71,7 @@ class Teacher:
             return self._score_step(contexts, candidates, index)
         rows, columns = (index >= 0).nonzero(as_tuple=True)
         context_keys = [
-            _compute_key(self._digest, *([turns] if isinstance(turns, str) else turns)) for turns in contexts
+            _compute_key(self.digest, *([turns] if isinstance(turns, str) else turns)) for turns in contexts
         ]
         candidate_keys = [_compute_key(text) for text in candidates]
         pairs = zip(rows.tolist(), index[rows, columns].tolist(), strict=True)

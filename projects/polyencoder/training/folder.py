@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,13 @@ RESUME_IGNORES = {"out", "device", "config", "report_to", "teacher_scores", "sav
 """Settings that may change when a run resumes, or in another process."""
 
 
+def _has_ended(record: Path) -> bool:
+    """Whether a run's record says that it reached its end."""
+    with suppress(OSError, ValueError, TypeError, LookupError):
+        return "end" in json.loads(record.read_bytes())["starts"][-1]
+    return False
+
+
 @contextmanager
 def run_folder(out: Path) -> Iterator[Processes]:
     """Locks a run's folder, and removes what killed runs left in it; yields the run's processes.
@@ -33,6 +41,10 @@ def run_folder(out: Path) -> Iterator[Processes]:
     CheckpointError: no run wrote what it holds. TrainingError: another process trains in it.
     """
     existing = [name for name in _REPLACED if (out / name).exists()]
+    if existing and not (out / CHECKPOINT).exists() and _has_ended(out / RECORD):
+        raise CheckpointError(
+            f"{out}: holds the model of a run that has ended, without its {CHECKPOINT}; give another folder"
+        )
     if existing and not any((out / name).exists() for name in _OF_A_RUN):
         what = "a model" if {CONFIG, MODULE_CONFIG} & {*existing} else existing[0]
         raise CheckpointError(f"{out}: holds {what}, but no run to resume ({FOLDER}/); give another folder")

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,7 @@ from polyencoder.errors import ConfigError, TrainingError
 from polyencoder.evaluation.examples import build_token_keys, example_scores
 from polyencoder.evaluation.names import NDCG
 from polyencoder.evaluation.worst import WorstError, find_worst_errors
-from polyencoder.export.card import write_model_card
+from polyencoder.export.card import keep_calibration, write_model_card
 from polyencoder.export.folder import README
 from polyencoder.export.metadata import parse_hub_id
 from polyencoder.export.training_run import TrainingRun, name_measures
@@ -45,8 +46,10 @@ from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
 from polyencoder.training.callbacks.tracking import build_recorders, check_trackers
 from polyencoder.training.data import Rows, RunData, Splits, open_data
+from polyencoder.training.distillation import Distillation
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, RESUME_IGNORES, TEACHER_SCORES, run_folder
+from polyencoder.training.objective import RankingObjective
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.start import build_starting_ranker, build_untrained_ranker
 from polyencoder.training.trainer import Trainer
@@ -145,7 +148,9 @@ def _train(
         open_index(settings.data.candidates_of, ranker).close()  # an error where its vectors are another model's
     metric = "hits@1" if all(one.labels is None for one in data.valid) else NDCG
     best = KeepBest(ranker, settings.data.out, metric=metric, patience=settings.evaluation.patience)
-    checkpoints = _build_checkpoints(settings, ranker, data, processes)
+    config = build_training_config(settings, ranker)
+    objective = build_objective(ranker, config)
+    checkpoints = _build_checkpoints(settings, ranker, data, processes, objective)
     baselines = Baselines(
         data.valid,
         untrained=partial(build_untrained_ranker, settings),
@@ -153,8 +158,6 @@ def _train(
         on_untrained=None if settings.convert.vocabulary else best.keep,  # a new ConveRT is random
     )
     shown, recorded = _build_output(settings, is_first=processes.is_first)
-    config = build_training_config(settings, ranker)
-    objective = build_objective(ranker, config)
     trainer = Trainer(
         ranker,
         config,
@@ -172,9 +175,11 @@ def _train(
             *recorded,  # last: an error of the others at the end is one of the run
         ],
     )
-    if processes.is_first:
-        _log_run_summary(trainer, data)
+    expected = _log_run_summary(trainer, data) if processes.is_first else 0
     progress = trainer.fit()
+    mining = config.hard_negatives
+    if not mining.why_unused(expected) and (reason := mining.why_unused(progress.updates)) and processes.is_first:
+        _log.warning(reason)  # time or patience ended it
     if trainer.skipped_examples and processes.is_first:
         _log.warning("skipped %d times: an example whose candidates are all right", trainer.skipped_examples)
     if settings.data.streaming and data.bad.count:
@@ -219,16 +224,21 @@ def build_training_config(settings: TrainSettings, ranker: Ranker) -> TrainingCo
     return replace(config, loss_scale=ranker.model.loss_scale, precision="float16" if halves else config.precision)
 
 
-def _build_checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, processes: Processes) -> Checkpoints:
+def _build_checkpoints(
+    settings: TrainSettings, ranker: Ranker, data: RunData, processes: Processes, objective: RankingObjective
+) -> Checkpoints:
     # each process's part of the data depends on their number
     of_the_data = {"processes": processes.count, "data": f"{data.size} pairs, digest {data.digest[:16]}"}
+    teacher = {}
+    if isinstance(loss := objective.loss, Distillation):
+        teacher["teacher's weights and precision"] = loss.teacher.digest
     values = {
         name: value for name, value in get_flat_values(settings).items() if name not in RESUME_IGNORES | SHAPE_FIELDS
     }
     return Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
-        settings=values | _get_model_settings(ranker) | of_the_data,
-        defaults=get_flat_defaults(settings),
+        settings=values | _get_model_settings(ranker) | of_the_data | teacher,
+        defaults={**get_flat_defaults(settings), **teacher},
         # a bad record of a stream may come after hours
         changeable=RESUME_IGNORES | {"max_seconds", "skip_bad_examples"},
         explicit=settings.explicit,
@@ -249,8 +259,11 @@ def _get_model_settings(ranker: Ranker) -> dict[str, Any]:
     return shape
 
 
-def _log_run_summary(trainer: Trainer, data: RunData) -> None:
-    """Logs the pairs, their lengths in tokens, and parameters; warns of a run that is too short for the model."""
+def _log_run_summary(trainer: Trainer, data: RunData) -> float:
+    """Logs the pairs, their lengths in tokens, and parameters; warns of a run that is too short for the model.
+
+    Returns the updates of the run, if time does not end it; inf if they are not known.
+    """
     pairs = data.train
     sample = pairs[:SAMPLE] if isinstance(pairs, Sequence) else list(islice(pairs.iter_items(), SAMPLE))
     contexts = trainer.text.batch_contexts([one.turns for one in sample]).mask.sum() / len(sample)
@@ -265,16 +278,16 @@ def _log_run_summary(trainer: Trainer, data: RunData) -> None:
         f"{sum(p.numel() for p in parameters if p.requires_grad):,}",
     )
     config, batch = trainer.config, trainer.config.batch_size * trainer.processes.count
-    updates = trainer.goal.compute_total_updates(
-        batch=batch, accumulate=config.accumulate
-    )  # if time does not end the run
-    if updates is not None:
-        for reason in (
-            trainer.model.explain_too_short(updates * config.accumulate),
-            config.hard_negatives.why_unused(updates),
-        ):
-            if reason:
-                _log.warning(reason)
+    updates = trainer.goal.compute_total_updates(batch=batch, accumulate=config.accumulate)
+    if updates is None:
+        return math.inf
+    for reason in (
+        trainer.model.explain_too_short(updates * config.accumulate),
+        config.hard_negatives.why_unused(updates),
+    ):
+        if reason:
+            _log.warning(reason)
+    return updates
 
 
 def _build_output(settings: TrainSettings, *, is_first: bool) -> tuple[list[Callback], list[Callback]]:
@@ -315,7 +328,10 @@ def _write_card(
         base_model=parse_hub_id(settings.model.init) or parse_hub_id(settings.model.backbone),
     )
     curve, worst = (out / CURVE).is_file(), _find_worst(ranker, data)
-    write_text(out / README, write_model_card(ranker, name=out.resolve().name, run=run, curve=curve, worst=worst))
+    card = write_model_card(ranker, name=out.resolve().name, run=run, curve=curve, worst=worst)
+    if ranker.calibration is not None and (out / README).is_file():
+        card = keep_calibration(card, earlier=(out / README).read_text(encoding="utf-8"))
+    write_text(out / README, card)
 
 
 def _find_worst(ranker: Ranker, data: RunData) -> list[WorstError]:

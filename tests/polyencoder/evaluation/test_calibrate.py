@@ -104,7 +104,7 @@ def test_examples_of_the_training(ranker, examples, tmp_path, columns):
     path.write_text("".join(json.dumps({of: row[name] for name, of in names.items()}) + "\n" for row in examples))
     ranker.save_pretrained(model)
     (model / "training").mkdir()
-    options = get_flat_values(TrainSettings.of(backbone="x", train=str(path), out=str(model), **columns))
+    options = get_flat_values(TrainSettings.of(backbone="x", train=str(path), valid="v", out=str(model), **columns))
     (model / "training" / "run.json").write_text(json.dumps({"options": options}))
     ranker = Ranker.from_pretrained(model, device="cpu")
     with pytest.raises(InputError, match=r"trained on 100 of the 100 examples, of .*train\.jsonl"):

@@ -21,6 +21,14 @@ def as_set(vectors):
     return {tuple(row) for row in vectors.round(decimals=4).tolist()}
 
 
+def test_rounding_of_products_that_vanish():
+    nearest = lambda queries: shortlists.Lists([np.array([0])], np.zeros(1))  # noqa: E731
+    ((_, bound),) = shortlists.iter_shortlists(
+        [np.full((1, 8), 1e-23, np.float32)], nearest, grouped=False, max_norm=1e-23
+    )
+    assert bound >= 8 * 2**-126
+
+
 def test_rounding_of_codes_whose_squares_vanish():
     codes = [np.full((1, 8), 1e-25, np.float32)]
     nearest = lambda queries: shortlists.Lists([np.array([0])], np.zeros(1))  # noqa: E731

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -259,6 +260,15 @@ def test_a_finished_run_goes_on_to_a_later_end_as_if_it_had_been_its_own(make_se
         assert tensor.equal(expected[name]), name
     with pytest.raises(CheckpointError, match="was begun with warmup 2, not 3"):
         pretrain(make_settings(max_steps=12, warmup_steps=3))
+
+
+def test_another_corpus_is_no_resumption(make_settings):
+    settings = make_settings(max_steps=4)
+    pretrain(settings)
+    (file,) = settings.data.corpus
+    Path(file).write_text(Path(file).read_text().partition("\n")[2])
+    with pytest.raises(CheckpointError, match="was begun with data '1 files, digest"):
+        pretrain(make_settings(max_steps=5))
 
 
 def test_a_run_whose_learning_rates_depend_on_its_end_keeps_it(make_settings):

@@ -50,13 +50,25 @@ def test_what_was_made_elsewhere_is_not_overwritten(tmp_path, name, what):
 
 @pytest.mark.parametrize("written", [CHECKPOINT, f"{CHECKPOINT}.lock", RECORD])
 def test_what_a_run_wrote_is_resumed(tmp_path, written):
-    """Also of one that was killed at its start, or whose checkpoint was removed to save space."""
+    """Also of one that was killed at its start, before its first checkpoint."""
     (tmp_path / FOLDER).mkdir()
     for name in (CONFIG, "README.md", written):
         (tmp_path / name).write_text("{}")
     with run_folder(tmp_path):
         pass
     assert (tmp_path / CONFIG).is_file()
+
+
+def test_the_model_of_a_run_that_has_ended_needs_its_checkpoint(tmp_path):
+    """Which may have been removed to save space: another run would begin anew, and replace the model."""
+    (tmp_path / FOLDER).mkdir()
+    for name, text in ((CONFIG, "{}"), (RECORD, '{"starts": [{"end": {}}]}'), (f"{CHECKPOINT}.lock", "")):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(CheckpointError, match=f"without its {CHECKPOINT}"), run_folder(tmp_path):
+        pass
+    (tmp_path / CHECKPOINT).write_bytes(b"")
+    with run_folder(tmp_path):
+        pass
 
 
 def test_other_files_do_not_matter(tmp_path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -58,6 +60,24 @@ def scan_vectors(
     return Results(*search(contexts, vectors, k=k, allowed=allowed, attention=attention), ["exact"] * len(contexts))
 
 
+_LIMITS = threading.Lock()  # FAISS has them for the whole process
+
+
+@contextmanager
+def _limit_sizes(size: int) -> Iterator[None]:
+    """Lets FAISS allocate no more than so many bytes for a part of what it reads."""
+    faiss = import_faiss()
+    with _LIMITS:
+        before = faiss.get_deserialization_vector_byte_limit(), faiss.get_deserialization_loop_limit()
+        try:
+            faiss.set_deserialization_vector_byte_limit(size)
+            faiss.set_deserialization_loop_limit(size)
+            yield
+        finally:
+            faiss.set_deserialization_vector_byte_limit(before[0])
+            faiss.set_deserialization_loop_limit(before[1])
+
+
 class FaissSearch:
     """An index's vectors with the FAISS index from `build_faiss`: its lists are shortlists.
 
@@ -85,10 +105,8 @@ class FaissSearch:
                     "such files: build it again with `polyencoder update --faiss auto`, or if you trust its origin "
                     "sign it with `polyencoder update --trust-faiss`"
                 )
-            size = os.path.getsize(self._file)  # of which no array, and no list of parts, is larger
-            faiss.set_deserialization_vector_byte_limit(size)
-            faiss.set_deserialization_loop_limit(size)
-            index = faiss.read_index(str(self._file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+            with _limit_sizes(os.path.getsize(self._file)):  # no array, and no list of parts, is larger
+                index = faiss.read_index(str(self._file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
         except PolyencoderError:
             raise
         except (RuntimeError, OSError) as error:

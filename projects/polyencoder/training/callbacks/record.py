@@ -53,6 +53,7 @@ class Record(Callback):
 
     def _write(self, starts: list[dict[str, Any]]) -> None:
         record = {"format": 1, "seed": self._options.get("seed"), "starts": starts, "options": self._options}
+        record["folder"] = os.getcwd()  # to which names of files are relative
         try:
             write_text(self.path, json.dumps(record, indent=2, default=str) + "\n")
         except OSError as error:
