@@ -115,9 +115,8 @@ def mine(settings: MineSettings) -> None:
             )
     if skipped := bad.summarize():
         say(f"polyencoder: {skipped}", err=True)
-    say(
-        f"{out}: {counts['pairs']:,} pairs, {counts['negatives'] / counts['pairs']:.2f} hard negatives each; train on them with --candidates inline"
-    )
+    each = f"{counts['negatives'] / counts['pairs']:.2f} hard negatives each"
+    say(f"{out}: {counts['pairs']:,} pairs, {each}; train on them with --candidates inline")
 
 
 Find = Callable[[list[Sequence[str]], list[str], list[list[str]]], list[list[str]]]

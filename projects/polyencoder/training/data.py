@@ -88,12 +88,13 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
             _log.warning("no validation data: the last %d of the %d pairs are held out", count, len(pairs))
             pairs, held = pairs[:-count], pairs[-count:]
             held_out = f", beside {count} held out for the evaluation: give validation data, or more pairs"
-        if settings.training.candidates not in OWN_CANDIDATES and (own := sum(bool(one.candidates) for one in pairs)):
+        unread = sum(bool(one.candidates) for one in pairs)
+        if unread and settings.training.candidates not in OWN_CANDIDATES:
             _log.warning(
                 "candidates %s: the candidates of %d training pairs, such as mined negatives, are not read; inline "
                 "trains on them",
                 settings.training.candidates,
-                own,
+                unread,
             )
         examples = list(_check_examples(pairs, settings, bad))
         source, size, responses = examples, len(examples), partial(read_responses, examples)

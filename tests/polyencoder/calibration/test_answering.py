@@ -40,7 +40,7 @@ def test_a_search_for_a_risk(make_ranker, sentences):
 
 
 def test_in_a_hybrid_search_the_most_probable_hit_has_the_risk(make_ranker, sentences):
-    """Which need not be the first."""
+    """Which need not be the first, but where the risk is asked for."""
     ranker = calibrated(make_ranker("bi"))
     index = ranker.index(sentences, words=True)
     tested = FitData(data="", examples=9, candidates=8, date="", index=get_index_name(index.address))
@@ -50,6 +50,9 @@ def test_in_a_hybrid_search_the_most_probable_hit_has_the_risk(make_ranker, sent
     best = [max(hits, key=lambda hit: hit.score).id for hits in results]
     assert [[hit.id for hit in hits if hit.risk is not None] for hits in results] == [[id_] for id_ in best]
     assert best != [hits[0].id for hits in results]
+    results = ranker.search_many(queries, index, hybrid=True, max_risk=0.1)
+    assert [[(hit.id, hit.risk) for hit in hits[:1]] for hits in results] == [[(id_, 0.1)] for id_ in best]
+    assert all(len({hit.id for hit in hits}) == len(hits) > 1 for hits in results)
 
 
 def test_what_cannot_be_asked_for(make_ranker, sentences):
