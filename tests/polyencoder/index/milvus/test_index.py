@@ -79,6 +79,13 @@ class TestChanging:
         np.testing.assert_allclose([vectors["x"], vectors["y"]], encoded, atol=1e-5)
         np.testing.assert_array_equal(vectors["z"], given)
 
+    def test_the_smallest_difference_of_a_vector_is_a_change(self, index):
+        given = np.linspace(0.1, 1, 16, dtype=np.float32)
+        other = np.nextafter(given, np.float32(2))
+        changed = [index.put([Candidate("x", "text", vector=vector)]) for vector in (given, given, other, other)]
+        assert changed == [1, 0, 1, 0]
+        np.testing.assert_array_equal(index.get_vectors(["x"])["x"], other)
+
     def test_killed_while_adding(self, monkeypatch, where, ranker, contexts, many, assert_best):
         """What was written stays and is not encoded again; the same call goes on."""
         monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 100)

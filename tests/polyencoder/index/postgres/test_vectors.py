@@ -26,4 +26,7 @@ def test_each_row_keeps_its_own_vector(where):
     assert index.search(unit[2:3], top_k=1)[0][0].id == "c"
     index.put([Candidate("c", "one", vector=unit[3])])
     assert [index.search(unit[i : i + 1], top_k=1)[0][0].score for i in (2, 3)] == [0, 1]
+    nearly = np.array([0.0095, 0, 0, 1], np.float32)
+    assert [index.put([Candidate("c", "one", vector=nearly)]) for _ in range(2)] == [1, 0]
+    np.testing.assert_array_equal(index.get_vectors(["c"])["c"], nearly)
     index.close()
