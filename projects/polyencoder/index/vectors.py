@@ -29,6 +29,7 @@ VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
 ON_DISK = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
 _BESIDE = ("int8", "bounds", "tokens", "offsets")  # what a file of vectors may have beside it
+_LEAST_PRECISION = 500  # float16 may change a vector by its length divided by this; by 1/2,048 where it is precise
 _NAME = re.compile(r"vectors-(\d{12})(?:-[0-9a-f]{16})?\.npy")
 
 
@@ -189,10 +190,12 @@ def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype, tokens: Sto
 def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None = None) -> tuple[Array, QuantizedRows]:
     """Converts vectors [n, dim] for storage: in this dtype, and what they are then in 8 bits.
 
-    A number changes by at most 1 part in 2,048 (float16), 1 in 256 (bfloat16), or 1/254 of its row's largest (int8).
+    A number changes by at most 1 part in 2,048 (float16; numbers below 6e-5 by up to 3e-8), 1 in 256 (bfloat16), or
+    1/254 of its row's largest (int8).
 
     Raises:
-        InputError: a number is not finite, or too large for float16; it names the text, one of `texts` [n].
+        InputError: a number is not finite, or too large for float16, or all of a row are so small that float16 changes
+            it by over 1/500 of its length; it names the text, one of `texts` [n].
     """
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     stored = vectors
@@ -206,8 +209,7 @@ def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None 
     exact = Block(0, stored).read_vectors()  # as they will be read
     if not (np.isfinite(exact).all() and np.isfinite(vectors).all()):
         whole: Array = np.all(np.isfinite(vectors), axis=1)
-        row = int(np.argmin(np.all(np.isfinite(exact), axis=1) & whole))
-        whose = "" if texts is None else f" of the candidate {texts[row]!r:.60}"
+        whose = _name_text(texts, int(np.argmin(np.all(np.isfinite(exact), axis=1) & whole)))
         if whole.all():
             raise InputError(
                 f"vectors{whose} have numbers up to {np.abs(vectors).max():.3g}, more than {dtype} can hold; store "
@@ -215,11 +217,30 @@ def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None 
                 argument="dtype",
             )
         raise InputError(f"the model gives vectors{whose} that are not finite (inf or nan): it cannot fill an index")
+    if dtype == "float16":
+        lost = _sum_squares(exact - vectors) * _LEAST_PRECISION**2 > _sum_squares(vectors)
+        if lost.any():
+            row = int(np.argmax(lost))
+            raise InputError(
+                f"vectors{_name_text(texts, row)} have only numbers up to {np.abs(vectors[row]).max():.3g}, too small "
+                "for float16; store them as bfloat16 or float32",
+                argument="dtype",
+            )
     quantized = QuantizedRows.from_vectors(exact)
     if dtype != "int8":
         return stored, quantized
     quantized.bounds[:, 2] = 0  # what is stored is the vector
     return quantized.rows, quantized
+
+
+def _name_text(texts: Sequence[str] | None, row: int) -> str:
+    return "" if texts is None else f" of the candidate {texts[row]!r:.60}"
+
+
+def _sum_squares(rows: Array) -> Array:
+    """float64 [n], in which squares do not vanish; without a copy of the rows."""
+    sums: Array = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+    return sums
 
 
 def write_vectors(

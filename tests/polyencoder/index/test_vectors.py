@@ -198,6 +198,21 @@ def test_numbers_that_cannot_be_stored(dtype):
         quantize(large, dtype)
 
 
+def test_numbers_that_are_too_small_for_float16(dtype):
+    tiny = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32) * np.float32(1e-9)
+    tiny[0] += 1  # beside large numbers small ones may vanish
+    if dtype == "float16":
+        match = r"vectors of the candidate 'b' have only numbers up to 2.*e-09, too small for float16"
+        with pytest.raises(InputError, match=match):
+            quantize(tiny, dtype, texts=["a", "b", "c"])
+        with pytest.raises(InputError, match="too small for float16"):
+            quantize(tiny[1:] * np.float32(1e-30), dtype)
+    else:
+        quantize(tiny, dtype)
+    for rows in (np.zeros((1, 8), np.float32), np.array([[1, 0, 1e-9, 0]]), tiny[1:] * np.float32(1e6), tiny[:1]):
+        quantize(rows, dtype)
+
+
 def test_the_file_is_numpys(tmp_path, rows):
     """Anyone can read it; bfloat16 as the upper half of float32."""
     write(tmp_path, rows, "bfloat16")
