@@ -213,10 +213,10 @@ class Index(ABC):
         """
         if not (tests := [*parse_filter(filter).iter_tests()]):
             raise InputError("filter is empty: all candidates would be removed", argument="filter")
-        check_fields(filter, has_field=self.has_field)
-        if unknown := next((test.key for test in tests if not self.has_field(test.key)), None):
-            raise InputError(f"filter: no candidate of the index has the field {unknown!r:.60}", argument="filter")
         with self.changing():
+            check_fields(filter, has_field=self._has_field)
+            if unknown := next((test.key for test in tests if not self._has_field(test.key)), None):
+                raise InputError(f"filter: no candidate of the index has the field {unknown!r:.60}", argument="filter")
             return self._remove(self._list_ids(filter), missing_ok=True)
 
     def update(self, records: Iterable[Record]) -> int:
@@ -278,6 +278,10 @@ class Index(ABC):
     @abstractmethod
     def _list_ids(self, filter: Filter) -> list[str]:
         """The ids of the candidates that pass a filter, with the changes of the block of `changing` around it."""
+
+    @abstractmethod
+    def _has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        """`has_field`, with the changes of the block of `changing` around it."""
 
     def check_group(self, options: SearchOptions) -> None:
         """Raises InputError if no candidate has the field of `group_by`."""

@@ -86,6 +86,29 @@ def test_random_filters_against_python(open_random, engine, filters):
             index.remove_where(filter)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["folder", "milvus", "postgres"])
+def test_what_is_removed_by_a_filter_is_what_the_block_has_made(make_where, make_ranker, engine):
+    """Of a field that the block has removed, no candidate has a value: all would pass what is no value of it."""
+    with make_index(["a", Candidate("old", "b", {"k": 1})], make_where(engine), make_ranker("bi")) as index:
+        with index.changing():
+            index.add([Candidate("new", "c", {"k": "text", "n": 1})])
+            assert index.remove_where({"k": "text", "n": {"$gt": 0}}) == 1
+        with index.changing():
+            index.put([Candidate("x", "c", {"n": 1})])
+            with index.changing():
+                index.remove(["old"])
+                index.put([Candidate("x", "c", {"n": "text"})])
+            for filter, named in (({"k": {"$nin": [2]}}, "no candidate of the index has"), ({"n": 1}, "is a number")):
+                with pytest.raises(InputError, match=named):
+                    index.remove_where(filter)
+            assert index.remove_where({"n": "text"}) == 1
+            index.add([Candidate("y", "d")])
+        assert len(index) == 2
+        with pytest.raises(InputError, match="no candidate of the index has"):
+            index.remove_where({"k": {"$nin": [2]}})
+
+
 def test_bounds_are_the_smallest_and_largest_of_each_kind():
     bounds = list_bounds({"k": [3, -1, "b", "a", True, None, {"a": 1}], "none": None})
     assert len(bounds) == 4

@@ -237,6 +237,11 @@ class FolderIndex(Index):
         with wrap_io_errors(self.folder):
             return self._change.catalogue.list_ids(filter)
 
+    def _has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        assert self._change is not None
+        with wrap_io_errors(self.folder):
+            return self._change.catalogue.has_field(key, kinds)
+
     def compact(self) -> int:
         """Frees dead rows, merges small files, and drops the FAISS index; returns the number of dead rows."""
         with self._step() as change, wrap_io_errors(self.folder):

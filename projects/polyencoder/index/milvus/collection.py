@@ -157,10 +157,14 @@ class MilvusCollection:
 
     def list_ids(self, filter: Filter) -> list[str]:
         """The ids of the rows that pass the filter."""
-        return [row["id"] for page in self._iter_pages(filter, "id") for row in page]
+        return [row["id"] for page in self._iter_pages(_write_expression(filter), "id") for row in page]
 
-    def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
-        return self.has_any(_match_terms(list_field_terms(key, kinds)))
+    def has_field(self, key: str, kinds: Collection[Kind] = (), *, outside: Collection[str] = ()) -> bool:
+        """See `Index.has_field`; `outside` are keys of rows that do not count."""
+        expression = _match_terms(list_field_terms(key, kinds))
+        if not outside:
+            return self.has_any(expression)
+        return any(row["key"] not in outside for page in self._iter_pages(expression, "key") for row in page)
 
     def has_any(self, expression: str = "") -> bool:
         """Whether a row passes a Milvus expression; Milvus Lite counts unloaded rows, but finds none."""
@@ -205,15 +209,15 @@ class MilvusCollection:
         return by_key
 
     def iter_pages(self, filter: Filter | None = None) -> Iterator[tuple[list[str], Array]]:
-        for rows in self._iter_pages(filter, "key", "vector"):
+        for rows in self._iter_pages(_write_expression(filter), "key", "vector"):
             yield [row["key"] for row in rows], np.asarray([row["vector"] for row in rows], dtype=np.float32)
 
-    def _iter_pages(self, filter: Filter | None, *fields: str) -> Iterator[list[dict[str, Any]]]:
+    def _iter_pages(self, expression: str, *fields: str) -> Iterator[list[dict[str, Any]]]:
         with self._explaining_errors():
             pages = self._request(
                 self._client.query_iterator,
                 batch_size=_ROWS_A_PAGE,
-                filter=_write_expression(filter),
+                filter=expression,
                 output_fields=[*fields],
             )
             try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from typing import Any, TypeVar, get_args
 
@@ -22,7 +22,8 @@ from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import MAX_BYTES, MAX_TERMS, Description, IndexKind, MilvusCollection
 from polyencoder.index.row_search import Field, Rows
 from polyencoder.index.rows import ROWS_AT_ONCE, Entry, Row, RowIndex, hash_id
-from polyencoder.index.terms import list_bounds, list_terms
+from polyencoder.index.terms import list_bounds, list_field_terms, list_terms
+from polyencoder.index.values import Kind
 
 T = TypeVar("T")
 
@@ -170,6 +171,11 @@ class MilvusIndex(RowIndex):
         pending, group = self._pending, parse_filter(filter)
         stored = [id_ for id_ in self.collection.list_ids(filter) if hash_id(id_) not in pending]
         return stored + [row.entry.id for row in pending.values() if row and passes(row.entry.metadata, group)]
+
+    def _has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        pending, terms = self._pending, {*list_field_terms(key, kinds)}
+        added = any(row and not terms.isdisjoint(list_terms(row.entry.metadata)) for row in pending.values())
+        return added or self.collection.has_field(key, kinds, outside=pending)
 
     def _fetch_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
         return self.collection.fetch_rows(keys, fields, strong=True)

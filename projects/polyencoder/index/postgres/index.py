@@ -7,7 +7,7 @@ a snapshot, a change is a transaction, and changes of several processes are seri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from polyencoder.index.postgres.rows import check_entry
 from polyencoder.index.postgres.table import MOST_LISTS, PostgresMeta, Table, parse_kind
 from polyencoder.index.row_search import Field, search_rows
 from polyencoder.index.rows import ROWS_AT_ONCE, Row, RowIndex
+from polyencoder.index.values import Kind
 from polyencoder.index.words import split_query_words
 from polyencoder.search.contexts import Contexts, check_finite
 from polyencoder.search.scores import score
@@ -165,6 +166,9 @@ class PostgresIndex(RowIndex):
 
     def _list_ids(self, filter: Filter) -> list[str]:
         return self._change.list_ids(filter)
+
+    def _has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        return self._change.has_field(key, kinds)
 
     def _fetch_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
         return self._change.fetch_rows(keys, fields)
