@@ -23,7 +23,7 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.precomputed import check_vector
+from polyencoder.index.precomputed import check_vector, is_same_vector
 from polyencoder.index.row_search import Field, Rows, search_rows
 from polyencoder.index.values import Kind
 from polyencoder.index.vectors import quantize
@@ -258,10 +258,11 @@ def select_changed(
 ) -> Iterator[Row]:
     """The candidates that differ from the existing ones in text, metadata or given vector.
 
-    Updates `existing`, the rows by id. `stored` has the stored vectors, by row key, of candidates that bring one; they
-    were not rounded, so that the smallest difference is a change.
+    Updates `existing`, the rows by id. `stored` has the stored vectors, by row key, of candidates that bring one. The
+    smallest difference is a change; to add a vector again that was encoded anew is none.
     InputError for an id that is taken, or to update and unknown, and for an invalid vector.
     """
+    is_same = is_same_vector if how == "add" else np.array_equal
     for record, entry in new:
         vector = None if record.vector is None else check_vector(record, dim=dim).vector
         row = Row(entry, vector)
@@ -274,7 +275,7 @@ def select_changed(
                 other = "text"
             elif format_metadata(old.entry.metadata) != format_metadata(entry.metadata):
                 other = "metadata"
-            elif vector is not None and (stored_vector is None or not np.array_equal(stored_vector, vector)):
+            elif vector is not None and (stored_vector is None or not is_same(stored_vector, vector)):
                 other = "values in its vector"
             else:
                 continue
