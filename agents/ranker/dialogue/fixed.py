@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,8 +48,12 @@ def collect_task_candidates(opt: Opt) -> str:
     """The file with all candidates of the task, beside the model; in a group of processes the launcher writes it."""
     if not opt.get("model_file") or opt.get("task") in (None, "", "interactive", "self_chat"):
         raise InputError("fixed candidates need a file: give --fixed-candidates-path")
-    path = f"{opt['model_file']}.cands-{opt['task']}.cands"
-    if num_workers() == 1 and (not os.path.exists(path) or opt.get("fixed_candidate_vecs", "reuse") != "reuse"):
+    name = re.sub(r"[^\w.,=-]", "_", opt["task"])
+    path, by_parlai = (f"{opt['model_file']}.cands-{part}.cands" for part in (name, opt["task"]))
+    replaces = opt.get("fixed_candidate_vecs", "reuse") != "reuse"
+    if os.path.exists(by_parlai) and not os.path.exists(path) and not replaces:
+        return by_parlai
+    if num_workers() == 1 and (not os.path.exists(path) or replaces):
         logging.warning(f"collecting the candidates of {opt['task']} in {path}")
         check_writable(path, argument="model_file", overwrite=True)
         write_text(path, "".join(f"{label}\n" for label in dict.fromkeys(iter_training_labels(opt))))

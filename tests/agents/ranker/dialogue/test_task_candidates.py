@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from parlai.agents.ranker.dialogue.fixed import collect_task_candidates, iter_training_labels, read_candidates
 from parlai.core.opt import Opt
@@ -49,3 +52,26 @@ def test_candidates_of_the_task_are_written_before_the_model_has_a_folder(make_a
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"file/model\.cands-fromfile\.cands: cannot be written"):
         make_agent("biencoder", candidates="fixed", model_file=str(tmp_path / "file" / "model"))
+
+
+def write_pairs(path: Path, *responses: str) -> str:
+    return str(write(path, [{"context": "hi", "response": response} for response in responses]))
+
+
+def collect(**options: Any) -> list[str]:
+    return read_candidates(collect_task_candidates(Opt({"task": "selection:jsonl", **options})))
+
+
+def test_a_tasks_name_is_part_of_a_files_name_without_a_folder(tmp_path, monkeypatch):
+    """A colon in a name that begins with it would be read as an address."""
+    monkeypatch.chdir(tmp_path)
+    assert collect(selection_file=write_pairs(tmp_path / "a.jsonl", "yes"), model_file="m") == ["yes"]
+    assert Path("m.cands-selection_jsonl.cands").read_text() == "yes\n"
+
+
+def test_a_list_of_parlais_name_is_read(tmp_path):
+    (tmp_path / "m.cands-selection:jsonl.cands").write_text("from before\n")
+    options = {"selection_file": write_pairs(tmp_path / "a.jsonl", "yes"), "model_file": str(tmp_path / "m")}
+    assert collect(**options) == ["from before"]
+    assert collect(**options, fixed_candidate_vecs="replace") == ["yes"]
+    assert collect(**options) == ["yes"]
