@@ -19,7 +19,7 @@ import parlai.utils.logging as logging
 import torch
 import torch.distributed as dist
 from parlai.agents.ranker.console import explain_errors
-from parlai.agents.ranker.dialogue.fixed import collect_task_candidates
+from parlai.agents.ranker.dialogue.collected import collect_task_candidates
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser

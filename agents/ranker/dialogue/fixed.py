@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import parlai.utils.logging as logging
 import torch
+from parlai.agents.ranker.dialogue.collected import collect_task_candidates
 from parlai.agents.ranker.dialogue.listed import ListedSource
 from parlai.core.message import Message
 from parlai.core.opt import Opt
-from parlai.core.teachers import create_task_agent_from_taskname
 from parlai.core.torch_agent import Batch
-from parlai.utils.distributed import is_primary_worker, num_workers
+from parlai.utils.distributed import is_primary_worker
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, build_fixed_pool
@@ -29,7 +28,6 @@ from polyencoder.index.folder.build import compute_candidates_digest
 from polyencoder.index.folder.files import remove_index
 from polyencoder.ranker import Ranker
 from polyencoder.scoring.tokens import TokenVectors
-from polyencoder.storage.files import check_writable, write_text
 from polyencoder.text import TokenBatch
 
 
@@ -42,35 +40,6 @@ def read_candidates(path: str) -> list[str]:
     if not texts:
         raise InputError(f"--fixed-candidates-path {path}: is empty; give a text file with one candidate a line")
     return texts
-
-
-def collect_task_candidates(opt: Opt) -> str:
-    """The file with all candidates of the task, beside the model; in a group of processes the launcher writes it."""
-    if not opt.get("model_file") or opt.get("task") in (None, "", "interactive", "self_chat"):
-        raise InputError("fixed candidates need a file: give --fixed-candidates-path")
-    name = re.sub(r"[^\w.,=-]", "_", opt["task"])
-    path, by_parlai = (f"{opt['model_file']}.cands-{part}.cands" for part in (name, opt["task"]))
-    replaces = opt.get("fixed_candidate_vecs", "reuse") != "reuse"
-    if os.path.exists(by_parlai) and not os.path.exists(path) and not replaces:
-        return by_parlai
-    if num_workers() == 1 and (not os.path.exists(path) or replaces):
-        logging.warning(f"collecting the candidates of {opt['task']} in {path}")
-        check_writable(path, argument="model_file", overwrite=True)
-        write_text(path, "".join(f"{label}\n" for label in dict.fromkeys(iter_training_labels(opt))))
-    return path
-
-
-def iter_training_labels(opt: Opt) -> Iterator[str]:
-    """The labels of a task's training examples, in order, whatever part of the task a command reads."""
-    # one reader, which looks for no candidates
-    overrides = {"datatype": "train:ordered:stream", "batchsize": 1, "num_workers": 0, "candidates": "batch"}
-    # of several tasks, ParlAI makes one teacher
-    teacher = create_task_agent_from_taskname(Opt({**opt, **overrides, "image_mode": "no_image_model"}))[0]
-    try:
-        while not teacher.epoch_done():
-            yield from teacher.act().get("labels") or ()
-    finally:
-        teacher.shutdown()
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
+import parlai.utils.logging as logging
 import pytest
-from parlai.agents.ranker.dialogue.fixed import collect_task_candidates, iter_training_labels, read_candidates
+from parlai.agents.ranker.dialogue.collected import collect_task_candidates, iter_training_labels
+from parlai.agents.ranker.dialogue.fixed import read_candidates
 from parlai.core.opt import Opt
+from parlai.scripts.train_model import TrainModel
 
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, InputError
 from tests.task_files import write
 
 pytestmark = pytest.mark.slow
@@ -54,6 +59,9 @@ def test_candidates_of_the_task_are_written_before_the_model_has_a_folder(make_a
         make_agent("biencoder", candidates="fixed", model_file=str(tmp_path / "file" / "model"))
 
 
+# ---- of which data
+
+
 def write_pairs(path: Path, *responses: str) -> str:
     return str(write(path, [{"context": "hi", "response": response} for response in responses]))
 
@@ -75,3 +83,87 @@ def test_a_list_of_parlais_name_is_read(tmp_path):
     assert collect(**options) == ["from before"]
     assert collect(**options, fixed_candidate_vecs="replace") == ["yes"]
     assert collect(**options) == ["yes"]
+
+
+@pytest.fixture
+def log(monkeypatch) -> list[str]:
+    """What ParlAI's log says of lists."""
+    lines: list[str] = []
+    for level in ("info", "warning"):
+        monkeypatch.setattr(logging, level, lambda line: lines.append(line) if ".cands" in line else None)
+    return lines
+
+
+def test_candidates_of_other_data_are_collected_anew(tmp_path, log):
+    options = {"selection_file": write_pairs(tmp_path / "a.jsonl", "yes"), "model_file": str(tmp_path / "m")}
+    assert collect(**options) == ["yes"]
+    write_pairs(tmp_path / "a.jsonl", "no!")  # as long
+    log.clear()
+    assert collect(**options) == ["no!"]
+    assert [line.split(": ", 1)[1] for line in log] == [
+        f"is of other data ({tmp_path}/a.jsonl has changed); collecting the candidates of selection:jsonl anew"
+    ]
+    other = {**options, "selection_file": write_pairs(tmp_path / "b.jsonl", "maybe")}
+    log.clear()
+    assert collect(**other) == ["maybe"]
+    assert f"is of other data (selection_file was {tmp_path}/a.jsonl); collecting" in log[0]
+
+
+@pytest.mark.parametrize("option", ["selection_file", "selection_folder"])
+def test_candidates_of_more_files_are_collected_anew(option, tmp_path):
+    write_pairs(tmp_path / "train.jsonl", "yes")
+    value = str(tmp_path / "*.jsonl") if option == "selection_file" else str(tmp_path)
+    options = {option: value, "model_file": str(tmp_path / "m")}
+    assert collect(**options) == ["yes"]
+    write_pairs(tmp_path / "train.1.jsonl", "no")
+    assert sorted(collect(**options)) == ["no", "yes"]
+
+
+def test_candidates_of_parlais_tasks_are_collected_anew(tmp_path, make_task):
+    def make(label: str) -> dict[str, Any]:
+        options = make_task(tmp_path, train=[[{"text": "hi", "labels": label}]])
+        return {**options, "model_file": str(tmp_path / "m")}
+
+    assert collect(**make("yes")) == ["yes"]
+    assert collect(**make("no")) == ["no"]
+
+
+def test_candidates_are_kept_where_the_data_is_the_same_or_is_not_there(tmp_path, log):
+    file = write_pairs(tmp_path / "a.jsonl", "yes")
+    options = {"selection_file": file, "model_file": str(tmp_path / "m")}
+    path = collect_task_candidates(Opt({"task": "selection:jsonl", **options}))
+    written = os.stat(path).st_mtime_ns
+    log.clear()
+    os.utime(file, (1, 1))  # as a copy of it
+    assert collect(**options) == ["yes"]
+    os.remove(file)
+    assert collect(**options) == ["yes"]
+    assert os.stat(path).st_mtime_ns == written
+    assert not log
+    with pytest.raises(InputError, match=r"b\.jsonl'?: no such file"):
+        collect(**{**options, "selection_file": str(tmp_path / "b.jsonl")})
+
+
+def test_a_list_without_a_record_is_kept_and_told(tmp_path, log):
+    options = {"selection_file": write_pairs(tmp_path / "a.jsonl", "yes"), "model_file": str(tmp_path / "m")}
+    collect(**options)
+    (record,) = tmp_path.glob("m.candidates-*.json")
+    assert set(json.loads(record.read_text())["options"]) == {"task", "selection_file"}
+    record.write_text("{")
+    write_pairs(tmp_path / "a.jsonl", "no")
+    log.clear()
+    assert collect(**options) == ["yes"]
+    assert "has no record of its data; --fixed-candidate-vecs replace collects" in log[0]
+
+
+def test_a_retrained_model_answers_with_the_candidates_of_its_new_data(chat, tmp_path):
+    for response in ("yes", "no"):
+        pairs = [f"{response} {n}" for n in range(4)]
+        options = {"task": "selection:jsonl", "selection_file": write_pairs(tmp_path / f"{response}.jsonl", *pairs)}
+        options |= {"embedding_size": 8, "ffn_size": 8, "n_layers": 1, "n_heads": 2}
+        options |= {"num_negatives": 3, "batchsize": 4, "max_train_steps": 1, "loglevel": "error"}
+        TrainModel.main(model="biencoder", model_file=str(tmp_path / "m"), **options)
+        assert chat(tmp_path / "m", "hi")[0].startswith(response)
+        for path in tmp_path.glob("m*"):
+            if ".cand" not in path.name:
+                path.unlink()
