@@ -18,7 +18,6 @@ from parlai.core.teachers import create_task_agent_from_taskname
 from parlai.utils.distributed import num_workers
 
 from polyencoder.errors import InputError
-from polyencoder.storage.digests import compute_file_digest
 from polyencoder.storage.files import check_writable, write_text
 
 
@@ -33,9 +32,6 @@ def collect_task_candidates(opt: Opt) -> str:
     name = re.sub(r"[^\w.,=-]", "_", task)
     path, record = f"{model_file}.cands-{name}.cands", Path(f"{model_file}.candidates-{name}.json")
     replaces = opt.get("fixed_candidate_vecs", "reuse") != "reuse"
-    by_parlai = f"{model_file}.cands-{task}.cands"
-    if os.path.exists(by_parlai) and not os.path.exists(path) and not replaces:
-        path = by_parlai
     if num_workers() > 1:
         return path
     if os.path.exists(path) and not replaces:
@@ -47,8 +43,8 @@ def collect_task_candidates(opt: Opt) -> str:
     check_writable(path, argument="model_file", overwrite=True)
     write_text(path, "".join(f"{label}\n" for label in dict.fromkeys(iter_training_labels(opt))))
     options = {name: opt[name] for name in ("task", *_list_task_options(opt)) if name in opt}
-    files = {file: [*_get_state(file), compute_file_digest(file)] for file in _list_files(options)}
-    write_text(record, json.dumps({"options": options, "files": files}, indent=2, default=str) + "\n")
+    collected = {"options": options, "files": _get_states(options)}
+    write_text(record, json.dumps(collected, indent=2, default=str) + "\n")
     return path
 
 
@@ -76,11 +72,11 @@ def _find_change(opt: Opt, path: str, record: Path) -> str | None:
     current = json.loads(json.dumps({name: opt.get(name) for name in options}, default=str))
     if changed := [name for name in options if options[name] != current[name]]:
         return ", ".join(f"{name} was {options[name]}" for name in changed)
-    present = _list_files(current)
+    present = _get_states(current)
     if not present:  # the model was moved, or the data removed
         return None
-    differing = {*present} ^ {*files} or {file for file in present if not _is_same(file, *files[file])}
-    return f"{min(differing)} has changed" if differing else None
+    differing = [file for file in sorted({*present, *files}) if present.get(file) != files.get(file)]
+    return f"{differing[0]} has changed" if differing else None
 
 
 def _list_task_options(opt: Opt) -> list[str]:
@@ -94,10 +90,11 @@ def _list_task_options(opt: Opt) -> list[str]:
     return sorted({action.dest for action in parser._actions})
 
 
-def _list_files(options: dict[str, Any]) -> list[str]:
-    """The files of training data that the options name: by patterns, as a folder, or by ParlAI's beginning of names."""
+def _get_states(options: dict[str, Any]) -> dict[str, list[int]]:
+    """Sizes and times of the files of training data that options name: by patterns, a folder, or ParlAI's prefixes."""
     values = [str(value) for name, value in options.items() if value and name.endswith(("file", "folder", "path"))]
-    return sorted({file for value in values for file in _iter_matches(value) if os.path.isfile(file)})
+    files = sorted({file for value in values for file in _iter_matches(value) if os.path.isfile(file)})
+    return {file: [(stat := os.stat(file)).st_size, stat.st_mtime_ns] for file in files}
 
 
 def _iter_matches(value: str) -> Iterable[str]:
@@ -107,15 +104,3 @@ def _iter_matches(value: str) -> Iterable[str]:
         return glob.glob(f"{glob.escape(value)}/train.*")
     patterns = [*map(str.strip, value.split(",")), f"{glob.escape(value)}_train*"]
     return (file for pattern in patterns for file in glob.glob(pattern, recursive=True))
-
-
-def _get_state(file: str) -> tuple[int, int]:
-    """Size and time of change."""
-    stat = os.stat(file)
-    return stat.st_size, stat.st_mtime_ns
-
-
-def _is_same(file: str, size: int, time: int, digest: str) -> bool:
-    """Whether a file is unchanged; it is read only if just its time differs, as a copy's does."""
-    state = _get_state(file)
-    return state[0] == size and (state[1] == time or compute_file_digest(file) == digest)

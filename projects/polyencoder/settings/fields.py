@@ -133,7 +133,8 @@ def set_flags(cls: type) -> None:
         field.metadata = MappingProxyType({**field.metadata, "help": read_docstrings(cls).get(field.name, "")})
     for name, hint in get_type_hints(cls, include_extras=True).items():
         for flag in (each for each in iter_parts(hint) if isinstance(each, Flag)):
-            cls.__annotations__[name] = Annotated[hint, Parameter(name=flag.name, alias=flag.alias, parse=flag.parse)]
+            flag_name = None if flag.name is None else f"--{flag.name.replace('_', '-')}"
+            cls.__annotations__[name] = Annotated[hint, Parameter(name=flag_name, alias=flag.alias, parse=flag.parse)]
     Parameter(name="*")(cls)
 
 

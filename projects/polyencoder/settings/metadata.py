@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Flag(NamedTuple):
-    """Metadata: the flag of an option of the library: its short form, whether there is one (`parse`), and its name.
+    """Metadata: the flag of an option of the library: its short form, whether there is one (`parse`), another name.
 
     Settings of commands have cyclopts' `Parameter`.
     """

@@ -77,14 +77,6 @@ def test_a_tasks_name_is_part_of_a_files_name_without_a_folder(tmp_path, monkeyp
     assert Path("m.cands-selection_jsonl.cands").read_text() == "yes\n"
 
 
-def test_a_list_of_parlais_name_is_read(tmp_path):
-    (tmp_path / "m.cands-selection:jsonl.cands").write_text("from before\n")
-    options = {"selection_file": write_pairs(tmp_path / "a.jsonl", "yes"), "model_file": str(tmp_path / "m")}
-    assert collect(**options) == ["from before"]
-    assert collect(**options, fixed_candidate_vecs="replace") == ["yes"]
-    assert collect(**options) == ["yes"]
-
-
 @pytest.fixture
 def log(monkeypatch) -> list[str]:
     """What ParlAI's log says of lists."""
@@ -134,7 +126,6 @@ def test_candidates_are_kept_where_the_data_is_the_same_or_is_not_there(tmp_path
     path = collect_task_candidates(Opt({"task": "selection:jsonl", **options}))
     written = os.stat(path).st_mtime_ns
     log.clear()
-    os.utime(file, (1, 1))  # as a copy of it
     assert collect(**options) == ["yes"]
     os.remove(file)
     assert collect(**options) == ["yes"]
