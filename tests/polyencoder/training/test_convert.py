@@ -83,7 +83,8 @@ def test_a_trained_convert_is_a_ranker_like_any_other(make_settings, tmp_path):
         assert [hit.text for hit in hits] == [one.text for one in ranker.rank(context, replies, top_k=3)]
         torch.testing.assert_close(torch.tensor([hit.score for hit in hits]), row.topk(3).values)
 
-    examples = ({"context": c, "response": r, "candidates": replies} for c, r in zip(contexts, replies, strict=True))
+    unseen = ([*turns[:-1], f"well , {turns[-1]}"] for turns in contexts)
+    examples = ({"context": c, "response": r, "candidates": replies} for c, r in zip(unseen, replies, strict=True))
     (tmp_path / "examples.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
     command = ["calibrate", "--model", str(tmp_path / "out"), "--data", str(tmp_path / "examples.jsonl")]
     run_command(*command)

@@ -86,7 +86,7 @@ def test_a_run_that_is_too_short_for_them_has_a_warning(train, tmp_path, monkeyp
     said = []
     monkeypatch.setattr(logging, "warning", said.append)
     train("biencoder", tmp_path / "model", hard_negatives=3, num_epochs=1.0)
-    assert any("no hard negatives will be mined" in str(one) and "500 updates" in str(one) for one in said)
+    assert any("no hard negatives are mined" in str(one) and "500 updates" in str(one) for one in said)
 
 
 @pytest.mark.parametrize(
