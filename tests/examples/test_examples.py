@@ -83,11 +83,11 @@ def test_a_tool_ranker(shown, tmp_path):
     tools = {"train": ("weather", "train"), "dev": ("weather", "train"), "test": ("weather", "music")}
     for split, names in tools.items():
         turns = [
-            {"messages": [{"role": "user", "content": f"{name} {n}"}], "tools": [name]}
+            {"messages": [{"role": "user", "content": f"{name} {n} of {split}"}], "tools": [name]}
             for name in names
             for n in range(8)
         ]
-        turns += [{"messages": [{"role": "user", "content": f"thanks {n}"}], "tools": []} for n in range(8)]
+        turns += [{"messages": [{"role": "user", "content": f"thanks {n} of {split}"}], "tools": []} for n in range(8)]
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(turn) + "\n" for turn in turns))
         (tmp_path / f"{split}.json").write_text(
             json.dumps([{"name": name, "description": f"{name} ."} for name in names])
