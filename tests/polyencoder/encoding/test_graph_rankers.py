@@ -25,7 +25,7 @@ from tests.polyencoder.calibration.test_probability import promise
 
 pytestmark = pytest.mark.slow
 
-CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_ranker_of_graphs_is_that_of_torch(kind, exported, dialogues, sentence
     np.testing.assert_allclose(found, expected, **CLOSE)
     expected, found = (one.rank(sentences[:2], sentences[2:], top_k=3) for one in (ranker, graphs))
     assert [(one.index, one.text) for one in found] == [(one.index, one.text) for one in expected]
-    assert [one.score for one in found] == pytest.approx([one.score for one in expected], rel=1e-4, abs=1e-4)
+    assert [one.score for one in found] == pytest.approx([one.score for one in expected], rel=1e-5, abs=1e-5)
     if not ranker.model.has_vectors:
         return
     expected, found = (one.encode_contexts(dialogues) for one in (ranker, graphs))
@@ -210,7 +210,7 @@ def test_an_index_of_torch_is_searched_with_graphs(exported, sentences, tmp_path
     graphs = Ranker.from_pretrained(folder, backend="onnx")
     found, expected = (r.search(["hi !"], tmp_path / "index", top_k=len(index)) for r in (graphs, ranker))
     assert [hit.text for hit in found] == [hit.text for hit in expected]
-    assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-4)
+    assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-5)
 
 
 def test_probabilities(exported, sentences, tmp_path):
@@ -227,7 +227,7 @@ def test_probabilities(exported, sentences, tmp_path):
             expected = ranker.rank("hi", [*sentences, sentences[0]], **asked)
             ranked = found.rank("hi", [*sentences, sentences[0]], **asked)
             assert [one.index for one in ranked] == [one.index for one in expected]
-            assert [one.probability for one in ranked] == pytest.approx([one.probability for one in expected], abs=1e-4)
+            assert [one.probability for one in ranked] == pytest.approx([one.probability for one in expected], abs=1e-5)
         assert 0 < len(expected) < len(sentences)
     finally:
         ranker.calibration = None  # other tests share it
@@ -242,7 +242,7 @@ def test_a_selector_chooses_as_with_torch(exported, sentences):
     found = Selector(Ranker.from_pretrained(folder, backend="onnx")).select("hi", sentences, top_k=3)
     expected = Selector(ranker).select("hi", sentences, top_k=3)
     assert [one.option for one in found.chosen] == [one.option for one in expected.chosen]
-    assert [one.score for one in found.chosen] == pytest.approx([one.score for one in expected.chosen], abs=1e-4)
+    assert [one.score for one in found.chosen] == pytest.approx([one.score for one in expected.chosen], abs=1e-5)
 
 
 def test_int8_graphs_need_a_calibration_of_their_own(exported, sentences, tmp_path):

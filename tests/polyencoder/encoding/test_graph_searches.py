@@ -48,7 +48,7 @@ def same_hits(found, expected, scores=None) -> None:
         same = by_id.get(hit.id, hit)
         assert (hit.text, hit.metadata, hit.found) == (same.text, same.metadata, "exact")
         assert hit.id == there.id or scores[hit.id] == pytest.approx(there.score, rel=1e-6)
-    assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-3, abs=1e-3)
+    assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="maps of files are read as Linux shows them")
@@ -96,7 +96,7 @@ def test_probabilities(exported, records, tmp_path, monkeypatch):
             expected = ranker.search("hi", index, **settings)
             found = small.search("hi", tmp_path / "index", **settings)
             same_hits(found, expected)
-            assert [hit.probability for hit in found] == pytest.approx([hit.probability for hit in expected], abs=1e-3)
+            assert [hit.probability for hit in found] == pytest.approx([hit.probability for hit in expected], abs=1e-5)
         opened, asked = open_index(tmp_path / "index", small), []
         search = opened.search
         monkeypatch.setattr(opened, "search", lambda *given, **settings: asked.append(1) or search(*given, **settings))
@@ -122,10 +122,10 @@ def test_a_late_interaction_encoder_reranks_as_with_torch(exported, records, sen
         for settings in ({"top_k": 99}, {"top_k": 3}, {"filter": {"part": [0, 1]}}):
             found, expected = small.search(context, opened, **settings), ranker.search(context, index, **settings)
             assert [hit.id for hit in found] == [hit.id for hit in expected]
-            assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-4, abs=1e-4)
+            assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-5, abs=1e-5)
             scores, by_torch = ([hit.rerank_score for hit in hits if hit.rerank_score] for hits in (found, expected))
             assert len(scores) == len(by_torch) >= 3
-            assert scores == pytest.approx(by_torch, rel=1e-4, abs=1e-4)
+            assert scores == pytest.approx(by_torch, rel=1e-5, abs=1e-5)
     assert (sum(read) == 0) == bool(stored)
     fingerprint = compute_model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = small.calibration = Calibration(temperature=0.2, none=-3.0, fingerprint=fingerprint)
@@ -134,7 +134,7 @@ def test_a_late_interaction_encoder_reranks_as_with_torch(exported, records, sen
             expected, found = (one.search("hi", tmp_path / "index", **settings) for one in (ranker, small))
             assert [hit.id for hit in found] == [hit.id for hit in expected]
             same = [hit.probability for hit in found if hit.probability is not None]
-            assert same == pytest.approx([hit.probability for hit in expected if hit.probability is not None], abs=1e-4)
+            assert same == pytest.approx([hit.probability for hit in expected if hit.probability is not None], abs=1e-5)
             assert 0 < len(same) <= 10
     finally:
         ranker.calibration = None  # other tests share it
@@ -205,7 +205,7 @@ def test_hits_by_faiss(exported, records, sentences, tmp_path, kind, faiss):
                 expected, found = ranker.search(context, index, **options), small.search(context, opened, **options)
                 assert [hit[:2] + hit[3:5] for hit in found] == [hit[:2] + hit[3:5] for hit in expected]
                 scores = [hit.score for hit in expected]
-                assert [hit.score for hit in found] == pytest.approx(scores, rel=1e-4, abs=1e-4)
+                assert [hit.score for hit in found] == pytest.approx(scores, rel=1e-5, abs=1e-5)
                 seen |= {hit.found for hit in found}
     assert seen >= {"certified" if "flat" in faiss else "approximate"}
     opened.close()
@@ -235,4 +235,4 @@ def test_changes_against_a_dictionary(exported, sentences, tmp_path_factory, kin
         assert {hit.id: hit.text for hit in hits} == known
         scores = ranker.score(["hi"], [hit.text for hit in hits])[0].tolist() if hits else []
         read = [hit.score if hit.rerank_score is None else hit.rerank_score for hit in hits]
-        assert read == pytest.approx(scores, rel=1e-4, abs=1e-4)
+        assert read == pytest.approx(scores, rel=1e-5, abs=1e-5)
