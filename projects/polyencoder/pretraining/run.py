@@ -184,5 +184,5 @@ def _get_run_settings(settings: PretrainingSettings) -> dict[str, Any]:
     values = get_flat_values(settings)
     if settings.objective.schedule not in ("linear", "cosine"):  # the others' rates do not depend on the last update
         values = {name: value for name, value in values.items() if name not in ENDS}
-        values["warmup"] = settings.objective.training.schedule.warmup_updates
+        values["warmup_steps"] = settings.objective.training.schedule.warmup_updates
     return {name: value for name, value in values.items() if name not in RESUME_IGNORES}

@@ -258,7 +258,7 @@ def test_a_finished_run_goes_on_to_a_later_end_as_if_it_had_been_its_own(make_se
     expected = weights(whole.out)
     for name, tensor in weights(more.out).items():
         assert tensor.equal(expected[name]), name
-    with pytest.raises(CheckpointError, match="was begun with warmup 2, not 3"):
+    with pytest.raises(CheckpointError, match="was begun with warmup_steps 2, not 3"):
         pretrain(make_settings(max_steps=12, warmup_steps=3))
 
 
