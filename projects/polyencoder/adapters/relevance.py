@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import requests
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
@@ -14,6 +16,7 @@ from polyencoder.calibration.probability import rank_documents
 from polyencoder.checks import is_blank
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, get_first_line
 from polyencoder.ranker import Ranker
+from polyencoder.text.passages import split_text
 
 _log = logging.getLogger(__name__)
 
@@ -25,8 +28,17 @@ class LocalRanker:
     ranker: Ranker
 
     def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
-        """(place, relevance 0 to 1) of each document, best first; of the first `top_n`, at least 1, or of all."""
-        return rank_documents(documents, self.ranker.score([query], documents)[0], self.ranker.calibration, top_n=top_n)
+        """(place, relevance 0 to 1) of each document, best first; of the first `top_n`, at least 1, or of all.
+
+        As on a server, a long document has the score of its best passage.
+        """
+        text = self.ranker.text
+        passages = [[one] for one in documents]
+        if not text.config.candidate_rows:
+            passages = [split_text(one, text, tokens=text.candidate_room) for one in documents]
+        scores = self.ranker.score([query], [*chain.from_iterable(passages)])[0]
+        best = np.maximum.reduceat(scores, np.cumsum([0, *map(len, passages[:-1])]))
+        return rank_documents(documents, best, self.ranker.calibration, top_n=top_n)
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,7 @@ class Reranker(BaseModel):
 
     model: Ranker | str
     top_n: int | None = Field(None, ge=1)
-    api_key: SecretStr | None = None
+    api_key: SecretStr | None = Field(None, exclude=True)
     served_model: str | None = None
     _relevance: Relevance = PrivateAttr()
 

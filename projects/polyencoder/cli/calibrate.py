@@ -14,9 +14,7 @@ from polyencoder.cli.shared.loading import check_index, check_reads_candidates, 
 from polyencoder.cli.shared.output import say
 from polyencoder.data.layouts import Columns
 from polyencoder.data.pairs import read_examples
-from polyencoder.data.readers import BadExamples
-from polyencoder.data.readers.lines import iter_lines
-from polyencoder.data.readers.sources import open_bytes
+from polyencoder.data.readers import BadExamples, iter_records
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.hub.resolve import exists
 from polyencoder.settings.base import Settings, settings
@@ -135,20 +133,35 @@ def calibrate(settings: CalibrateSettings) -> None:
 
 
 def _compare_promises(path: str, calibration: Calibration | None, *, model: str) -> None:
-    """Compares the share of rejected replies with the promised risks. Raises InputError without either."""
+    """Compares each promised risk with the share of rejected ones among the replies that have it or a smaller one.
+
+    Raises InputError without promises, or without such replies.
+    """
     promises = [] if calibration is None else [*calibration.promises, *(calibration.index or calibration).promises]
     risks = dict.fromkeys(promise.risk for promise in promises)  # of rankings and of searches
     if not risks:
         raise InputError(f"{model}: its calibration promises no risk; calibrate it with `polyencoder calibrate --risk`")
-    good, wrong = _count_lines(path), _count_lines(f"{path}.rejected.jsonl") if exists(f"{path}.rejected.jsonl") else 0
-    if not (rated := good + wrong):
-        raise InputError(f"{path}: has no ratings")
-    share = float(bound_risk(wrong, rated, confidence=CONFIDENCE))
-    say(
-        f"{rated:,} rated replies, {wrong:,} of them rejected: {wrong / rated:.1%}, at most {share:.1%} of all "
-        f"({CONFIDENCE:.0%} confidence)"
-    )
-    for risk in risks:
+    ratings = [
+        (record.get("risk"), file != path)
+        for file in (path, *filter(exists, [f"{path}.rejected.jsonl"]))
+        for _, record in iter_records(file, format="jsonl")
+    ]
+    rejections = {
+        risk: [rejected for promised, rejected in ratings if isinstance(promised, float) and promised <= risk]
+        for risk in risks
+    }
+    if not any(rejections.values()):
+        raise InputError(f"{path}: has no ratings of replies with a promise, which clients send with the reply's risk")
+    for risk, rejected in rejections.items():
+        if not (rated := len(rejected)):
+            say(f"No rated reply has a risk of {risk:g}.")
+            continue
+        wrong = sum(rejected)
+        share = float(bound_risk(wrong, rated, confidence=CONFIDENCE))
+        say(
+            f"{rated:,} rated replies, {wrong:,} of them rejected: {wrong / rated:.1%}, at most {share:.1%} of all "
+            f"({CONFIDENCE:.0%} confidence)"
+        )
         chance = compute_p_value(wrong, rated, risk=risk)
         if chance < 1 - CONFIDENCE:
             say(
@@ -158,11 +171,6 @@ def _compare_promises(path: str, calibration: Calibration | None, *, model: str)
             )
         else:
             say(f"Nothing speaks against a risk of {risk:g} (p = {chance:.2g}).")
-
-
-def _count_lines(path: str) -> int:
-    with open_bytes(path) as file:
-        return sum(1 for _, line in iter_lines(file) if line.strip())
 
 
 def _show_on_card(folder: Path, fitted: Fit, calibration: Calibration) -> None:

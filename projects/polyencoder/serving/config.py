@@ -117,10 +117,10 @@ class ServerConfig(RankerSettings):
                     f"allow_hosts has {name!r:.100}; give names alone, without http:// and port", argument="allow_hosts"
                 )
         for origin in self.allow_origins:
-            if not re.fullmatch(r"https?://[^/\s*?#@]+", origin):
+            if not re.fullmatch(r"(http://[a-z\d._:[\]-]+(?<!:80)|https://[a-z\d._:[\]-]+(?<!:443))", origin, re.ASCII):
                 raise ConfigError(
-                    f"allow_origins has {origin!r:.100}; give sites as browsers name them: https://, the host and, "
-                    "if there is one, the port, without a path",
+                    f"allow_origins has {origin!r:.100}; give sites as browsers name them: https://, the host in "
+                    "small letters and, if it is not the usual one, the port, without a path",
                     argument="allow_origins",
                 )
         if self.root_path and not re.fullmatch(r"(/[\w.~-]+)+", self.root_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +26,8 @@ class Feedback:
 
     Args:
         path: the file of good replies, `{"context", "response", "candidates"}`; `PATH.rejected.jsonl` has
-            `{"context", "rejected"}`. Lines are appended whole, by all workers.
+            `{"context", "rejected"}`; both have the `risk` of a reply with a promise. Lines are appended whole, by all
+            workers.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -44,7 +44,9 @@ class Feedback:
                 f"{path}: cannot be written ({error.strerror or error}); give another file", argument="feedback"
             ) from None
 
-    def write(self, turns: Sequence[str], response: str, *, candidates: Sequence[str], good: bool) -> None:
+    def write(
+        self, turns: Sequence[str], response: str, *, candidates: Sequence[str], good: bool, risk: float | None = None
+    ) -> None:
         """Appends a rating, a line to train on. InputError if training refuses it, PolyencoderError for no room."""
         texts = list(dict.fromkeys(text.strip() for text in (response, *candidates)))
         record: dict[str, Any] = {"context": list(turns), "response": texts[0]}
@@ -53,6 +55,8 @@ class Feedback:
         parse_examples(record, Columns(), where="feedback")
         if not good:
             record["rejected"] = record.pop("response")
+        if risk is not None:
+            record["risk"] = risk
         line = json.dumps(record, ensure_ascii=False) + "\n"
         try:
             self._append(self._good if good else self._rejected, line.encode())
@@ -87,6 +91,9 @@ class FeedbackRequest(KnownFields, Body):
     response: str = Field(description="The reply that is rated.")
     candidates: list[str] = Field([], description="The candidates that the reply was chosen from.")
     good: bool = Field(description="Whether the reply is good.")
+    risk: float | None = Field(
+        None, ge=0, le=1, strict=True, description="The reply's `risk`, if it has one: `calibrate` tests it."
+    )
 
 
 @router.post("/v1/feedback")
@@ -97,5 +104,7 @@ async def give_feedback(
     turns = service.engine.check_turns(read_turns(request.messages, system=service.config.system), name="messages")
     response = service.engine.check_text(request.response, name="response")
     candidates = service.engine.check_texts(request.candidates, name="candidates") if request.candidates else []
-    await anyio.to_thread.run_sync(partial(feedback.write, turns, response, candidates=candidates, good=request.good))
+    await anyio.to_thread.run_sync(
+        lambda: feedback.write(turns, response, candidates=candidates, good=request.good, risk=request.risk)
+    )
     return {"status": "kept"}

@@ -16,6 +16,7 @@ from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.forward import Forward
 from polyencoder.serving.service import Service
+from polyencoder.text.passages import split_text
 from tests.polyencoder.serving.conftest import running
 
 QUERY = "do you have any pets ?"
@@ -112,6 +113,20 @@ def test_empty_documents_come_last_without_a_score_and_with_one_warning(model, e
     assert select_best_documents(relevance, QUERY, [" "], top_n=3) == [(0, None)]
 
 
+@pytest.mark.slow
+def test_a_long_document_has_the_score_of_its_best_passage(model, ranker):
+    best, *_, worst = [one.text for one in ranker.rank(QUERY, TEXTS)]
+    texts = [f"{worst} " * 50 + f"{best} " * 50, *TEXTS[1:]]
+    passages = split_text(texts[0], ranker.text, tokens=ranker.text.candidate_room)
+    scores = ranker.score([QUERY], [*passages, *texts[1:]])[0].tolist()
+    assert max(scores[1 : len(passages)]) > scores[0] + 0.01
+    scores[: len(passages)] = [max(scores[: len(passages)])]
+    found = select_best_documents(make_relevance(model[0], **model[1]), QUERY, texts, top_n=None)
+    logits = {place: math.log(value / (1 - value)) for place, value in found}  # a relevance is almost 1
+    assert logits == pytest.approx(dict(enumerate(scores)), abs=1e-3)
+    assert [*logits.values()] == sorted(logits.values(), reverse=True)
+
+
 @pytest.fixture
 def adapters():
     """The adapters of LangChain, LlamaIndex and Haystack."""
@@ -156,8 +171,12 @@ def test_keys_are_not_shown(adapters):
     server = "http://127.0.0.1:1"
     for adapter in adapters[:2]:
         made = adapter(model=server, api_key=KEY)
-        for shown in (repr(made), str(made), made.model_dump_json(), repr(made.model_dump())):
+        for shown in (repr(made), str(made)):
             assert KEY not in shown
+        assert "api_key" not in json.loads(made.model_dump_json())  # asterisks would be read as a key
+        assert "api_key" not in made.model_dump()
+    assert json.loads(made.to_json())["model"] == server
+    assert adapters[1].from_dict(made.to_dict()).api_key is None
     assert KEY not in repr(make_relevance(server, api_key=KEY))
 
 

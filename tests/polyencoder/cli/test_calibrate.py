@@ -244,17 +244,19 @@ def test_ratings_test_the_promises(make_ranker, tmp_path, capsys, rejected, is_h
     ranker.calibration = replace(ranker.calibration, index=of_searches)
     ranker.save_pretrained(tmp_path / "model")
     ratings = tmp_path / "said.jsonl"
-    ratings.write_text('{"context": ["a"], "response": "b"}\n' * (40 - (rejected or 0)))
+    ratings.write_text('{"context": ["a"], "response": "b", "risk": 0.1}\n' * (40 - (rejected or 0)))
     if rejected is not None:
-        (tmp_path / "said.jsonl.rejected.jsonl").write_text('{"context": ["a"], "rejected": "b"}\n' * rejected)
+        line = '{"context": ["a"], "rejected": "b", "risk": 0.1}\n'
+        (tmp_path / "said.jsonl.rejected.jsonl").write_text(line * rejected)
     done = run_command("calibrate", "--model", tmp_path / "model", "--feedback", ratings)
     assert f"40 rated replies, {rejected or 0} of them rejected" in done.stdout
     assert ("is not held" in done.stderr) is not is_held
     assert (done.stdout + done.stderr).count("a risk of 0.1") + done.stderr.count("A risk of 0.1") == 1
 
 
-def test_ratings_that_test_nothing(make_ranker, tmp_path):
-    (tmp_path / "said.jsonl").write_text("")
+@pytest.mark.parametrize("lines", ["", '{"context": ["a"], "response": "b"}\n' * 40])
+def test_ratings_that_test_nothing(make_ranker, tmp_path, lines):
+    (tmp_path / "said.jsonl").write_text(lines)
     for promises, message in (((), "promises no risk"), ((promise(threshold=0.2),), "has no ratings")):
         calibrated(make_ranker("bi"), promises=promises).save_pretrained(tmp_path / message)
         with pytest.raises(InputError, match=message):

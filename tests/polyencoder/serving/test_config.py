@@ -28,6 +28,8 @@ def test_an_address_that_others_reach_needs_a_key(host):
 WRONG = [{"api_key": key} for key in ("short", f"{KEY}\n", "two words")]
 WRONG += [{"allow_hosts": (host,)} for host in ("example.com:8000", "http://example.com")]
 WRONG += [{"allow_origins": (origin,)} for origin in ("shop.example", "https://shop.example/", "*")]
+WRONG += [{"allow_origins": (origin,)} for origin in ("https://Shop.example", "https://shop.example:443")]
+WRONG += [{"allow_origins": (origin,)} for origin in ("http://shop.example:80", "https://b\u00fccher.example")]
 WRONG += [{"root_path": "ranker"}, {"root_path": "/ranker/"}, {"port": 65536}, {"workers": 0}, {"threads": 0}]
 WRONG += [{"rerank": "x"}, {"min_probability": 0.5}, {"no_answer": "no ."}]
 
@@ -37,3 +39,10 @@ def test_settings_that_cannot_be_are_errors(wrong):
     with pytest.raises(ConfigError) as error:
         ServerConfig(model="m", **wrong)
     assert error.value.argument in wrong
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://shop.example", "http://shop.example:8080", "https://x.y:8443", "http://[::1]"]
+)
+def test_sites_as_browsers_name_them(origin):
+    assert ServerConfig(model="m", allow_origins=(origin,)).allow_origins == (origin,)

@@ -11,6 +11,8 @@ import pytest
 from polyencoder.data.pairs import read_all_pairs
 from polyencoder.errors import ConfigError, PolyencoderError
 from polyencoder.serving.feedback import Feedback
+from tests.commands import run_command
+from tests.polyencoder.calibration.test_probability import calibrated, promise
 from tests.processes import full_disk
 
 pytestmark = pytest.mark.slow
@@ -31,9 +33,32 @@ def test_good_replies_are_examples_to_train_with_and_others_stand_beside(serve, 
     assert rejected == {"context": ["hello \n there"], "rejected": "b"}
 
 
+def test_promises_are_tested_by_the_replies_that_have_one(serve, make_ranker, tmp_path):
+    """Of ten questions each result is rated: the promise is for the best one, and these are good."""
+    risks = (promise(threshold=0.0, risk=0.2), promise(threshold=0.99, risk=0.1))
+    ranker = calibrated(make_ranker("bi"), promises=risks)
+    ranker.save_pretrained(tmp_path / "model")
+    said = tmp_path / "said.jsonl"
+    client = serve(ranker, feedback=str(said))
+    for number in range(10):
+        asked = {"messages": [{"role": "user", "content": f"question {number}"}]}
+        results = client.post("/v1/chat", json=asked).json()["results"]
+        for hit in results:
+            rating = {"response": hit["text"], "good": hit is results[0], "risk": hit.get("risk")}
+            assert client.post("/v1/feedback", json=asked | rating).status_code == 200
+    assert len([*read_all_pairs(str(said))]) == 10
+    assert len((tmp_path / "said.jsonl.rejected.jsonl").read_text().splitlines()) == 10 * (len(results) - 1) > 10
+    done = run_command("calibrate", "--model", tmp_path / "model", "--feedback", said)
+    assert "10 rated replies, 0 of them rejected" in done.stdout
+    assert "Nothing speaks against a risk of 0.2" in done.stdout
+    assert "No rated reply has a risk of 0.1." in done.stdout
+    assert not done.stderr
+
+
 @pytest.mark.parametrize(
     ("wrong", "param"),
     [
+        ({"risk": 2}, "risk"),
         ({"response": " "}, "response"),
         ({"candidates": ["b", " "]}, "candidates.1"),
         ({"messages": [{"role": "user", "content": " "}]}, "messages"),

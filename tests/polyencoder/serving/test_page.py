@@ -132,6 +132,36 @@ def test_candidates_of_ones_own_are_ranked_also_without_an_index(
     assert shown == [f"{100 * one:.1f} %" for one in (*wanted, 1 - sum(wanted))]
 
 
+def test_a_chat_of_ones_own_candidates_repeats_no_turn_and_says_no_refusal(
+    serve, browser, wait, all_of, drop, keys, visit
+):
+    client = serve("bi", records=None)
+    visit(client, "", "no index")
+    browser.execute_script("""
+        const send = window.fetch;
+        window.sent = [];
+        window.fetch = (path, options) => {
+            if (options.body) window.sent.push(JSON.parse(options.body).messages.map((one) => one.content));
+            return send(path, options);
+        };
+    """)
+    drop("#own", "own.txt", "i ski .\nI have\ta cat .\nany pets ?\n")
+    wait(lambda: all_of("#own")[0].get_attribute("value"))
+    said = ["Any  pets ?", "do you ski ?", "and now ?", "well ?"]
+    for number, text in enumerate(said, start=1):
+        if number == 4:
+            drop("#own", "own.txt", "i ski .\nhello .\n")
+            wait(lambda: "hello" in all_of("#own")[0].get_attribute("value"))
+        all_of("#message")[0].send_keys(text, keys.ENTER)
+        wait(lambda number=number: len(all_of(".reply")) == number)
+    first, second, third, fourth = [one.text for one in all_of(".reply p.text")]
+    assert {first, second} == {"i ski .", "I have a cat ."}
+    assert (third, fourth) == ("I have no other answer.", "hello .")
+    texts = {" ".join(text.split()): text for text in ("i ski .", "I have\ta cat .")}
+    asked = [*said[:1], texts[first], said[1], texts[second], said[2], said[3]]
+    assert browser.execute_script("return window.sent") == [asked[:1], asked[:3], asked]
+
+
 def test_a_search_says_how_likely_each_result_is_and_how_it_was_found(serve, wait, all_of, calibrated, visit):
     client = serve(calibrated, examples=("any pets ?", "do you ski ?"))
     visit(client, "#search", "5 candidates")

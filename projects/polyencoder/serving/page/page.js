@@ -129,7 +129,8 @@ async function say(text) {
   const asked = { messages: [...messages, { role: "user", content: text }] };
   try {
     const answer = await best("chat", asked, candidatesOf("own"), signal);
-    messages = [...asked.messages, { role: "assistant", content: answer.reply }];
+    messages = asked.messages;
+    if (answer.answered) messages = [...messages, { role: "assistant", content: answer.reply }];
     at("message").value = "";
     showReply(answer, asked);
   } catch (error) {

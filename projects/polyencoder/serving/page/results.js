@@ -99,7 +99,7 @@ function candidate(one, width, answer, asked, failed) {
     button.addEventListener("click", async () => {
       try {
         const others = answer.results.map((other) => other.text);
-        await ask("v1/feedback", { ...asked, response: one.text, candidates: others, good });
+        await ask("v1/feedback", { ...asked, response: one.text, candidates: others, good, risk: one.risk });
         for (const each of shown.querySelectorAll(".thumbs button")) {
           each.setAttribute("aria-pressed", String(each === button));
         }

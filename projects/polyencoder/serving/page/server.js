@@ -33,10 +33,17 @@ export function onKey(changed) {
   });
 }
 
-// The best of the index, or of one's own candidates where there are any; for search and for chat. `signal` aborts it.
-export async function best(route, asked, own, signal) {
-  if (!own.length) return ask(`v1/${route}`, { ...asked, top_k: SHOWN }, signal);
+const normal = (text) => text.toLowerCase().split(/\s+/).filter((word) => word).join(" ");
+
+// The best of the index, or of one's own candidates where there are any: as in the server's searches, none that repeats
+// a turn. `signal` aborts it.
+export async function best(route, asked, given, signal) {
+  if (!given.length) return ask(`v1/${route}`, { ...asked, top_k: SHOWN }, signal);
   const start = performance.now();
+  const turns = new Set(route === "rerank" ? [] : asked.messages.map((message) => normal(message.content)));
+  const own = given.filter((one) => !turns.has(normal(one.text)));
+  const none = { reply: "I have no other answer.", answered: false, results: [], milliseconds: { request: 0 } };
+  if (!own.length) return none;
   const documents = own.map((one) => one.text);
   const found = await ask("v1/rerank", { ...asked, documents, top_n: SHOWN }, signal);
   const measure = info.calibrated ? "probability" : "relevance";
