@@ -100,7 +100,7 @@ class TextConfig:
     """Whether `__p1__` precedes the partner's turns and `__p2__` the model's own, as ParlAI's
     person tokens: before a turn, its persona lines included."""
     person_tokens_after_newline: bool = False
-    """Whether the person token precedes the last line of a turn instead (ParlAI's `add_p1_after_newln`)."""
+    """Whether `__p1__` precedes the last line of a turn instead (ParlAI's `add_p1_after_newln`)."""
 
     context_prompt: str = ""
     """The prompt before a context, for an encoder that was trained with prompts, such as E5's `query: `."""

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from polyencoder.checkpoint import load_folder, load_weights, read_folder_config, read_model_file, read_states
 from polyencoder.config import Architecture, RankerConfig, TextConfig
-from polyencoder.errors import CheckpointError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.names import WORDS, add_unknown_rows
 from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import count_parlai_tokens, read_parlai_dictionary
@@ -50,10 +50,17 @@ def import_parlai(model_file: str | os.PathLike[str]) -> tuple[RankerModel, Text
 
     Raises:
         CheckpointError: if a file is missing or damaged, or if the model is not one of ParlAI's rankers.
-        ConfigError: its dictionary cannot be reproduced exactly.
+        ConfigError: its dictionary, or its `split_lines`, cannot be reproduced exactly.
     """
     config, states = read_parlai_model(model_file)
     tokenizer, _ = read_parlai_text(model_file)
+    opt = read_options(_get_opt_file(model_file))
+    as_turns = opt.get("delimiter", "\n") == "\n" and not opt.get("person_tokens") and config.text.history_size < 0
+    if opt.get("split_lines") and not (as_turns and opt.get("dict_tokenizer", "re") in ("bpe", "re", "split")):
+        raise ConfigError(
+            f"{os.fspath(model_file)}: split_lines, with which each line is a turn, is not supported with a "
+            "history_size, person_tokens, a delimiter that is no line end, or tokens that have line ends in them"
+        )
     model = build_model(config)
     load_weights(model, states["model"], origin=os.fspath(model_file))
     return model.eval(), TextEncoder(tokenizer, config.text)

@@ -46,9 +46,11 @@ def iter_shortlists(
     lists = nearest(asked) if len(asked) else Lists([], np.empty(0))
     # The maximum rounding difference of two fp32 inner products, the engine's and ours: dim x 2^-24 x |c| |y| for each.
     # Twice that, for the score's softmax and sum.
-    unit = 2 * asked.shape[1] * float(np.finfo(np.float32).eps) * max_norm
-    outside = lists.outside + unit * np.linalg.norm(asked.astype(np.float64), axis=1)
-    outside += 2 * asked.shape[1] * float(np.finfo(np.float32).tiny)  # smaller products lose digits, or are 0
+    limits, dim = np.finfo(np.float32), asked.shape[1]
+    largest = max_norm * np.linalg.norm(asked.astype(np.float64), axis=1)  # that a product, or a part of it, can be
+    outside = lists.outside + 2 * dim * float(limits.eps) * largest
+    outside += 2 * dim * float(limits.tiny)  # smaller products lose digits, or are 0
+    outside[largest >= limits.max] = np.inf  # larger ones are inf or nan, which no list has in its order
     first = 0
     for vectors, query in zip(codes, queries, strict=True):
         part = slice(first, first + len(query))

@@ -37,7 +37,7 @@ def add_person_tokens(turns: Sequence[str], *, after_newline: bool) -> list[str]
     spoken = [row for row, turn in enumerate(turns) if len(find_persona_lines(lines := turn.split("\n"))) < len(lines)]
     for back, row in enumerate(reversed(spoken or [len(turns) - 1])):
         token = PERSON_TOKENS[back % 2]
-        if after_newline:
+        if after_newline and token == PERSON_TOKENS[0]:
             *lines, last = turns[row].split("\n")
             marked[row] = "\n".join([*lines, f"{token} {last}"])
             continue

@@ -6,6 +6,7 @@ import gc
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
@@ -141,3 +142,18 @@ def test_a_folder_may_have_the_name_of_an_engine(make_ranker, tmp_path, monkeypa
         make_index(RECORDS, name, ranker).close()
         with open_index(name, ranker) as index:
             assert isinstance(index, FolderIndex)
+
+
+@pytest.mark.parametrize("engine", ["folder", pytest.param("postgres", marks=pytest.mark.slow)])
+def test_products_beyond_float32_certify_nothing(make_where, engine):
+    """Sums of infinities of both signs are nan, which no list has in its order."""
+    generator = np.random.default_rng(0)
+    sizes = np.float32(10) ** generator.integers(-35, 35, (400, 1)).astype(np.float32)
+    vectors = generator.standard_normal((400, 3)).astype(np.float32) * sizes
+    contexts = generator.standard_normal((8, 3)).astype(np.float32) * np.float32(1e19)
+    candidates = [Candidate(str(i), f"text {i}", vector=vector) for i, vector in enumerate(vectors)]
+    options = {"faiss": "ivf-flat"} if engine == "folder" else {}
+    with make_index(candidates, make_where(engine), Fingerprints("theirs"), **options) as index:
+        hits = index.search(contexts, top_k=3, exactness="certified")
+    best = np.argsort(-(contexts.astype(np.float64) @ vectors.T.astype(np.float64)), axis=1)[:, :3]
+    assert [[int(hit.id) for hit in some] for some in hits] == best.tolist()

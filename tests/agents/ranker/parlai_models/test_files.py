@@ -12,12 +12,12 @@ from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.config import RankerConfig
-from polyencoder.errors import CheckpointError, PolyencoderError
+from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.importing import import_parlai, is_parlai_model, read_parlai_text
 from polyencoder.importing.parlai_model import read_parlai_model
 from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.ranker import Ranker
-from tests.agents.ranker.parlai_models.conftest import THEIRS, digests, episode
+from tests.agents.ranker.parlai_models.conftest import THEIRS, digests, episode, scores
 from tests.parameters import mostly_long
 
 pytestmark = pytest.mark.slow
@@ -93,6 +93,18 @@ def test_a_model_that_cannot_be_imported_says_why(option, message, copy, make_ag
     path.with_suffix(".opt").write_text(json.dumps(opt | {option: True}))
     with pytest.raises(PolyencoderError, match=message):
         make_agent("biencoder", model_file=path)
+
+
+def test_split_lines_are_imported_where_turns_give_the_same_tokens(theirs, both, respond, labels):
+    """ParlAI then counts lines; a ranker counts turns."""
+    with pytest.raises(ConfigError, match=r"split_lines.* is not supported with a history_size"):
+        import_parlai(theirs("biencoder", split_lines=True))
+    options = {"split_lines": True, "history_size": -1}
+    agent, _ = both("biencoder", options)
+    (expected,) = scores(respond(agent, episode("is it\nthe owl\nor the cat ?", candidates=labels[:4])))
+    ranker = Ranker.from_pretrained(theirs("biencoder", **options), device="cpu")
+    found = {match.text: match.score for match in ranker.rank(["is it\nthe owl\nor the cat ?"], labels[:4])}
+    assert found == pytest.approx(expected, abs=1e-4)
 
 
 def test_lengths_may_be_given(theirs, make_agent):
