@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -92,13 +91,11 @@ def test_candidates_of_other_data_are_collected_anew(tmp_path, log):
     write_pairs(tmp_path / "a.jsonl", "no!")  # as long
     log.clear()
     assert collect(**options) == ["no!"]
-    assert [line.split(": ", 1)[1] for line in log] == [
-        f"is of other data ({tmp_path}/a.jsonl has changed); collecting the candidates of selection:jsonl anew"
-    ]
+    assert log == [f"collecting the candidates of selection:jsonl anew in {tmp_path}/m.cands-selection_jsonl.cands"]
     other = {**options, "selection_file": write_pairs(tmp_path / "b.jsonl", "maybe")}
     log.clear()
     assert collect(**other) == ["maybe"]
-    assert f"is of other data (selection_file was {tmp_path}/a.jsonl); collecting" in log[0]
+    assert "collecting the candidates of selection:jsonl anew" in log[0]
 
 
 @pytest.mark.parametrize("option", ["selection_file", "selection_folder"])
@@ -135,16 +132,26 @@ def test_candidates_are_kept_where_the_data_is_the_same_or_is_not_there(tmp_path
         collect(**{**options, "selection_file": str(tmp_path / "b.jsonl")})
 
 
-def test_a_list_without_a_record_is_kept_and_told(tmp_path, log):
-    options = {"selection_file": write_pairs(tmp_path / "a.jsonl", "yes"), "model_file": str(tmp_path / "m")}
+def test_a_list_without_a_record_is_kept_only_where_the_data_is_not_there(tmp_path):
+    file = write_pairs(tmp_path / "a.jsonl", "yes")
+    options = {"selection_file": file, "model_file": str(tmp_path / "m")}
     collect(**options)
     (record,) = tmp_path.glob("m.candidates-*.json")
-    assert set(json.loads(record.read_text())["options"]) == {"task", "selection_file"}
-    record.write_text("{")
+    record.unlink()
     write_pairs(tmp_path / "a.jsonl", "no")
-    log.clear()
+    assert collect(**options) == ["no"]
+    record.unlink()
+    os.remove(file)
+    assert collect(**options) == ["no"]
+
+
+def test_candidates_of_other_options_are_collected_anew_without_files_too(tmp_path):
+    """As a list of other columns is of other texts, wherever the data is."""
+    options = {"selection_file": write_pairs(tmp_path / "a.jsonl", "yes"), "model_file": str(tmp_path / "m")}
     assert collect(**options) == ["yes"]
-    assert "has no record of its data; --fixed-candidate-vecs replace collects" in log[0]
+    (tmp_path / "a.jsonl").unlink()
+    with pytest.raises(InputError, match=r"a\.jsonl'?: no such file"):
+        collect(**options, selection_response="answer")
 
 
 def test_a_retrained_model_answers_with_the_candidates_of_its_new_data(chat, tmp_path):
