@@ -30,7 +30,7 @@ def collect_task_candidates(opt: Opt) -> str:
     if not model_file or task in (None, "", "interactive", "self_chat"):
         raise InputError("fixed candidates need a file: give --fixed-candidates-path")
     name = re.sub(r"[^\w.,=-]", "_", task)
-    path, record = Path(f"{model_file}.cands-{name}.cands"), Path(f"{model_file}.candidates-{name}.json")
+    path, record = Path(f"{model_file}.cands-{name}.ndjson"), Path(f"{model_file}.candidates-{name}.json")
     if num_workers() > 1:
         return str(path)
     options = {name: opt.get(name) for name in ("task", *_list_task_options(opt))}
@@ -43,7 +43,8 @@ def collect_task_candidates(opt: Opt) -> str:
         return str(path)
     logging.warning(f"collecting the candidates of {task}{' anew' * path.exists()} in {path}")
     check_writable(path, argument="model_file", overwrite=True)
-    write_text(path, "".join(f"{label}\n" for label in dict.fromkeys(iter_training_labels(opt))))
+    labels = dict.fromkeys(label for label in iter_training_labels(opt) if label.strip())
+    write_text(path, "".join(json.dumps({"text": label}) + "\n" for label in labels))
     write_text(record, "\n".join(current) + "\n")
     return str(path)
 

@@ -90,7 +90,7 @@ class FixedSource(ListedSource):
                 f"cannot be ranked: with {self.get_flag(obs)} fixed and one candidate there is nothing to choose; give "
                 "more in --fixed-candidates-path"
             )
-        if label is None or self._adds_label or label in self.rows:
+        if label is None or self._adds_label or label.strip() in self.rows:
             return None
         return (
             "has a label that is not among the fixed candidates (--add-label-to-fixed-cands true makes it a candidate "
@@ -98,7 +98,8 @@ class FixedSource(ListedSource):
         )
 
     def build_pool(self, batch: Batch) -> CandidatePool:
-        return build_fixed_pool(self.texts, self.rows, batch.labels, add=self._adds_label)
+        labels = batch.labels and [label.strip() for label in batch.labels]
+        return build_fixed_pool(self.texts, self.rows, labels, add=self._adds_label)
 
     def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
         super().open(ranker, autocast=autocast, learns=learns)
