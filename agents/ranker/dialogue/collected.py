@@ -39,7 +39,7 @@ def collect_task_candidates(opt: Opt) -> str:
     recorded = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
     # without files, the model was moved or the data removed
     is_current = recorded == current if files else recorded[:1] in ([], current[:1])
-    if path.exists() and is_current and opt.get("fixed_candidate_vecs", "reuse") == "reuse":
+    if path.exists() and is_current and opt.get("fixed_candidate_vecs") != "replace":
         return str(path)
     logging.warning(f"collecting the candidates of {task}{' anew' * path.exists()} in {path}")
     check_writable(path, argument="model_file", overwrite=True)

@@ -138,6 +138,7 @@ def test_candidates_are_kept_where_the_data_is_the_same_or_is_not_there(tmp_path
     assert collect(**options) == ["yes"]
     os.remove(file)
     assert collect(**options) == ["yes"]
+    assert collect(**options, fixed_candidate_vecs=str(tmp_path / "vectors")) == ["yes"]
     assert os.stat(path).st_mtime_ns == written
     assert not log
     with pytest.raises(InputError, match=r"b\.jsonl'?: no such file"):
