@@ -7,7 +7,6 @@ from typing import Any
 from parlai.agents.ranker import flags
 from parlai.agents.ranker.args import add_ranker_args, set_training_defaults
 from parlai.agents.ranker.dialogue.choice import is_training_script
-from parlai.agents.ranker.model.source import LoadedModel
 from parlai.agents.ranker.settings import get_option_names
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
@@ -87,7 +86,7 @@ def read_sizes(config: RankerConfig, *, origin: str) -> ConvertConfig:
     return config.convert
 
 
-def check_start(opt: Opt, start: LoadedModel) -> None:
+def check_start(opt: Opt, start: flags.LoadedModel) -> None:
     """Raises CheckpointError for flags that contradict the loaded model."""
     explicit, sizes = flags.select_explicit_flags(opt), read_sizes(start.config, origin=str(start.origin))
     stored = format_sizes(sizes, CONVERT_SIZES)  # also with --init-model

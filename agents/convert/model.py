@@ -8,9 +8,8 @@ from typing import Any
 
 from parlai.agents.convert.flags import LEARNING, add_args, check_flags, check_start, read_sizes
 from parlai.agents.ranker.dictionary import RankerDictionary
-from parlai.agents.ranker.flags import check_new_vocabulary, check_origin
+from parlai.agents.ranker.flags import CheckpointSource, LoadedModel, check_new_vocabulary, check_origin
 from parlai.agents.ranker.model.family import Fields, ModelFamily, check_family, get_length
-from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 

@@ -190,10 +190,8 @@ class RankerAgent(RankerModelAgent):
         """
         results, metrics, _ = ranked
         if self.source.confidence is not None and metrics is not None:
-            metrics = [
-                {**example, **more}
-                for example, more in zip(metrics, compute_answer_metrics(results, batch.labels), strict=True)
-            ]
+            answered = compute_answer_metrics(results, batch.labels)
+            metrics = [example | more for example, more in zip(metrics, answered, strict=True)]
         sayable = results
         if self.source.blocks_repeats:
             sayable = [

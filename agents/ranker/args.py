@@ -24,7 +24,6 @@ from polyencoder.settings.train import TrainSettings
 
 DEFAULTS = {
     "candidates": "batch",
-    "eval_candidates": "inline",
     "validation_every_n_epochs": 0.5,
     "save_after_valid": True,  # a killed run resumes from there
     "no_answer": "I have no good answer to that.",
@@ -37,7 +36,6 @@ PAPER_DEFAULTS = {
     "history_size": 20,
     "optimizer": "adamw",
     "learningrate": 5e-5,
-    "lr_scheduler": "reduceonplateau",
     "lr_scheduler_decay": 0.4,
     "lr_scheduler_patience": 0,
     "warmup_updates": 100,

@@ -52,6 +52,8 @@ def _parse_known_args(parser: ParlaiParser, parse: Any, *args: Any, nohelp: bool
         flags = {name.lstrip("-"): one.option_strings[0] for name, one in parser._option_string_actions.items()}
         first = next((word.lstrip("-") for word in unknown if word.startswith("-")), None)
         meant = suggest_similar(first, flags, listed=False, shown=flags.__getitem__) if first else ""
+        if not parsed.model and (path := vars(parsed).get("model_file")):
+            meant = f"; {path}.opt (-mf) does not exist, and without -m no agent has such flags"
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     return parsed, unknown
 

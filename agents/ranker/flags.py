@@ -16,10 +16,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.model.source import CheckpointSource
 from parlai.agents.ranker.options import select_explicit_flags as select_explicit_flags
 from parlai.agents.ranker.settings import RANKER_FIELDS, format_flag
 from parlai.core.opt import Opt
@@ -33,6 +33,26 @@ from polyencoder.modeling.encoder_config import get_max_length
 from polyencoder.modeling.families import get_family
 from polyencoder.text.encoder import AnyTokenizer, read_tokenizer
 from polyencoder.text.vocabulary import SMALLEST_VOCABULARY, get_turn_separator
+
+
+@dataclass(frozen=True)
+class CheckpointSource:
+    """The source of loaded weights: the file of `--init-model` for fine-tuning, else of `--model-file`."""
+
+    path: str
+    is_finetune: bool
+
+    def __str__(self) -> str:
+        return f"{'--init-model' if self.is_finetune else '--model-file'} {self.path}"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """The loaded model, and its source."""
+
+    config: RankerConfig
+    origin: CheckpointSource
+
 
 # Fields of TextConfig that must match a loaded model; lengths may change
 TEXT_FIELDS = ("turn_separator", *PROMPTS)
@@ -144,9 +164,7 @@ def check_flags(opt: Opt, architecture: Architecture) -> None:
     if part and "learn_embeddings" in explicit and explicit["learn_embeddings"] != (part == "all"):
         raise ConfigError(f"--learn-embeddings {explicit['learn_embeddings']} contradicts --type-optimization {part}")
     if opt.get("lora") and explicit.get("learn_embeddings"):
-        raise ConfigError(
-            "--learn-embeddings True contradicts --lora, which freezes the encoder: leave out one of them"
-        )
+        raise ConfigError("--learn-embeddings True contradicts --lora, which freezes the encoder: leave one out")
     if opt.get("data_parallel"):
         logging.warning(f"--data-parallel true: this process uses one device; for more, {_GROUP}")
         opt["data_parallel"] = False

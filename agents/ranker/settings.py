@@ -82,16 +82,11 @@ def check_read(opt: Opt, cls: type, *, defaults: Mapping[str, Any]) -> None:
     """
     by_name, names, explicit = get_leaves(cls), get_option_names(cls), select_explicit_flags(opt)
     for name, option in names.items():
-        value = explicit.get(option)
-        parlai = by_name[name].parlai
-        if (
-            value is None
-            or parlai is None
-            or parlai.theirs
-            or str(value) in (str(defaults.get(option)), str(by_name[name].default))
-        ):
+        value, leaf = explicit.get(option), by_name[name]
+        is_usual = str(value) in (str(defaults.get(option)), str(leaf.default))
+        if value is None or is_usual or (leaf.parlai and leaf.parlai.theirs):
             continue
-        for other, values, _ in by_name[name].get_metadata(Needs):
+        for other, values, _ in leaf.get_metadata(Needs):
             needed = names.get(other)
             if needed is None or (opt.get(needed) in values if values else opt.get(needed)):
                 continue

@@ -69,6 +69,7 @@ def test_a_shell_sees_one_line(tmp_path):
         ("-m biencoder --hitsat 1", "unrecognized arguments: --hitsat 1; did you mean --hits-at?"),
         ("-m biencoder --xyzzy-qwerty", "unrecognized arguments: --xyzzy-qwerty"),
         ("-m transformer/biencoder --shuffle-bufer 9", "; did you mean --shuffle-buffer?"),
+        ("--eval-candidates batch", "batch; no/model.opt (-mf) does not exist, and without -m no agent has such flags"),
         ("-m biencoder --candidates all", "argument --candidates/--cands: invalid choice: 'all' (choose from"),
     ],
 )

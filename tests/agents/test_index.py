@@ -200,7 +200,7 @@ def test_words_beside_vectors(copy_of, evaluate, chat, labels, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rerank": "model"}, "--rerank model: re-ranks results of a search, so it needs --index"),
+        ({"rerank": "model"}, "--rerank model: is an option of searches, so it needs --index"),
         ({"index_effort": 64}, "--index-effort 64: is an option of searches, so it needs --index"),
         ({"index": "INDEX", "index_top_k": 0}, "--index-top-k 0: must be at least 1"),
         ({"index": "INDEX", "index_words_only": True, "min_probability": "0.3"}, "--min-probability is for searches"),

@@ -36,14 +36,9 @@ def is_training_script(opt: Opt) -> bool:
 def check_index_options(opt: Opt) -> None:
     """Raises ConfigError for options that need an index, or contradict one."""
     if not opt.get("index"):
-        if opt.get("rerank"):
-            raise ConfigError(f"--rerank {opt['rerank']}: re-ranks results of a search, so it needs --index")
         others = {"index_top_k", *get_option_names(AnswerOptions)}
-        for name in (
-            "rerank_k",
-            *(option for option in get_option_names(SearchOptions).values() if option not in others),
-        ):
-            if opt.get(name) not in (None, False):
+        for name in ("rerank", "rerank_k", *get_option_names(SearchOptions).values()):
+            if name not in others and opt.get(name) not in (None, False):
                 raise ConfigError(f"{format_flag(name)} {opt[name]}: is an option of searches, so it needs --index")
         return
     if is_training_script(opt):

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +30,23 @@ def collect_task_candidates(opt: Opt) -> str:
     if not model_file or task in (None, "", "interactive", "self_chat"):
         raise InputError("fixed candidates need a file: give --fixed-candidates-path")
     name = re.sub(r"[^\w.,=-]", "_", task)
-    path, record = f"{model_file}.cands-{name}.cands", Path(f"{model_file}.candidates-{name}.json")
-    replaces = opt.get("fixed_candidate_vecs", "reuse") != "reuse"
+    path, record = Path(f"{model_file}.cands-{name}.ndjson"), Path(f"{model_file}.candidates-{name}.json")
     if num_workers() > 1:
-        return path
-    if os.path.exists(path) and not replaces:
-        if (change := _find_change(opt, path, record)) is None:
-            return path
-        logging.warning(f"{path}: is of other data ({change}); collecting the candidates of {task} anew")
-    else:
-        logging.warning(f"collecting the candidates of {task} in {path}")
+        return str(path)
+    options = {name: opt.get(name) for name in ("task", *_list_task_options(opt))}
+    files = _get_states(options)
+    current = [json.dumps(part, default=str) for part in (options, files)]
+    recorded = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
+    # without files, the model was moved or the data removed
+    is_current = recorded == current if files else recorded[:1] in ([], current[:1])
+    if path.exists() and is_current and opt.get("fixed_candidate_vecs") != "replace":
+        return str(path)
+    logging.warning(f"collecting the candidates of {task}{' anew' * path.exists()} in {path}")
     check_writable(path, argument="model_file", overwrite=True)
-    write_text(path, "".join(f"{label}\n" for label in dict.fromkeys(iter_training_labels(opt))))
-    options = {name: opt[name] for name in ("task", *_list_task_options(opt)) if name in opt}
-    collected = {"options": options, "files": _get_states(options)}
-    write_text(record, json.dumps(collected, indent=2, default=str) + "\n")
-    return path
+    labels = dict.fromkeys(label for label in iter_training_labels(opt) if label.strip())
+    write_text(path, "".join(json.dumps({"text": label}) + "\n" for label in labels))
+    write_text(record, "\n".join(current) + "\n")
+    return str(path)
 
 
 def iter_training_labels(opt: Opt) -> Iterator[str]:
@@ -59,24 +60,6 @@ def iter_training_labels(opt: Opt) -> Iterator[str]:
             yield from teacher.act().get("labels") or ()
     finally:
         teacher.shutdown()
-
-
-def _find_change(opt: Opt, path: str, record: Path) -> str | None:
-    """How the task's data differs from what a list was collected from; None if it does not, or it is unknown."""
-    try:
-        recorded = json.loads(record.read_text(encoding="utf-8"))
-        options, files = dict(recorded["options"]), dict(recorded["files"])
-    except (OSError, ValueError, TypeError, KeyError):
-        logging.info(f"{path}: has no record of its data; --fixed-candidate-vecs replace collects the candidates anew")
-        return None
-    current = json.loads(json.dumps({name: opt.get(name) for name in options}, default=str))
-    if changed := [name for name in options if options[name] != current[name]]:
-        return ", ".join(f"{name} was {options[name]}" for name in changed)
-    present = _get_states(current)
-    if not present:  # the model was moved, or the data removed
-        return None
-    differing = [file for file in sorted({*present, *files}) if present.get(file) != files.get(file)]
-    return f"{differing[0]} has changed" if differing else None
 
 
 def _list_task_options(opt: Opt) -> list[str]:
@@ -93,14 +76,7 @@ def _list_task_options(opt: Opt) -> list[str]:
 def _get_states(options: dict[str, Any]) -> dict[str, list[int]]:
     """Sizes and times of the files of training data that options name: by patterns, a folder, or ParlAI's prefixes."""
     values = [str(value) for name, value in options.items() if value and name.endswith(("file", "folder", "path"))]
-    files = sorted({file for value in values for file in _iter_matches(value) if os.path.isfile(file)})
-    return {file: [(stat := os.stat(file)).st_size, stat.st_mtime_ns] for file in files}
-
-
-def _iter_matches(value: str) -> Iterable[str]:
-    if os.path.isfile(value):
-        return [value]
-    if os.path.isdir(value):
-        return glob.glob(f"{glob.escape(value)}/train.*")
-    patterns = [*map(str.strip, value.split(",")), f"{glob.escape(value)}_train*"]
-    return (file for pattern in patterns for file in glob.glob(pattern, recursive=True))
+    folders = [f"{glob.escape(value)}{end}" for value in values for end in ("", "/train.*", "_train*")]
+    patterns = [*folders, *(part.strip() for value in values for part in value.split(","))]
+    files = sorted({file for pattern in patterns for file in glob.glob(pattern, recursive=True)})
+    return {file: [(stat := os.stat(file)).st_size, stat.st_mtime_ns] for file in files if os.path.isfile(file)}

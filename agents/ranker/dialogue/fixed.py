@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 
 import parlai.utils.logging as logging
 import torch
@@ -42,33 +41,12 @@ def read_candidates(path: str) -> list[str]:
     return texts
 
 
-@dataclass(frozen=True)
-class IndexFolder:
-    """The folder of the fixed candidates' index."""
-
-    folder: str
-    is_named: bool
-    """Whether `--fixed-candidate-vecs` names a user's folder, which is never overwritten."""
-    reuse: bool = True
-
-
-def locate_index(opt: Opt, candidates_path: str) -> IndexFolder | None:
-    """The folder of `--fixed-candidate-vecs`, else one beside the model; None without either."""
-    setting, model_file = opt.get("fixed_candidate_vecs") or "reuse", opt.get("model_file")
-    if setting not in ("reuse", "replace"):
-        return IndexFolder(setting, is_named=True)
-    if not model_file:
-        return None
-    folder = f"{model_file}.{os.path.basename(candidates_path)}.index"
-    return IndexFolder(folder, is_named=False, reuse=setting == "reuse")
-
-
 class FixedSource(ListedSource):
     """The same candidates for all examples (`fixed`): the lines of a file, or the labels of a task.
 
     Their vectors are stored on disk, in a memory-mapped index of the library, which records its model, tokenizer and
-    candidates. Beside the model, an index of another model or of other candidates is rebuilt; in a folder named by the
-    user, it is an error.
+    candidates. Beside the model, an index of another model or of other candidates is rebuilt; in a folder that the user
+    named in `--fixed-candidate-vecs`, it is an error.
     """
 
     has_n = True
@@ -78,7 +56,10 @@ class FixedSource(ListedSource):
     def __init__(self, name: str, opt: Opt) -> None:
         super().__init__(name, opt)
         path = opt.get("fixed_candidates_path") or collect_task_candidates(opt)
-        self.texts, self._place = read_candidates(path), locate_index(opt, path)
+        self.texts, setting, model_file = read_candidates(path), opt.get("fixed_candidate_vecs"), opt.get("model_file")
+        self._replaces, self._is_named = setting == "replace", setting not in (None, "", "reuse", "replace")
+        beside = f"{model_file}.{os.path.basename(path)}.index" if model_file else None
+        self._folder: str | None = setting if self._is_named else beside
         self.among = self.rows = {text: row for row, text in enumerate(self.texts)}
         self.blocks_repeats = bool(opt.get("repeat_blocking_heuristic"))
         self._adds_label = bool(opt.get("add_label_to_fixed_cands"))
@@ -90,7 +71,7 @@ class FixedSource(ListedSource):
                 f"cannot be ranked: with {self.get_flag(obs)} fixed and one candidate there is nothing to choose; give "
                 "more in --fixed-candidates-path"
             )
-        if label is None or self._adds_label or label in self.rows:
+        if label is None or self._adds_label or label.strip() in self.rows:
             return None
         return (
             "has a label that is not among the fixed candidates (--add-label-to-fixed-cands true makes it a candidate "
@@ -98,7 +79,8 @@ class FixedSource(ListedSource):
         )
 
     def build_pool(self, batch: Batch) -> CandidatePool:
-        return build_fixed_pool(self.texts, self.rows, batch.labels, add=self._adds_label)
+        labels = batch.labels and [label.strip() for label in batch.labels]
+        return build_fixed_pool(self.texts, self.rows, labels, add=self._adds_label)
 
     def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
         super().open(ranker, autocast=autocast, learns=learns)
@@ -144,7 +126,7 @@ class FixedSource(ListedSource):
         """Vectors of all candidates, in pieces [n, dim]: cached, else from the index, else encoded."""
         if self._all_vectors is None:
             stores = self.opt["encode_candidate_vecs"] and not self._learns
-            index = self._index(ranker, self._place) if self._place and stores else None
+            index = self._index(ranker, self._folder) if self._folder and stores else None
             if index is None:
                 size = self.opt.get("encode_candidate_vecs_batchsize", 256)
                 self._all_vectors = [encode_candidates(ranker.model, ranker.text, self.texts, batch_size=size)]
@@ -155,16 +137,15 @@ class FixedSource(ListedSource):
                 ]
         return self._all_vectors
 
-    def _index(self, ranker: Ranker, location: IndexFolder) -> FolderIndex | None:
+    def _index(self, ranker: Ranker, folder: str) -> FolderIndex | None:
         """The index on disk, built if necessary; None in a process that waits for another to build it, or if it
         cannot be written."""
-        folder = location.folder
-        if location.reuse:
+        if not self._replaces:
             try:
                 return self._open_existing(ranker, folder)
             except PolyencoderError as error:
                 is_empty = not os.path.exists(folder) or (os.path.isdir(folder) and not os.listdir(folder))
-                if location.is_named and is_primary_worker() and not is_empty:
+                if self._is_named and is_primary_worker() and not is_empty:
                     raise InputError(
                         f"--fixed-candidate-vecs {folder}: is not an index of these candidates by this model "
                         f"({error}); nothing in it was changed. Name the folder of such an index, or one that does not "
@@ -175,12 +156,12 @@ class FixedSource(ListedSource):
         if not is_primary_worker():
             return None
         try:
-            if not location.is_named:
+            if not self._is_named:
                 remove_index(folder)
             with torch.autocast(ranker.device.type, enabled=False):  # without --bf16, which is only for scoring
                 build_index(folder, self._read_records(), ranker)
         except (OSError, InputError) as error:
-            if location.is_named or not isinstance(error.__cause__ or error, OSError | sqlite3.Error):
+            if self._is_named or not isinstance(error.__cause__ or error, OSError | sqlite3.Error):
                 raise
             logging.warning(f"the vectors of the fixed candidates are only kept in memory: {error}")
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from parlai.core.metrics import AverageMetric, Metric
 from torch import Tensor
@@ -37,10 +37,8 @@ def convert_metrics(values: Mapping[str, float]) -> dict[str, Metric]:
 
 def compute_pool_metrics(
     scores: Tensor, pool: CandidatePool, keys: Sequence[Hashable], *, has_n: bool, hits_at: Sequence[int]
-) -> list[dict[str, Metric]] | None:
-    """ParlAI's metrics of each label, from scores [batch, n]; None without labels. Texts with equal `keys` are one."""
-    if pool.labels is None:
-        return None
+) -> list[dict[str, Metric]]:
+    """ParlAI's metrics of each label, from scores [batch, n]. Texts with equal `keys` are one."""
     metrics = of_pool(*merge_twins(scores, pool, keys), has_n=has_n, hits_at=hits_at)
     return [convert_metrics(one) for one in metrics]
 
@@ -76,10 +74,8 @@ def compute_answer_metrics(
     answers: Sequence[Sequence[tuple[str, float]]], labels: Sequence[str]
 ) -> list[dict[str, Metric]]:
     """Metrics of each example: whether it got an answer and, if so, whether it was right."""
-    many: list[dict[str, Metric]] = []
-    for pairs, label in zip(answers, labels, strict=True):
-        metrics: dict[str, Any] = {"answered": AverageMetric(int(bool(pairs)))}
-        if pairs:
-            metrics["right_of_answered"] = AverageMetric(int(pairs[0][0].strip() == label.strip()))
-        many.append(metrics)
-    return many
+    return [
+        {"answered": AverageMetric(int(bool(pairs)))}
+        | ({"right_of_answered": AverageMetric(int(pairs[0][0].strip() == label.strip()))} if pairs else {})
+        for pairs, label in zip(answers, labels, strict=True)
+    ]

@@ -16,17 +16,12 @@ from parlai.agents.ranker.console import explain_errors, show_library_log
 from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES, RankerHistory
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
-from parlai.agents.ranker.flags import check_special_tokens, select_explicit_flags
+from parlai.agents.ranker.flags import CheckpointSource, LoadedModel, check_special_tokens, select_explicit_flags
 from parlai.agents.ranker.model.build_trainer import build_trainer, build_training_config
 from parlai.agents.ranker.model.checkpoints import Saving, get_adapters_state, restore_adapters
-from parlai.agents.ranker.model.family import (
-    ModelFamily,
-    describe_parlai_model,
-    get_fine_tuned_part,
-)
+from parlai.agents.ranker.model.family import ModelFamily, describe_parlai_model, get_fine_tuned_part
 from parlai.agents.ranker.model.loop import TrainLoopState, get_checkpoint_path, settle_datatype
 from parlai.agents.ranker.model.optimization import UNTIL_THE_END, check_precision, read_goal
-from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.settings import check_read
 from parlai.core.message import Message
@@ -185,9 +180,8 @@ class RankerModelAgent(TorchRankerAgent):
         config, pretrained = self.family.configure(opt, self.architecture, self.dict.text, start)
         model = build_model(config, pretrained)
         if pretrained is not None:
-            opt["base_model"] = parse_hub_id(
-                opt["backbone"]
-            )  # for its card; here, where a relative path can be looked for
+            # for its card; here, where a relative path can be looked for
+            opt["base_model"] = parse_hub_id(opt["backbone"])
             start_from_heads(model, opt["backbone"])
             start_from_dense(model, opt["backbone"])
         freezes = bool(opt.get("freeze_candidates"))
@@ -273,13 +267,9 @@ class RankerModelAgent(TorchRankerAgent):
         if path == self.opt.get("model_file") and not run.is_in_loop:
             self.refuse_to_overwrite()
         check_finite(self.model.named_parameters(), origin=f"{path} is not written")
+        continues = run.trains and not run.has_ended
         self._saving.write(
-            path,
-            self.state_dict,
-            opt=self.opt,
-            dictionary=self.dict,
-            in_loop=run.is_in_loop,
-            continues=run.trains and not run.has_ended,
+            path, self.state_dict, opt=self.opt, dictionary=self.dict, in_loop=run.is_in_loop, continues=continues
         )
 
     def shutdown(self) -> None:

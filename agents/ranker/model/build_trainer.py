@@ -62,16 +62,13 @@ def build_trainer(
     callbacks: list[Callback] = [Report(agent)]
     if agent.output_scaling_pending:
         callbacks.append(MeasuredScaling(agent.handle_measured_scaling))
-    if run.is_in_loop and run.planned_updates:
-        to_come = run.planned_updates - agent.updates.count
-        reasons = [model.explain_too_short(to_come * config.accumulate)]
-        reasons.append(config.hard_negatives.why_unused(run.planned_updates))
-        if (warmup := config.schedule.warmup_updates or 0) >= run.planned_updates:
-            updates = run.planned_updates
+    if run.is_in_loop and (updates := run.planned_updates) and is_primary_worker():
+        too_short = model.explain_too_short((updates - agent.updates.count) * config.accumulate)
+        reasons = [too_short, config.hard_negatives.why_unused(updates)]
+        if (warmup := config.schedule.warmup_updates or 0) >= updates:
             reasons.append(f"--warmup-updates {warmup}: the run of {updates} updates ends before the peak of the rate")
-        for reason in reasons:
-            if reason and is_primary_worker():
-                logging.warning(reason)
+        for reason in filter(None, reasons):
+            logging.warning(reason)
     if run.is_in_loop and is_primary_worker():
         callbacks += _build_watchers(agent.opt)
     trainer = Trainer(agent.build_ranker(), config, callbacks=callbacks, updates=agent.updates)

@@ -11,6 +11,8 @@ from parlai.agents.ranker.args import add_encoder_args
 from parlai.agents.ranker.flags import (
     OF_MODELS,
     RANKER_FIELDS,
+    CheckpointSource,
+    LoadedModel,
     check_encoder,
     check_flags,
     check_new_vocabulary,
@@ -19,7 +21,6 @@ from parlai.agents.ranker.flags import (
     check_supported,
     select_explicit_flags,
 )
-from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import select_chosen
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser

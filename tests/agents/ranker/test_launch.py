@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from parlai.agents.ranker.dialogue.fixed import read_candidates
 from parlai.agents.ranker.launch import launch
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainModel
@@ -81,7 +82,7 @@ def test_fixed_candidates_of_two_processes_are_all_labels_of_the_task(options, l
     for valid, _ in launched("train_model", flags, flags):
         assert float(valid["exs"]) == 24
     (written,) = tmp_path.glob("two.cands-*")
-    assert sorted(written.read_text().splitlines()) == sorted(f"my {animal} is here ." for animal in ANIMALS)
+    assert sorted(read_candidates(str(written))) == sorted(f"my {animal} is here ." for animal in ANIMALS)
 
 
 # ---- errors

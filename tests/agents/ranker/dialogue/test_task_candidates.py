@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from parlai.agents.ranker.dialogue.collected import collect_task_candidates, iter_training_labels
 from parlai.agents.ranker.dialogue.fixed import read_candidates
 from parlai.core.opt import Opt
+from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import ConfigError, InputError
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 def test_candidates_of_the_task_serve_when_no_file_is_given(copy_of, trained, evaluate, tmp_path):
     report = evaluate(copy_of("biencoder"), eval_candidates="fixed")
-    assert (tmp_path / "model.cands-fromfile.cands").exists()
+    assert (tmp_path / "model.cands-fromfile.ndjson").exists()
     assert report["accuracy"] == trained("biencoder")[1]["accuracy"]
 
 
@@ -53,10 +53,21 @@ def test_the_labels_of_a_task_include_those_that_only_training_has(tmp_path):
 def test_candidates_of_the_task_are_written_before_the_model_has_a_folder(make_agent, labels, tmp_path):
     agent = make_agent("biencoder", candidates="fixed", model_file=str(tmp_path / "new" / "model"))
     assert {*agent.sources["fixed"].texts} == {*labels}
-    assert [path.name for path in (tmp_path / "new").glob("*.cands*")] == ["model.cands-fromfile.cands"]
+    assert [path.name for path in (tmp_path / "new").glob("*.cands-*")] == ["model.cands-fromfile.ndjson"]
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"file/model\.cands-fromfile\.cands: cannot be written"):
+    with pytest.raises(ConfigError, match=r"file/model\.cands-fromfile\.ndjson: cannot be written"):
         make_agent("biencoder", candidates="fixed", model_file=str(tmp_path / "file" / "model"))
+
+
+def test_a_label_of_several_lines_or_with_spaces_around_it_is_one_candidate(copy_of, tmp_path):
+    """Split, replies would be single lines; with spaces, a label would be none of its own task's candidates."""
+    turns = [[{"id": "a", "text": "hi"}, {"id": "b", "text": text}] for text in ("first\nsecond", " third ", "fourth")]
+    for split in ("train", "valid"):
+        write(tmp_path / f"my_{split}.jsonl", [{"dialog": [turn]} for turn in turns])
+    task = {"task": "jsonfile", "jsonfile_datapath": str(tmp_path / "my"), "jsonfile_datatype_extension": True}
+    task |= {"datatype": "valid", "eval_candidates": "fixed", "loglevel": "error"}
+    assert EvalModel.main(model_file=str(copy_of("biencoder")), **task)["exs"].value() == 3
+    assert read_candidates(f"{tmp_path}/model.cands-jsonfile.ndjson") == ["first\nsecond", "third", "fourth"]
 
 
 # ---- of which data
@@ -74,7 +85,7 @@ def test_a_tasks_name_is_part_of_a_files_name_without_a_folder(tmp_path, monkeyp
     """A colon in a name that begins with it would be read as an address."""
     monkeypatch.chdir(tmp_path)
     assert collect(selection_file=write_pairs(tmp_path / "a.jsonl", "yes"), model_file="m") == ["yes"]
-    assert Path("m.cands-selection_jsonl.cands").read_text() == "yes\n"
+    assert Path("m.cands-selection_jsonl.ndjson").read_text() == '{"text": "yes"}\n'
 
 
 @pytest.fixture
@@ -92,13 +103,11 @@ def test_candidates_of_other_data_are_collected_anew(tmp_path, log):
     write_pairs(tmp_path / "a.jsonl", "no!")  # as long
     log.clear()
     assert collect(**options) == ["no!"]
-    assert [line.split(": ", 1)[1] for line in log] == [
-        f"is of other data ({tmp_path}/a.jsonl has changed); collecting the candidates of selection:jsonl anew"
-    ]
+    assert log == [f"collecting the candidates of selection:jsonl anew in {tmp_path}/m.cands-selection_jsonl.ndjson"]
     other = {**options, "selection_file": write_pairs(tmp_path / "b.jsonl", "maybe")}
     log.clear()
     assert collect(**other) == ["maybe"]
-    assert f"is of other data (selection_file was {tmp_path}/a.jsonl); collecting" in log[0]
+    assert "collecting the candidates of selection:jsonl anew" in log[0]
 
 
 @pytest.mark.parametrize("option", ["selection_file", "selection_folder"])
@@ -129,22 +138,33 @@ def test_candidates_are_kept_where_the_data_is_the_same_or_is_not_there(tmp_path
     assert collect(**options) == ["yes"]
     os.remove(file)
     assert collect(**options) == ["yes"]
+    assert collect(**options, fixed_candidate_vecs=str(tmp_path / "vectors")) == ["yes"]
     assert os.stat(path).st_mtime_ns == written
     assert not log
     with pytest.raises(InputError, match=r"b\.jsonl'?: no such file"):
         collect(**{**options, "selection_file": str(tmp_path / "b.jsonl")})
 
 
-def test_a_list_without_a_record_is_kept_and_told(tmp_path, log):
-    options = {"selection_file": write_pairs(tmp_path / "a.jsonl", "yes"), "model_file": str(tmp_path / "m")}
+def test_a_list_without_a_record_is_kept_only_where_the_data_is_not_there(tmp_path):
+    file = write_pairs(tmp_path / "a.jsonl", "yes")
+    options = {"selection_file": file, "model_file": str(tmp_path / "m")}
     collect(**options)
     (record,) = tmp_path.glob("m.candidates-*.json")
-    assert set(json.loads(record.read_text())["options"]) == {"task", "selection_file"}
-    record.write_text("{")
+    record.unlink()
     write_pairs(tmp_path / "a.jsonl", "no")
-    log.clear()
+    assert collect(**options) == ["no"]
+    record.unlink()
+    os.remove(file)
+    assert collect(**options) == ["no"]
+
+
+def test_candidates_of_other_options_are_collected_anew_without_files_too(tmp_path):
+    """As a list of other columns is of other texts, wherever the data is."""
+    options = {"selection_file": write_pairs(tmp_path / "a.jsonl", "yes"), "model_file": str(tmp_path / "m")}
     assert collect(**options) == ["yes"]
-    assert "has no record of its data; --fixed-candidate-vecs replace collects" in log[0]
+    (tmp_path / "a.jsonl").unlink()
+    with pytest.raises(InputError, match=r"a\.jsonl'?: no such file"):
+        collect(**options, selection_response="answer")
 
 
 def test_a_retrained_model_answers_with_the_candidates_of_its_new_data(chat, tmp_path):
