@@ -1,4 +1,4 @@
-"""Search, measured in seven cases (`--cases`), each described in its module:
+"""Search, measured in eight cases (`--cases`), each described in its module:
 
 - answering: the paper's Tables 5 and 9, beside ParlAI's `transformer/polyencoder`, on a CPU or `--device cuda`;
 - peers: an answer among up to a million candidates and its memory, beside sentence-transformers;
@@ -6,7 +6,8 @@
 - indexed: a million vectors, the scan beside FAISS;
 - memory: peak memory of indexing and searching a million candidates;
 - encoding: candidates per second beside sentence-transformers;
-- engines: the same vectors in an index folder, in Milvus and in PostgreSQL (`--engines`, `--postgres`).
+- engines: the same vectors in an index folder, in Milvus and in PostgreSQL (`--engines`, `--postgres`);
+- tokens: a late-interaction encoder (`--model`) beside PLAID, the index of PyLate.
 
     python -m benchmarks.search --datapath ../shared/data --model MODEL --json
 
@@ -33,7 +34,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import BACKBONE, build_parser, find_minilm_folder, print_report, use_threads
-from benchmarks.search import answering, encoding, engines, indexed, memory, peers, scanning
+from benchmarks.search import answering, encoding, engines, indexed, memory, peers, scanning, tokens
 from benchmarks.search.systems import FORMULA
 from benchmarks.search.texts import MADE, read_candidates, read_contexts
 from benchmarks.search.vectors import DRAWN, GROWN, draw, draw_contexts, grow, store
@@ -44,18 +45,18 @@ from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
 Lazy = Callable[[], Ranker]
-CASES = ("encoding", "answering", "peers", "scan", "indexed", "memory", "engines")
+CASES = ("encoding", "answering", "peers", "scan", "indexed", "memory", "engines", "tokens")
 MILLION = 1_000_000  # rows, by which the summary names its numbers
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = build_parser(__doc__)
     parser.add_argument("--datapath", type=Path, default=Path("../shared/data"), help="ParlAI's data folder")
-    parser.add_argument("--model", help="a trained bi- or poly-encoder, as of Ranker.from_pretrained")
+    parser.add_argument("--model", help="a trained ranker, as of Ranker.from_pretrained")
     parser.add_argument("--backbone", help=f"an encoder, where there is no model (default: the package {BACKBONE})")
     parser.add_argument("--codes", type=int, default=64, help="of --backbone, and of contexts that are drawn")
-    usual = [case for case in CASES if case != "engines"]
-    parser.add_argument("--cases", nargs="+", default=usual, choices=CASES, help="all but engines")
+    usual = [case for case in CASES if case not in ("engines", "tokens")]
+    parser.add_argument("--cases", nargs="+", default=usual, choices=CASES, help="all but engines and tokens")
     parser.add_argument("--rows", type=int, default=MILLION, help="stored vectors, and candidates that are indexed")
     parser.add_argument("--dim", type=int, default=384, help="of vectors that are drawn")
     parser.add_argument("--real", type=int, default=100_000, help="of the vectors, how many are of real texts")
@@ -80,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--device cuda and --made-texts are for --cases answering alone")
     if flags.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch sees no CUDA device here")
+    if "tokens" in flags.cases and not flags.model:
+        parser.error("--cases tokens needs --model, a late-interaction encoder")
     if ("postgres" in flags.engines) != bool(flags.postgres):
         parser.error("--engines postgres and --postgres ADDRESS belong together")
     use_threads(flags.threads)
@@ -152,6 +155,9 @@ def _measure(case: str, flags: argparse.Namespace, ranker: Lazy, folder: Path) -
             threads=threads,
             systems=flags.systems,
         )
+    if case == "tokens":
+        texts, turns = read_candidates(flags.datapath, flags.rows), read_contexts(flags.datapath, flags.contexts)
+        return tokens.measure(ranker(), texts, turns, folder)
     if case == "memory":
         texts, turns = read_candidates(flags.datapath), read_contexts(flags.datapath, 10)
         return memory.measure(ranker(), texts, turns, folder, rows=flags.rows, threads=threads)

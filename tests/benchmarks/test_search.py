@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.search import engines, indexed, memory, peers, scanning, systems
+from benchmarks.search import engines, indexed, memory, peers, scanning, systems, tokens
 from benchmarks.search.__main__ import main, summarize
 from benchmarks.search.texts import iter_numbered, make_candidates, make_contexts, read_candidates, read_contexts
 from benchmarks.search.vectors import draw, draw_contexts, grow, store
@@ -64,6 +64,18 @@ def test_texts_are_the_labels(datapath):
         ["your persona: i ski .", "hi !", "hello .", "any pets ?"],
     ]
     assert len(read_contexts(datapath, 1)) == 1
+
+
+def test_token_vectors(backbone_folder, tmp_path):
+    text = {"text_truncate": 30, "label_truncate": 10}
+    late = Ranker.from_backbone(backbone_folder("bert"), "late", device="cpu", reduction="mean", text=text)
+    texts = [*dict.fromkeys(make_candidates(40))]
+    row = tokens.measure(late, texts, make_contexts(3), tmp_path)[0]  # the other is of a package that may be missing
+    assert (row["system"], row["rows"], row["contexts"], row["recall10"]) == ("late-interaction", len(texts), 3, 1.0)
+    assert 0 < row["encoding_ms"] < row["ms"]
+    assert row["size_mb"] > 40 * 16 / 1e6
+    with pytest.raises(SystemExit):
+        main(["--cases", "tokens"])
 
 
 def test_a_missing_file_is_named(tmp_path):
