@@ -34,21 +34,21 @@ Find = Callable[[list[str]], list[int]]
 def measure(ranker: Ranker, texts: Sequence[str], contexts: Sequence[list[str]], folder: Path) -> list[dict[str, Any]]:
     """A row for each system, whose index is made in the folder; the ranker is a late-interaction encoder."""
     batches = [ranker.text.batch_candidates(texts[i : i + BATCH]) for i in range(0, len(texts), BATCH)]
-    tokens = [one.tokens.clone() for batch in batches for one in ranker.model.read_candidates(batch)]
+    tokens = [read.tokens.clone() for batch in batches for read in ranker.model.read_candidates(batch)]
     build = {OURS: partial(_build_ours, ranker, texts, folder / OURS)}
     if find_spec("fast_plaid"):
         build[PLAID] = partial(_build_plaid, ranker, tokens, folder / PLAID)
-    ways: dict[str, tuple[Find, Find]] = {}
+    systems: dict[str, tuple[Find, Find]] = {}
     build_s: dict[str, float] = {}
     for name, make in build.items():
         start = time.process_time()
-        ways[name] = make()
+        systems[name] = make()
         build_s[name] = time.process_time() - start
-    times: dict[str, list[float]] = {name: [] for name in ("encoding", *ways)}
-    recalls: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in ("encoding", *systems)}
+    recalls: dict[str, list[float]] = {name: [] for name in systems}
     for turns in contexts:
         times["encoding"].append(measure_processor_ms(partial(_encode, ranker, turns)))
-        for name, (find, find_all) in ways.items():
+        for name, (find, find_all) in systems.items():
             times[name].append(measure_processor_ms(partial(find, turns)))
             recalls[name].append(len({*find(turns)} & {*find_all(turns)}) / TOP_K)
     about = {"case": "tokens", "rows": len(texts), "contexts": len(contexts)}
@@ -62,7 +62,7 @@ def measure(ranker: Ranker, texts: Sequence[str], contexts: Sequence[list[str]],
             "build_s": build_s[name],
             "size_mb": sum(path.stat().st_size for path in (folder / name).rglob("*") if path.is_file()) / 1e6,
         }
-        for name in ways
+        for name in systems
     ]
 
 

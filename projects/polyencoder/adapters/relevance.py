@@ -33,9 +33,9 @@ class LocalRanker:
         As on a server, a long document has the score of its best passage.
         """
         text = self.ranker.text
-        passages = [[one] for one in documents]
+        passages = [[document] for document in documents]
         if not text.config.candidate_rows:
-            passages = [split_text(one, text, tokens=text.candidate_room) for one in documents]
+            passages = [split_text(document, text, tokens=text.candidate_room) for document in documents]
         scores = self.ranker.score([query], [*chain.from_iterable(passages)])[0]
         best = np.maximum.reduceat(scores, np.cumsum([0, *map(len, passages[:-1])]))
         return rank_documents(documents, best, self.ranker.calibration, top_n=top_n)
