@@ -20,6 +20,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from polyencoder.checks import check_choice
 from polyencoder.config import Architecture, RankerConfig, WeightDtype
@@ -373,6 +374,15 @@ def check_shapes(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], 
         raise CheckpointError(f"{origin}: the weights do not fit the model: {problems[0]}{more}")
 
 
+class _NotDrawing(TorchFunctionMode):
+    """Initial weights are not drawn, which takes longer than reading those of a file that replace them."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__name__", "") in ("normal_", "uniform_", "kaiming_uniform_"):  # transformers wraps some
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs or {})
+
+
 def _assemble(
     config: RankerConfig, weights: Mapping[str, Tensor], tokenizer: Path, *, origin: str
 ) -> tuple[RankerModel, TextEncoder]:
@@ -380,11 +390,12 @@ def _assemble(
         raise CheckpointError(f"{tokenizer}: the model's tokenizer is missing; it belongs beside {origin}")
     text = TextEncoder(read_tokenizer(tokenizer), config.text)
     with torch.device("meta"):  # shapes alone: a configuration of other ones may be of any size
+        shapes = build_model(config)
+    shapes.match_quantization(weights)
+    check_shapes(shapes.state_dict(), weights, origin=origin)
+    with _NotDrawing():
         model = build_model(config)
     model.match_quantization(weights)
-    check_shapes(model.state_dict(), weights, origin=origin)
-    # drawing initial weights takes longer than reading the file's
-    model = model.to_empty(device="cpu") if model.is_all_weights else build_model(config)
     load_weights(model, weights, origin=origin)
     model.prepare_for_inference()  # a model file holds the training form of the weights
     return model.eval(), text

@@ -218,6 +218,18 @@ def test_weights_that_do_not_fit_change_nothing(make_model):
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.parametrize("value", [3e38, -3e38, float("inf"), float("nan")])
+def test_weights_whose_sum_is_infinite_load_if_each_is_finite(make_model, value):
+    model = make_model("poly")
+    weights = model.state_dict() | {"codes.codes": torch.full((4, 16), value)}
+    if abs(value) < float("inf"):
+        load_weights(model, weights, origin="x")
+        assert torch.equal(model.state_dict()["codes.codes"], weights["codes.codes"])
+    else:
+        with pytest.raises(CheckpointError, match=r"x: 64 of the 64 numbers in codes\.codes"):
+            load_weights(model, weights, origin="x")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_truncated_file(folder, name):
     content = (folder / name).read_bytes().rstrip()

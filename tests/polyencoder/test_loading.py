@@ -29,6 +29,15 @@ def test_a_folder(make_ranker, tmp_path, sentences, architecture):
     np.testing.assert_allclose(*scores, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_no_initial_weights_are_drawn(kind, backbone_folder, tmp_path):
+    """That would take longer than reading the file's."""
+    save_ranker(Ranker.from_backbone(backbone_folder(kind), device="cpu"), tmp_path / "model")
+    before = torch.get_rng_state()
+    load_encoder(tmp_path / "model", device="cpu")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_an_encoder_ranks_as_a_bi_encoder_with_one_tower_and_says_so(backbone_folder, caplog):
     _, encoder = load_encoder(backbone_folder("bert"), device="cpu")
     assert encoder.model.config.architecture == "bi"

@@ -26,8 +26,6 @@ class Capabilities:
     """Whether it adds parts to its encoder that are trained at a rate of their own (`RankerModel.new_parameters`)."""
     shortens: bool = False
     """Whether the first dimensions of its vectors can be used alone (`RankerConfig.vector_dim`)."""
-    is_all_weights: bool = False
-    """Whether `state_dict` is complete, so that loading needs no initial weights."""
 
     @classmethod
     def check_config(cls, config: RankerConfig) -> None:
@@ -123,7 +121,6 @@ class LateCapabilities(BiCapabilities):
 
 class ConvertCapabilities(Capabilities):
     title = "ConveRT"
-    is_all_weights = True
 
     @classmethod
     def check_config(cls, config: RankerConfig) -> None:
