@@ -45,13 +45,13 @@ PairStart = bool | Literal["end", "same_segment"]
 end token ("end"). With "end" and "same_segment" it is in the segment of the context."""
 
 Length = Annotated[int, Field(ge=3, lt=10**18)]
-"""Tokens: start, at least another one, end."""
+"""Tokens: start, at least one other, end."""
 Sizes = Annotated[tuple[Count, ...], Field(min_length=1, max_length=1_000)]
 
 PROMPTS = ("context_prompt", "candidate_prompt")
 """The fields of a `TextConfig` that are prompts."""
 
-OF_CONTEXTS = {
+CONTEXT_FIELDS = {
     *("text_truncate", "truncation_side", "history_size", "separator", "context_prompt"),
     *("number_turns", "person_tokens", "person_tokens_after_newline"),
 }
