@@ -64,7 +64,7 @@ class IndexOptions:
     """Texts per file of vectors, encoded at once; a killed run loses at most one file."""
 
     def split_for(self, ranker: TextRanker | Fingerprints) -> Split | None:
-        """How texts are split for a model. ConfigError if it cannot read such passages, or there is none."""
+        """How texts are split for a model. ConfigError if it cannot read such passages, or there is no model."""
         if self.split is None:
             return None
         if isinstance(ranker, Fingerprints):

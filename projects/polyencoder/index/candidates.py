@@ -92,7 +92,7 @@ def check_beginnings(
 
 
 def _check_columns(record: dict[str, Any], columns: CandidateColumns, *, where: str) -> None:
-    """Raises InputError for a record without the column of its text, or without another one that is named."""
+    """Raises InputError for a record without the column of its text, or without another named column."""
     for part in ("text", "id", "title"):
         name = getattr(columns, part)
         if name not in record and (part == "text" or name != getattr(CandidateColumns, part)):

@@ -120,7 +120,7 @@ def check_candidate(candidate: Candidate) -> tuple[str, str, str | None]:
 
 
 def build_duplicate_id_error(candidate: Candidate, id_: str, text: str, *, other: str) -> InputError:
-    """The error for a new candidate whose id belongs to one with this text."""
+    """The error for a new candidate whose id belongs to a candidate with this text."""
     where = f"{candidate.where}: " if candidate.where else ""
     short = text if len(text) <= 60 else text[:57] + "..."
     return InputError(

@@ -107,7 +107,7 @@ class TokenRows(NamedTuple):
         return starts, ends
 
     def _list_positions(self, rows: Array) -> Array:
-        """Where the tokens of these rows are, one row's after the other's."""
+        """The positions in `stored` of the tokens of these rows, row by row."""
         starts, ends = self._read_bounds(rows)
         before = _compute_offsets(ends - starts)
         positions: Array = np.repeat(starts - before[:-1], ends - starts) + np.arange(int(before[-1]))

@@ -188,7 +188,7 @@ def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype, tokens: Sto
 
 
 def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None = None) -> tuple[Array, QuantizedRows]:
-    """Converts vectors [n, dim] for storage: in this dtype, and what they are then in 8 bits.
+    """Converts vectors [n, dim] for storage: to this dtype, and the result to 8 bits.
 
     A number changes by at most 1 part in 2,048 (float16; numbers below 6e-5 by up to 3e-8), 1 in 256 (bfloat16), or
     1/254 of its row's largest (int8).
@@ -246,7 +246,7 @@ def _sum_squares(rows: Array) -> Array:
 def write_vectors(
     folder: Path, row: int, stored: Array, quantized: QuantizedRows, tokens: TokenRows | None = None, *, tag: str = ""
 ) -> Path:
-    """Writes the output of `quantize` as the rows from `row`; a kill leaves no partial file, an error none."""
+    """Writes the output of `quantize` as the rows from `row`; a kill leaves no partial file, an error no file."""
     path = get_vectors_file(folder, row, tag=tag)
     paths = list_side_files(path)
     arrays = {paths["bounds"]: quantized.bounds}

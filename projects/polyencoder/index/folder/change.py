@@ -163,7 +163,7 @@ class Change:
         return tuned
 
     def sample_texts(self, n: int) -> list[str]:
-        """Up to `n` of the texts after the change, always the same."""
+        """Samples up to `n` of the texts after the change, always the same ones."""
         return list(self.catalogue.get_row_texts(sample(self._list_living().tolist(), n)).values())
 
     def publish(self) -> None:
@@ -190,7 +190,7 @@ class Change:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self, *, keep: bool = False) -> None:
-        """Ends the change and undoes what was not committed. `keep` its files, for a change that repeats it."""
+        """Ends the change and undoes what was not committed. `keep` leaves its files to a change that repeats it."""
         try:
             with suppress(sqlite3.Error, OSError):
                 if self._connection.in_transaction:

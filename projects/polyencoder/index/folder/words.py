@@ -71,7 +71,7 @@ class Words:
             self._ask(f"INSERT INTO {ADDED_WORDS} VALUES (?, ?)", (row, terms))
 
     def remove(self, row: int, text: str) -> None:
-        """Removes the text of a row, the one that was added."""
+        """Removes the text of a row; it must be the text that was added."""
         stored = self._ask(f"SELECT terms FROM {ADDED_WORDS} WHERE row = ?", (row,)).fetchone()
         terms = " ".join(split_into_words(text)) if stored is None else stored[0]
         self._ask("INSERT INTO words(words, rowid, terms) VALUES ('delete', ?, ?)", (row, terms))
@@ -85,7 +85,7 @@ class Words:
             self.add(row, text)
 
     def check(self) -> str | None:
-        """A description of rows that it lacks or should not have; None if there are none."""
+        """Describes rows that the table lacks or should not have; None if there are none."""
         living = "SELECT row FROM texts WHERE row NOT IN dead"
         rows = "SELECT id FROM words_docsize"
         for left, right in ((living, rows), (rows, living)):
@@ -115,7 +115,7 @@ class Words:
         return [*matches]
 
     def _select_rarest(self, query: Sequence[str]) -> list[str]:
-        """The words from the rarest on, as long as they match few enough rows together; all if they must."""
+        """The words from the rarest on, at least one, as long as they match few enough rows together."""
         (rows,) = self._ask("SELECT COALESCE(MAX(id) + 1, 0) FROM words_docsize").fetchone()
         if rows * len(query) <= MAX_MATCHES:  # counting takes longer than it saves
             return [*query]

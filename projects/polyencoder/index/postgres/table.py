@@ -225,7 +225,7 @@ CROSS JOIN LATERAL (
         return lists
 
     def _plan(self, *, length: int, effort: int | None, exact: bool) -> None:
-        """Sets how PostgreSQL finds neighbours from here on; exactly without pgvector's index, or a foreign one."""
+        """Sets how PostgreSQL finds neighbours from here on; `exact` searches use no index, not even a foreign one."""
         self.session.set({"enable_indexscan": "off" if exact else "on", "enable_seqscan": "on" if exact else "off"})
         if not exact and self.meta.kind == "hnsw":
             ef = min(_MAX_EF, max(effort or 0, length))
