@@ -63,7 +63,7 @@ class TextConfig:
     """The layout of a context's or candidate's tokens.
 
     Lengths are in tokens and include start and end. A candidate is `start words end`; a context is `start turn
-    separator turn ... end`, with the persona lines and the latest turns. With the truncation `tokens`, that of models
+    separator turn ... end`, with the persona lines and the latest turns. With the truncation `tokens`, for models
     trained by ParlAI, a context is cut anywhere: start, its last `text_truncate` tokens, end; and a candidate is cut to
     its first `label_truncate` tokens, start and perhaps end included.
 

@@ -62,7 +62,7 @@ class MtebRanker:
         top_ranked: TopRankedDocumentsType | None = None,
         **_: Any,
     ) -> RetrievalOutputType:
-        """The best `top_k` of all, or `top_ranked`, documents of each query. InputError: all, without vectors."""
+        """The best `top_k` documents of each query, of all or `top_ranked`. InputError for all without vectors."""
         dialogues = {row["id"]: row["text"] for row in queries}
         if top_ranked is not None:
             first = {id_: dict.fromkeys(top_ranked[id_], 0.0) for id_ in dialogues}

@@ -85,7 +85,7 @@ class Reliability(NamedTuple):
     error: float
     """The expected calibration error: the mean distance of probability and share of right ones, over the bins."""
     brier: float
-    """The mean squared distance of probability and truth, 0 to 1: less where they tell right from wrong, too."""
+    """The mean squared distance of probability and truth, 0 to 1: less if probabilities tell right from wrong, too."""
 
 
 class Fit(NamedTuple):

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @cache
 def import_numkong() -> Any:
-    """The package, or None where it cannot be imported, which a line of the log says."""
+    """The package; None, with a warning in the log, if it cannot be imported."""
     try:
         import numkong
     except ImportError as error:
