@@ -97,7 +97,7 @@ class Fit(NamedTuple):
     after: Reliability
     accuracy: float
     """The share of contexts whose first candidate is right, among answerable ones."""
-    smallest_risk: float | None = None
+    least_risk: float | None = None
     """The smallest risk that the tested examples could promise; None without a risk."""
     left_out: int = 0
     """The number of better candidates that searches dropped as turns of their contexts."""

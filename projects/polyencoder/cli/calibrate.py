@@ -225,8 +225,8 @@ def _format_report(fitted: Fit, settings: CalibrateSettings, *, examples: int) -
         f"Brier      {fitted.before.brier:.4f}                {fitted.after.brier:.4f}",
         "(before: the softmax of the scores; after: found out of fold)",
     ]
-    if fitted.smallest_risk is not None:
+    if fitted.least_risk is not None:
         promises = {promise.risk: str(promise) for promise in calibration.promises}
         rows += [promises.get(risk) or f"No threshold promises a risk of {risk:g}." for risk in settings.risk]
-        rows.append(f"The smallest risk that these examples could promise is {fitted.smallest_risk:.3g}.")
+        rows.append(f"The smallest risk that these examples could promise is {fitted.least_risk:.3g}.")
     return "\n".join(rows)

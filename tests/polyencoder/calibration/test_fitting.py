@@ -99,10 +99,10 @@ def test_promises_in_the_order_of_risks_and_the_smallest_possible_one():
     assert (loose.risk, strict.risk) == (0.5, 0.3)
     assert loose.threshold < strict.threshold
     assert loose.answered > strict.answered
-    least = found.smallest_risk
+    least = found.least_risk
     again = fit(seen, fingerprint="x", risks=(least, least - 1e-6))
     assert [one.risk for one in again.calibration.promises] == [least]
-    assert fit(seen, fingerprint="x").smallest_risk is None
+    assert fit(seen, fingerprint="x").least_risk is None
 
 
 def test_a_risk_that_cannot_be_promised():
@@ -110,14 +110,14 @@ def test_a_risk_that_cannot_be_promised():
     hopeless = replace(seen, right=seen.right & (torch.arange(200) % 2 == 0).unsqueeze(1))
     found = fit(hopeless, fingerprint="x", risks=(0.05,))
     assert found.calibration.promises == ()
-    assert found.smallest_risk > 0.05
+    assert found.least_risk > 0.05
 
 
 def test_a_risk_that_needs_more_examples_says_how_many():
     with pytest.raises(InputError, match=r"at least 118 examples.* there are 100: .* 0.058") as error:
         fit(known(100, among=8), fingerprint="x", risks=(0.05,))
     assert error.value.argument == "risk"
-    assert fit(known(100, among=8), fingerprint="x", risks=(0.059,)).smallest_risk > 0
+    assert fit(known(100, among=8), fingerprint="x", risks=(0.059,)).least_risk > 0
 
 
 @pytest.mark.parametrize("unanswerable", [0.01, 0.5])
