@@ -54,7 +54,7 @@ def save_folder(
 def publishing_folder(
     folder: str | os.PathLike[str], *, remove: Iterable[str] = (), check: Callable[[], object] = lambda: None
 ) -> AbstractContextManager[Path]:
-    """`publishing` of a model, which replaces one of any layout."""
+    """`publishing` of a model, which replaces a model of any layout."""
     return publishing(folder, remove=remove, replaces=list_layout_files, check=check)
 
 
@@ -129,7 +129,7 @@ def holds_ranker(name: str | os.PathLike[str]) -> bool:
 
 
 def holds_encoder(name: str | os.PathLike[str]) -> bool:
-    """Whether a folder or hub id holds an encoder, of transformers, sentence-transformers or adapters of one."""
+    """Whether a folder or hub id holds an encoder of transformers or sentence-transformers, or adapters of one."""
     folder = _find_described(name)
     if folder is None or holds_ranker(name):
         return False
@@ -249,7 +249,7 @@ def read_digests(path: Path) -> dict[str, str]:
 
 
 def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> None:
-    """Verifies a model folder's files by their digests. CheckpointError: one is missing or damaged, or has none."""
+    """Verifies a model folder's files by their digests. CheckpointError if a file is missing, damaged or has none."""
     source = Path(folder)
     config = read_folder_config(source)
     digests = read_digests(source / WEIGHTS)
@@ -370,8 +370,8 @@ def check_shapes(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], 
         if name in weights and weights[name].is_floating_point() != tensor.is_floating_point()
     ]
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise CheckpointError(f"{origin}: the weights do not fit the model: {problems[0]}{more}")
+        others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise CheckpointError(f"{origin}: the weights do not fit the model: {problems[0]}{others}")
 
 
 class _NotDrawing(TorchFunctionMode):
@@ -389,7 +389,7 @@ def _assemble(
     if not tokenizer.is_file():
         raise CheckpointError(f"{tokenizer}: the model's tokenizer is missing; it belongs beside {origin}")
     text = TextEncoder(read_tokenizer(tokenizer), config.text)
-    with torch.device("meta"):  # shapes alone: a configuration of other ones may be of any size
+    with torch.device("meta"):  # shapes alone: a configuration that does not fit may be of any size
         shapes = build_model(config)
     shapes.match_quantization(weights)
     check_shapes(shapes.state_dict(), weights, origin=origin)

@@ -38,7 +38,7 @@ def check_count(name: str, value: Any, *, min_value: int = 1, max_value: int | N
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-    """Raises ConfigError, with the choices, unless the argument of this name has one of them."""
+    """Raises ConfigError, with the choices, unless the value is one of them."""
     if value not in choices:
         raise ConfigError(f"{name} is {value!r:.60}; it must be one of {', '.join(choices)}", argument=name)
 
@@ -59,13 +59,13 @@ def check_list(name: str, values: Any, *, of: str = "texts") -> list[Any]:
 def check_texts(name: str, values: Any) -> list[str]:
     """Converts a sequence of texts (see `check_list`) to a list of `str`. InputError for other texts, or no texts."""
     singular = name.removesuffix("s")
-    return [check_text(f"{singular} {place}", value) for place, value in enumerate(check_list(name, values))]
+    return [check_text(f"{singular} {idx}", value) for idx, value in enumerate(check_list(name, values))]
 
 
 def check_candidates(name: str, values: Any) -> list[str]:
     """Like `check_texts`, for candidates to rank: each needs a word."""
     singular = name.removesuffix("s")
-    return [check_candidate(f"{singular} {place}", value) for place, value in enumerate(check_list(name, values))]
+    return [check_candidate(f"{singular} {idx}", value) for idx, value in enumerate(check_list(name, values))]
 
 
 def check_iterable(name: str, values: Any, *, of: str) -> Iterable[Any]:
@@ -145,11 +145,10 @@ def find_lone_surrogate(value: Any) -> str | None:
 
 
 def find_json_problem(value: Any, *, finite: bool = True) -> tuple[str, str] | None:
-    """The place, such as `documents.0`, and the problem of an invalid value from JSON; None if it is valid.
+    """The path, such as `documents.0`, and the problem of an invalid value from JSON; None if it is valid.
 
-    A text or a key must be without lone surrogates, and at most `DEEPEST` lists and objects inside each other: others'
-    parsers and serializers end in an error of their own there. With `finite` a number must not be nan or infinity,
-    which JSON lacks.
+    Texts and keys must be without lone surrogates, and at most `DEEPEST` lists and objects inside each other, as other
+    parsers and serializers fail at more. With `finite` a number must not be nan or infinity, which JSON lacks.
     """
     waiting: list[tuple[tuple[Any, ...], Any]] = [((), value)]
     while waiting:
@@ -164,7 +163,7 @@ def find_json_problem(value: Any, *, finite: bool = True) -> tuple[str, str] | N
                 return ".".join(map(str, path[:3])), f"is nested more than {DEEPEST} levels deep: keep fewer"
             keys = part if isinstance(part, dict) else ()
             for key in keys:
-                if not isinstance(key, str):  # JSON would make a text of it, which may be a second one of its name
+                if not isinstance(key, str):  # JSON would make it a text, which may be a key already
                     return ".".join(map(str, path)), f"has the key {format_value(key)}, which is no text"
             inside = part.items() if isinstance(part, dict) else enumerate(part)
             children = [(path, key) for key in keys if _needs_check(key)]
@@ -191,12 +190,12 @@ def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> No
         too_long = True
     if too_long or "\0" in text:
         raise ConfigError(f"{name} {text[:60]!a}... is not a valid file name: give another", argument=name)
-    scheme, shown_text = _ADDRESS.match(text), hide_password(text)
+    scheme, redacted = _ADDRESS.match(text), hide_password(text)
     if scheme and scheme[1] not in addresses and not os.path.exists(text):
-        schemes = f", or {', '.join(f'{one}:' for one in addresses)} and an address" if addresses else ""
+        schemes = f", or {', '.join(f'{accepted}:' for accepted in addresses)} and an address" if addresses else ""
         raise ConfigError(
-            f"{name} {shown_text[:60]!r} looks like an address, and {scheme[1]}: is not a known one: give the name "
-            f"of a folder or a file{schemes}; one of this name is ./{shown_text[:60]}",
+            f"{name} {redacted[:60]!r} looks like an address, and {scheme[1]}: is not a known one: give the name "
+            f"of a folder or a file{schemes}; one of this name is ./{redacted[:60]}",
             argument=name,
         )
 
@@ -208,7 +207,7 @@ def hide_password(address: str) -> str:
         return address
     login, at, location = rest.rpartition("@")
     path, _, name = location.partition("#")
-    if "?" in login and "/" in login:  # the @ is one of a query, or all of it is a password
+    if "?" in login and "/" in login:  # the @ belongs to a query, or to a password
         return f"{scheme}://{re.split('[:/?]', login)[0]}/...{'#' + name if name else ''}"
     return f"{scheme}://{login.partition(':')[0]}{at}{path.partition('?')[0]}{'#' + name if name else ''}"
 
@@ -226,7 +225,7 @@ def _list_items(values: Any) -> list[Any] | None:
 
 
 def _is_table(values: Any) -> bool:
-    """Whether it is an array or table of more or fewer dimensions than one: pandas' give the names of their columns."""
+    """Whether it is an array or table without exactly one dimension: pandas' tables give the names of their columns."""
     return getattr(values, "ndim", 1) != 1
 
 

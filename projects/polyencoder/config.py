@@ -45,13 +45,13 @@ PairStart = bool | Literal["end", "same_segment"]
 end token ("end"). With "end" and "same_segment" it is in the segment of the context."""
 
 Length = Annotated[int, Field(ge=3, lt=10**18)]
-"""Tokens: start, at least another one, end."""
+"""Tokens: start, at least one other, end."""
 Sizes = Annotated[tuple[Count, ...], Field(min_length=1, max_length=1_000)]
 
 PROMPTS = ("context_prompt", "candidate_prompt")
 """The fields of a `TextConfig` that are prompts."""
 
-OF_CONTEXTS = {
+CONTEXT_FIELDS = {
     *("text_truncate", "truncation_side", "history_size", "separator", "context_prompt"),
     *("number_turns", "person_tokens", "person_tokens_after_newline"),
 }
@@ -63,7 +63,7 @@ class TextConfig:
     """The layout of a context's or candidate's tokens.
 
     Lengths are in tokens and include start and end. A candidate is `start words end`; a context is `start turn
-    separator turn ... end`, with the persona lines and the latest turns. With the truncation `tokens`, that of models
+    separator turn ... end`, with the persona lines and the latest turns. With the truncation `tokens`, for models
     trained by ParlAI, a context is cut anywhere: start, its last `text_truncate` tokens, end; and a candidate is cut to
     its first `label_truncate` tokens, start and perhaps end included.
 

@@ -9,13 +9,13 @@ from difflib import get_close_matches
 class PolyencoderError(RuntimeError):
     """Base of all errors that this library raises on purpose. The message says what is wrong and what to do.
 
-    A RuntimeError, as ParlAI's and torch's own are: code that expects those of a model that cannot be loaded, or of a
-    label that is not among the candidates, meets ours in their place.
+    A RuntimeError, as ParlAI's and torch's errors are: code that catches theirs for a model that cannot be loaded, or
+    for a label that is not among the candidates, catches ours, too.
 
     Args:
         message: speaks of arguments, in the words of Python.
-        argument: the one at fault, if it is one, by the name that the settings of a run, a model or an index have for
-            it. A command line adds its flag to the message.
+        argument: the argument at fault, if any, by its name in the settings of a run, a model or an index. A command
+            line adds its flag to the message.
         where: the file, folder or address at fault, which precedes the message.
         public: what a server tells its clients, without its paths, addresses and models; None for the message alone
             if there is a `where`, else nothing.
@@ -46,7 +46,7 @@ class CheckpointError(PolyencoderError):
 
 
 class NoAnswerError(PolyencoderError):
-    """A server that cannot be reached or does not answer in time. One that refuses a request has answered."""
+    """A server that cannot be reached or does not answer in time. A server that refuses a request has answered."""
 
 
 class TrainingError(PolyencoderError):
@@ -59,7 +59,7 @@ def suggest_similar(
     """The end of a message about an unknown name: "; did you mean X?" for the most similar known name.
 
     Args:
-        name: the unknown one.
+        name: the unknown name.
         choices: the known names.
         listed: whether to list them if none is similar, as "; it must be one of X, Y"; else it is empty.
         shown: formats a known name.

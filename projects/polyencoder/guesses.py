@@ -29,7 +29,7 @@ NAMES = {
     "train": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
     "open_index": "polyencoder.index.open_index(where, ranker) opens an index",
 }
-"""Names that the package is asked for, and what to use."""
+"""Names that callers look for in the package, and what to use."""
 
 ATTRIBUTES = {
     "predict": "score(contexts, candidates) gives the matrix of scores, rank(context, candidates) their order",
@@ -44,7 +44,7 @@ ATTRIBUTES = {
     "fit": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
     "train": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
 }
-"""Methods and attributes that a ranker is asked for, and what to use."""
+"""Methods and attributes that callers look for in a ranker, and what to use."""
 
 _LENGTHS = (
     "Ranker.from_backbone(name, share_encoders=True, text={'text_truncate': 128, 'label_truncate': 128}) sets how many "
@@ -105,29 +105,29 @@ REMOVED: dict[str, str] = {
 
 
 def explain_removed(name: str) -> str:
-    """The end of a message about an unknown name, if it is that of a removed setting; else ""."""
+    """The end of a message about an unknown name, if it was a setting that was removed; else ""."""
     return f"; it was removed: {REMOVED[name]}" if name in REMOVED else ""
 
 
 def guess(name: str, allowed: Collection[str]) -> str:
-    """The hint at what a parameter is called where these are known, such as "; it is top_k here"; "" without one."""
-    meant = PARAMETERS.get(name, ())
-    if isinstance(meant, str):
-        return f"; {meant}"
-    return next((f"; it is {one} here" for one in meant if one in allowed), "")
+    """The hint at a parameter's name among the allowed ones, such as "; it is top_k here"; "" without one."""
+    names = PARAMETERS.get(name, ())
+    if isinstance(names, str):
+        return f"; {names}"
+    return next((f"; it is {similar} here" for similar in names if similar in allowed), "")
 
 
 def hint_arguments(cls: type[T]) -> type[T]:
     """Class decorator: wrong arguments of its public methods are a TypeError with the hint of `guess`.
 
-    It names the class whose method is called, which may be one below.
+    It names the class whose method is called, which may be a subclass.
     """
     for name, value in [*vars(cls).items()]:
-        of_class = isinstance(value, classmethod)
-        function = value.__func__ if of_class else value
+        is_classmethod = isinstance(value, classmethod)
+        function = value.__func__ if is_classmethod else value
         if inspect.isfunction(function) and not name.startswith("_"):
             checked = _check_arguments(function)
-            setattr(cls, name, classmethod(checked) if of_class else checked)
+            setattr(cls, name, classmethod(checked) if is_classmethod else checked)
     return cls
 
 
@@ -142,14 +142,14 @@ def change_options(options: Options, changes: Mapping[str, Any]) -> Options:
 
 def _check_arguments(function: Callable[..., T]) -> Callable[..., T]:
     signature = inspect.signature(function)
-    takes_others = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
-    names = [name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD][1:]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    names = [name for name, field in signature.parameters.items() if field.kind is not field.VAR_KEYWORD][1:]
 
     @functools.wraps(function)
     def call(owner: Any, *values: Any, **named: Any) -> T:
         method = f"{(owner if isinstance(owner, type) else type(owner)).__name__}.{function.__name__}()"
         for name in named:
-            if name not in names and (guess(name, names) or not takes_others):
+            if name not in names and (guess(name, names) or not takes_any):
                 raise TypeError(f"{method} has no parameter {name!r}{_format_hint(name, names)}")
         try:
             signature.bind(owner, *values, **named)

@@ -51,9 +51,9 @@ def inspect_ranking(
         return Inspection(model.title, turns, ranked, missing)
     with in_evaluation(model):
         tokens = ranker.text.batch_contexts([turns]).to(ranker.device)
-        vectors = torch.from_numpy(ranker.encode_candidates([one.text for one in ranked])).to(ranker.device)
+        vectors = torch.from_numpy(ranker.encode_candidates([entry.text for entry in ranked])).to(ranker.device)
         objectives = model.split_objectives(model.encode_objectives(tokens))
-        scores = {name or "score": _to_rows(model.score(one, vectors))[0] for name, one in objectives.items()}
+        scores = {name or "score": _to_rows(model.score(encoding, vectors))[0] for name, encoding in objectives.items()}
         scores = scores if len(scores) > 1 else {}
         inspection = Inspection(model.title, turns, ranked, objectives=scores)
         if model.reads_pairs:

@@ -19,7 +19,7 @@ def build_lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable
             return import_module(f"{package}.{name}")  # `polyencoder.index.open`, without an import of its own
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        setattr(module, name, value)  # asked for once
+        setattr(module, name, value)  # looked up once
         return value
 
     return get, lambda: sorted({*vars(module), *module.__all__})

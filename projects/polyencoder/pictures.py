@@ -41,9 +41,9 @@ def draw_reliability(measured: Reliability, path: str | os.PathLike[str]) -> Non
     figure = create_figure(3.6, 3.4)
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], linestyle="dashed", color="grey")
-    probabilities, right = [b.probability for b in measured.bins], [b.right for b in measured.bins]
+    probabilities, right = [bin_.probability for bin_ in measured.bins], [bin_.right for bin_ in measured.bins]
     axes.plot(probabilities, right, color="C0")
-    axes.scatter(probabilities, right, s=[400 * b.share for b in measured.bins], color="C0")  # square points
+    axes.scatter(probabilities, right, s=[400 * bin_.share for bin_ in measured.bins], color="C0")  # square points
     axes.set(xlabel="probability", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.grid(alpha=0.3)
     save_figure(figure, path)

@@ -46,7 +46,7 @@ def create_progress(
 
 @dataclass(eq=False)
 class ProgressLines:
-    """Writes a line every few seconds, and after these, or if it `ends_with_line`, one at the end."""
+    """Writes a line every few seconds and, after such lines or if it `ends_with_line`, a last line."""
 
     items: Iterable[Any] | None
     step: str

@@ -27,7 +27,7 @@ class Ranked(NamedTuple):
     considered: int | None = None
     """The number of candidates from which a ranking with `diversity` chose; None without it."""
     risk: float | None = None
-    """The best one's: the promised largest share of wrong ones among such answers; None without a promise."""
+    """The promised maximum share of wrong ones among such answers; None but for the best candidate with a promise."""
 
 
 def add_probabilities(
@@ -36,16 +36,16 @@ def add_probabilities(
     """Adds probabilities among `among` distinct candidates, and leaves out those below `threshold`; best first."""
     if calibration is None:
         return list(ranked)
-    values = calibration.of_ranking([one.text for one in ranked], [one.score for one in ranked], among=among)
-    probable = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
+    values = calibration.of_ranking([entry.text for entry in ranked], [entry.score for entry in ranked], among=among)
+    probable = [entry._replace(probability=value) for entry, value in zip(ranked, values, strict=True)]
     risk = find_promised_risk(calibration.promises_for(None), values[0]) if values else None
-    probable[:1] = [one._replace(risk=risk) for one in probable[:1]]
-    return [one for one, value in zip(probable, values, strict=True) if threshold is None or value >= threshold]
+    probable[:1] = [entry._replace(risk=risk) for entry in probable[:1]]
+    return [entry for entry, value in zip(probable, values, strict=True) if threshold is None or value >= threshold]
 
 
 def select_diverse(ranked: Sequence[Ranked], vectors: Array, *, k: int | None, diversity: float) -> list[Ranked]:
     """The best `k` (None: all) by maximal marginal relevance, from candidates with these vectors, [candidates, dim]."""
-    scores = np.array([one.score for one in ranked])
+    scores = np.array([entry.score for entry in ranked])
     k = len(ranked) if k is None else k
-    places = choose_diverse(scores, vectors, k=k, diversity=diversity)
-    return [ranked[place]._replace(considered=len(ranked)) for place in places]
+    positions = choose_diverse(scores, vectors, k=k, diversity=diversity)
+    return [ranked[position]._replace(considered=len(ranked)) for position in positions]

@@ -48,7 +48,7 @@ DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 class Ranker(Scorer):
     """Ranks candidate replies to a context with a bi-, poly-, late-interaction or cross-encoder, or a ConveRT.
 
-    Its `encoder` computes vectors: with torch, or as ONNX graphs without it. All that follows is the same for both.
+    Its `encoder` computes vectors: with torch, or as ONNX graphs without it. Everything else is the same for both.
 
     Examples:
         >>> ranker = Ranker.from_pretrained("path-or-hub-id")
@@ -134,10 +134,10 @@ class Ranker(Scorer):
 
         `config` are fields of `RankerConfig` (`reduction="mean"`, `n_codes=16`), `text` fields of `TextConfig`.
         `turn_separator` separates turns of a context: the tokenizer's separator ("sep"), a new token as in the
-        papers ("newline"), or "none"; None for that of the encoder's pre-training, if its vocabulary shows it. The
-        codes of a poly-encoder and the last layer of a cross-encoder start at random, the latter with the head of a
-        trained reranker, or the next-utterance head of `polyencoder pretrain`, if there is one. A cross-encoder from a
-        ranker with vectors adds its score, at first 0, to that ranker's, unless `residual=False`.
+        papers ("newline"), or "none"; None for the separator of the encoder's pre-training, if its vocabulary shows it.
+        The codes of a poly-encoder and the last layer of a cross-encoder start at random, the latter with the head of
+        a trained reranker, or the next-utterance head of `polyencoder pretrain`, if there is one. A cross-encoder from
+        a ranker with vectors adds its score, at first 0, to that ranker's, unless `residual=False`.
         A sentence encoder's own pooling and normalization, if its files have them, are the default.
 
         A ranker of any architecture but ConveRT gives its encoders (a cross-encoder may start from a bi-encoder), and
@@ -214,7 +214,7 @@ class Ranker(Scorer):
         Args:
             repo_id: `name` or `organisation/name`; created if it does not exist.
             private: whether a new repository is private; None for the account's default.
-            token: of an account with write access; None for that of `hf auth login`.
+            token: of an account with write access; None for the token of `hf auth login`.
             dtype: of the weights, as in `save_pretrained`.
             readme: the model card, Markdown; None to generate it.
 
@@ -242,7 +242,7 @@ class Ranker(Scorer):
         """Ranks candidates by score, best first; with `top_k` only the first `top_k`.
 
         The context is a text, a list of turns, or the messages of a chat (`[{"role": "user", "content": "hi"}]`).
-        Candidates are texts, or records, as those of an index, whose `text` is ranked.
+        Candidates are texts, or records as of an index, whose `text` is ranked.
 
         `min_probability` leaves out candidates below this probability, perhaps all, and `max_risk` those below the
         threshold that the calibration promises for this risk. ConfigError if the model is not calibrated so.
@@ -251,7 +251,7 @@ class Ranker(Scorer):
         candidates that resemble better ones come later; scores and probabilities stay. Not for cross-encoders.
         """
         records = check_list("candidates", candidates)
-        texts = [one.get("text", one) if isinstance(one, Mapping) else one for one in records]
+        texts = [record.get("text", record) if isinstance(record, Mapping) else record for record in records]
         texts = check_candidates("candidates", texts)
         if top_k is not None:
             top_k = check_count("top_k", top_k)
@@ -262,8 +262,8 @@ class Ranker(Scorer):
         ranked = add_probabilities(ranked, self.calibration, threshold=threshold, among=len(set(texts)))
         if varied and ranked:
             self.model.check_has_vectors()
-            ids = tokenize_candidates(self.text, [one.text for one in ranked], remember=True)
-            vectors = np.stack([one.vector for one in self.encoder.cache_candidates(ids)])
+            ids = tokenize_candidates(self.text, [entry.text for entry in ranked], remember=True)
+            vectors = np.stack([candidate.vector for candidate in self.encoder.cache_candidates(ids)])
             ranked = select_diverse(ranked, vectors, k=top_k, diversity=varied)
         return ranked[:top_k]
 

@@ -1,4 +1,4 @@
-"""`Selector`: which of some options (tools, skills, memories) a conversation needs, or none of them."""
+"""`Selector`: which of several options (tools, skills, memories) a conversation needs, or none of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Selected:
     probability: float | None
     """The probability that it is the right one; None if the model is not calibrated."""
     risk: float | None = None
-    """The best one's: the promised largest share of wrong ones among such options; None without a promise."""
+    """The promised maximum share of wrong ones among such options; None but for the best option with a promise."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Selector:
     Examples:
         >>> tools = [{"name": "get_weather", "description": "Weather of a city."}, ...]
         >>> selection = Selector(ranker).select("Do I need an umbrella?", tools, min_probability=0.5)
-        >>> [one.name for one in selection.chosen], selection.none_probability
+        >>> [option.name for option in selection.chosen], selection.none_probability
         (['get_weather'], 0.08)
     """
 
@@ -100,7 +100,7 @@ class Selector:
         calibration = self.ranker.calibration
         answers = AnswerOptions(min_probability=min_probability, max_risk=max_risk)
         threshold = answers.threshold(calibration, of=self.ranker)
-        scores = self.ranker.score([turns], [one.text for one in read])[0]
+        scores = self.ranker.score([turns], [option.text for option in read])[0]
         return build_selection(read, scores, calibration, top_k=top_k, threshold=threshold, keep=keep)
 
 
@@ -120,12 +120,12 @@ def build_selection(
     Raises:
         InputError: a score is nan.
     """
-    texts = [one.text for one in options]
-    ranked = [Ranked(place, texts[place], float(scores[place])) for place in sort_best_first(scores)]
+    texts = [option.text for option in options]
+    ranked = [Ranked(i, texts[i], float(scores[i])) for i in sort_best_first(scores)]
     none, among = None, len(set(texts))
     if calibration is not None:
         ranked = add_probabilities(ranked, calibration, threshold=None, among=among)
-        none = calibration.of_none([one.text for one in ranked], [one.score for one in ranked], among=among)
+        none = calibration.of_none([entry.text for entry in ranked], [entry.score for entry in ranked], among=among)
     items = [
         Selected(options[i].value, i, options[i].name, score, probability, risk)
         for i, _, score, probability, _, risk in ranked
@@ -135,6 +135,6 @@ def build_selection(
     probable = [
         item for item in items if threshold is None or (item.probability is not None and item.probability >= threshold)
     ]
-    others = [one for one in probable if one not in always]
+    others = [item for item in probable if item not in always]
     chosen = always + (others if top_k is None else others[: max(0, top_k - len(always))])
     return Selection(chosen, none, None if probable or items[0] in always else items[0])

@@ -55,8 +55,8 @@ _WORDS = {
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def validated(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass of exactly the declared types and names, or else ConfigError."""
-    made: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=_STRICT)
-    return raise_config_errors(made)
+    checked: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=_STRICT)
+    return raise_config_errors(checked)
 
 
 def from_json_values(cls: type[T], values: Any) -> T:
@@ -85,11 +85,11 @@ def raise_config_errors(cls: type[T]) -> type[T]:
 def convert_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()) -> PolyencoderError:
     """Converts an error of pydantic to a ConfigError in one line.
 
-    Of the class that was validated, a method `field_names` has the names of its fields by their paths. `path` is that
-    of the field, if it was validated alone.
+    If the validated class `of` has a method `field_names`, that gives the names of its fields by their paths. `path` is
+    the field's, if it was validated alone.
     """
     names: Mapping[tuple[str, ...], str] = of.field_names() if hasattr(of, "field_names") else {}
-    wanted: dict[str, dict[str, None]] = {}
+    allowed: dict[str, dict[str, None]] = {}
     values: dict[str, Any] = {}
     for detail in error.errors(include_url=False):
         location, context = (*path, *detail["loc"]), detail.get("ctx", {})
@@ -108,24 +108,24 @@ def convert_error(error: ValidationError, *, of: type, path: tuple[str, ...] = (
         words = next((words for kind, words in _WORDS.items() if detail["type"].startswith(kind)), detail["msg"])
         choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
         words = words.format(**context | ({"expected": choices} if "," in choices else {}))
-        wanted.setdefault(name, {})[words if "," in choices else words.removeprefix("one of ")] = None
+        allowed.setdefault(name, {})[words if "," in choices else words.removeprefix("one of ")] = None
         values[name] = detail["input"]
     musts = {
-        name: " or ".join(words) if len(words) > 1 else "".join(words).strip("'") for name, words in wanted.items()
+        name: " or ".join(words) if len(words) > 1 else "".join(words).strip("'") for name, words in allowed.items()
     }
-    shown = _format_value if names else repr
-    lines = [f"{name} is {shown(values[name]):.60}; it must be {must}" for name, must in musts.items()]
-    return ConfigError("; and ".join(lines), argument=next(iter(wanted)))
+    format_value = _format_value if names else repr
+    lines = [f"{name} is {format_value(values[name]):.60}; it must be {must}" for name, must in musts.items()]
+    return ConfigError("; and ".join(lines), argument=next(iter(allowed)))
 
 
 def _find_fields(of: Any, location: Iterable[Any]) -> tuple[tuple[str, ...], Any]:
-    """The fields to the place of an error, which also has numbers and types, and the dataclass in the last."""
+    """The fields on the path of an error, which also has numbers and types, and the dataclass of the last."""
     path: list[str] = []
     for name in location:
         if name in _get_fields(of):
             path.append(name)
             hint = get_type_hints(of)[name]
-            of = next((one for one in (hint, *get_args(hint)) if dataclasses.is_dataclass(one)), None)
+            of = next((part for part in (hint, *get_args(hint)) if dataclasses.is_dataclass(part)), None)
     return tuple(path), of
 
 

@@ -76,12 +76,12 @@ class Source(ABC):
         """
         self._ranker, self._autocast, self._learns = ranker, autocast, learns
         answers = AnswerOptions(**read_settings(self.opt, AnswerOptions))
-        if learns and answers.asked:
-            raise ConfigError(f"{format_flag(answers.asked[0])} is for a trained model: leave it out in training")
-        if learns or not (answers.asked or self.opt.get("interactive_mode")):
+        if learns and answers.limits:
+            raise ConfigError(f"{format_flag(answers.limits[0])} is for a trained model: leave it out in training")
+        if learns or not (answers.limits or self.opt.get("interactive_mode")):
             return
         calibration = self._get_calibration()
-        if calibration is not None and not answers.asked and (promises := calibration.promises_for(self.where)):
+        if calibration is not None and not answers.limits and (promises := calibration.promises_for(self.where)):
             answers = AnswerOptions(max_risk=promises[0].risk)
         threshold = answers.threshold(calibration, of=ranker(), index=self.where)
         self.confidence = None if calibration is None or threshold is None else Confidence(calibration, threshold)

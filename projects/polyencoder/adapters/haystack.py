@@ -18,7 +18,7 @@ from haystack.utils import Secret  # noqa: E402
 
 @component
 class PolyencoderRanker:
-    """Orders documents for a query; scores are relevances, 0 to 1, or None of empty ones.
+    """Orders documents for a query; scores are relevances, 0 to 1, or None for empty ones.
 
     Examples:
         >>> PolyencoderRanker("runs/mine", top_k=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
@@ -50,8 +50,8 @@ class PolyencoderRanker:
         top_k = self.top_k if top_k is None else _check_top_k(top_k)
         self.warm_up()
         assert self._relevance is not None
-        ranked = select_best_documents(self._relevance, query, [one.content or "" for one in documents], top_n=top_k)
-        return {"documents": [replace(documents[place], score=relevance) for place, relevance in ranked]}
+        ranked = select_best_documents(self._relevance, query, [doc.content or "" for doc in documents], top_n=top_k)
+        return {"documents": [replace(documents[idx], score=relevance) for idx, relevance in ranked]}
 
     def to_dict(self) -> dict[str, Any]:
         """Serialises the component. InputError for a `Ranker` that was not loaded from a folder."""

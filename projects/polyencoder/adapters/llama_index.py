@@ -13,7 +13,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle  # 
 
 
 class PolyencoderRerank(Reranker, BaseNodePostprocessor):
-    """Orders nodes for a query, by the text used for embeddings; scores are relevances, 0 to 1, or None of empty ones.
+    """Orders nodes for a query, by the text used for embeddings; scores are relevances, 0 to 1, or None for empty ones.
 
     Examples:
         >>> PolyencoderRerank(model="runs/mine", top_n=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
@@ -28,6 +28,6 @@ class PolyencoderRerank(Reranker, BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         if query_bundle is None:
             raise InputError("no query to order the nodes for")
-        texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
+        texts = [scored.node.get_content(metadata_mode=MetadataMode.EMBED) for scored in nodes]
         ranked = select_best_documents(self._relevance, query_bundle.query_str, texts, top_n=self.top_n)
-        return [NodeWithScore(node=nodes[place].node, score=relevance) for place, relevance in ranked]
+        return [NodeWithScore(node=nodes[idx].node, score=relevance) for idx, relevance in ranked]

@@ -20,7 +20,7 @@ from mteb.types import (  # noqa: E402
     TopRankedDocumentsType,
 )
 
-_EMPTY = "."  # in the place of a document without text
+_EMPTY = "."  # stands for a document without text
 
 
 class MtebRanker:
@@ -62,12 +62,12 @@ class MtebRanker:
         top_ranked: TopRankedDocumentsType | None = None,
         **_: Any,
     ) -> RetrievalOutputType:
-        """The best `top_k` of all, or `top_ranked`, documents of each query. InputError: all, without vectors."""
+        """The best `top_k` documents of each query, of all or `top_ranked`. InputError for all without vectors."""
         dialogues = {row["id"]: row["text"] for row in queries}
         if top_ranked is not None:
             first = {id_: dict.fromkeys(top_ranked[id_], 0.0) for id_ in dialogues}
             run = rerank_run(self.ranker, first, dialogues, self._texts, depth=max(map(len, first.values()), default=1))
-            return {id_: dict([*found.items()][:top_k]) for id_, found in run.items()}
+            return {id_: dict([*scores.items()][:top_k]) for id_, scores in run.items()}
         if not self.ranker.model.has_vectors:
             raise InputError(
                 f"a {self.ranker.model.title} cannot search a corpus: give a task of reranking, or the results of "

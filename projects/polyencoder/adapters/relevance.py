@@ -28,7 +28,7 @@ class LocalRanker:
     ranker: Ranker
 
     def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
-        """(place, relevance 0 to 1) of each document, best first; of the first `top_n`, at least 1, or of all.
+        """(position, relevance 0 to 1) of each document, best first; of the first `top_n`, at least 1, or of all.
 
         As on a server, a long document has the score of its best passage.
         """
@@ -57,23 +57,23 @@ class RemoteRanker:
     def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
         """Raises PolyencoderError if the server cannot be reached or refuses, or its answer is not a ranking."""
         optional = {"top_n": top_n, "model": self.served_model}
-        asked = {"query": query, "documents": list(documents)} | {k: v for k, v in optional.items() if v is not None}
+        request = {"query": query, "documents": list(documents)} | {k: v for k, v in optional.items() if v is not None}
         headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
         address = self.url.rstrip("/")
         if not address.endswith("/rerank"):
             address = f"{address.removesuffix('/v1')}/v1/rerank"
         try:
-            answer = requests.post(address, json=asked, headers=headers, timeout=self.seconds)
+            answer = requests.post(address, json=request, headers=headers, timeout=self.seconds)
         except (requests.RequestException, ValueError) as error:
             raise PolyencoderError(f"{address}: no answer ({get_first_line(error):.200})") from None
         if not answer.ok:
             kind = InputError if answer.status_code in (400, 422) else PolyencoderError
             raise kind(f"{address}: {answer.status_code}, {_read_reason(answer):.300}")
         try:
-            ranked = [(int(one["index"]), float(one["relevance_score"])) for one in answer.json()["results"]]
+            ranked = [(int(result["index"]), float(result["relevance_score"])) for result in answer.json()["results"]]
         except (ValueError, KeyError, TypeError):
             raise PolyencoderError(f"{address}: the answer is not a ranking: {answer.text:.200}") from None
-        if not all(0 <= place < len(documents) for place, _ in ranked):
+        if not all(0 <= position < len(documents) for position, _ in ranked):
             raise PolyencoderError(f"{address}: ranks a document that was not sent")
         return ranked
 
@@ -97,13 +97,13 @@ Relevance = LocalRanker | RemoteRanker
 def select_best_documents(
     relevance: Relevance, query: str, documents: Sequence[str], *, top_n: int | None
 ) -> list[tuple[int, float | None]]:
-    """(place, relevance) of the best documents, best first. Empty ones follow, with None: no model can read them."""
-    places = [place for place, text in enumerate(documents) if not is_blank(text)]
-    if empty := len(documents) - len(places):
+    """(position, relevance) of the best documents, best first. Empty ones follow, with None: no model reads them."""
+    positions = [position for position, text in enumerate(documents) if not is_blank(text)]
+    if empty := len(documents) - len(positions):
         _log.warning("%d of %d documents are empty: they come last, without a score", empty, len(documents))
-    ranked = relevance(query, [documents[place] for place in places], top_n=top_n) if places else []
-    last = [(place, None) for place, text in enumerate(documents) if is_blank(text)]
-    return [*((places[place], value) for place, value in ranked), *last][:top_n]
+    ranked = relevance(query, [documents[position] for position in positions], top_n=top_n) if positions else []
+    last = [(position, None) for position, text in enumerate(documents) if is_blank(text)]
+    return [*((positions[idx], value) for idx, value in ranked), *last][:top_n]
 
 
 def make_relevance(model: Ranker | str, *, api_key: str | None = None, served_model: str | None = None) -> Relevance:

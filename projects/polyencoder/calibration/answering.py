@@ -12,7 +12,7 @@ from polyencoder.settings.metadata import Parlai
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """Options that leave out answers, of a calibrated model. ConfigError for both, or one not between 0 and 1."""
+    """Options that leave out answers of a calibrated model. ConfigError for both, or one not between 0 and 1."""
 
     min_probability: Annotated[float | None, Parlai()] = None
     """Leave out results that are less likely than this to be right, from 0 to 1. See polyencoder calibrate."""
@@ -21,21 +21,21 @@ class AnswerOptions:
     results that remain at most this share is wrong. The risk is one of `polyencoder calibrate --risk`."""
 
     def __post_init__(self) -> None:
-        if len(self.asked) == 2:
+        if len(self.limits) == 2:
             raise ConfigError("give either min_probability or max_risk, not both", argument="max_risk")
-        for name in self.asked:
+        for name in self.limits:
             share: Any = getattr(self, name)
             if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
                 raise ConfigError(f"{name} is {share!r:.60}; it must be a number from 0 to 1", argument=name)
 
     @property
-    def asked(self) -> list[str]:
-        """The options that are given."""
+    def limits(self) -> list[str]:
+        """The names of the options that are set."""
         return [name for name in ("min_probability", "max_risk") if getattr(self, name) is not None]
 
     def or_promised(self, calibration: Calibration | None, *, index: str) -> AnswerOptions:
         """These options, or if none is given the first promise for searches of an index, by its address, if any."""
-        if self.asked or calibration is None:
+        if self.limits or calibration is None:
             return self
         promises = calibration.for_search.promises_for(index)
         return AnswerOptions(max_risk=promises[0].risk if promises else None)
@@ -48,7 +48,7 @@ class AnswerOptions:
         `calibration` is that ranker's (`of`), for the scores that order the answers; `index` the address of the index
         that is searched, None for a ranking.
         """
-        if not self.asked:
+        if not self.limits:
             return None
         if calibration is None:
             model = "MODEL" if of.source is None else of.source
@@ -56,7 +56,7 @@ class AnswerOptions:
             raise ConfigError(
                 f"{needed} one is not calibrated, or was trained since: calibrate {model} with `polyencoder "
                 "calibrate`, and the backend in use",
-                argument=self.asked[0],
+                argument=self.limits[0],
                 public=f"{needed} server's is not calibrated: leave it out, or calibrate the model with `polyencoder "
                 "calibrate` and start the server again",
             )

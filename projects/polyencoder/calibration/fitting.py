@@ -29,8 +29,8 @@ class Observations:
     """The scores of the best candidates of each example."""
 
     scores: Tensor
-    """float64 [examples, width], best first, padded with -inf. Of a search `DEPTH` and one for each right candidate are
-    enough."""
+    """float64 [examples, width], best first, padded with -inf. Of a search, `DEPTH` and those of the right candidates
+    are enough."""
     right: Tensor
     """bool [examples, width], the right candidates among them."""
     among: Tensor
@@ -63,17 +63,17 @@ class Observations:
 
 _FOLDS = 5
 _BINS = 10
-_FEWEST_EXAMPLES = 10
-_LEAST_RIGHT = 0.01  # the share of first candidates that must be right
+_MIN_EXAMPLES = 10
+_MIN_RIGHT = 0.01  # the share of first candidates that must be right
 
 
 class Bin(NamedTuple):
     """A bin of the reliability diagram: answers of similar probability."""
 
     probability: float
-    """Their mean."""
+    """The mean of their probabilities."""
     right: float
-    """The share of right ones."""
+    """The share of right answers."""
     share: float
     """The share of all answers."""
 
@@ -85,7 +85,7 @@ class Reliability(NamedTuple):
     error: float
     """The expected calibration error: the mean distance of probability and share of right ones, over the bins."""
     brier: float
-    """The mean squared distance of probability and truth, 0 to 1: less where they tell right from wrong, too."""
+    """The mean squared distance of probability and truth, 0 to 1: less if probabilities tell right from wrong, too."""
 
 
 class Fit(NamedTuple):
@@ -104,15 +104,15 @@ class Fit(NamedTuple):
 
 
 def check_fit(examples: int, *, unanswerable: float, risks: Sequence[float], confidence: float) -> None:
-    """Raises InputError for too few examples, and a share that is not between 0 and 1."""
+    """Raises InputError for too few examples, or a share that is not between 0 and 1."""
     shares = [("unanswerable", unanswerable), ("confidence", confidence), *(("risk", risk) for risk in risks)]
     for name, share in shares:
         if not 0 < share < 1:
             raise InputError(f"{name} is {share}; it must be between 0 and 1", argument=name)
-    if examples < _FEWEST_EXAMPLES:
-        raise InputError(f"{examples} examples are too few to calibrate a model; give at least {_FEWEST_EXAMPLES}")
+    if examples < _MIN_EXAMPLES:
+        raise InputError(f"{examples} examples are too few to calibrate a model; give at least {_MIN_EXAMPLES}")
     for risk in risks:
-        needed = 2 * max(_FEWEST_EXAMPLES, count_fewest_answers(risk, confidence=confidence))
+        needed = 2 * max(_MIN_EXAMPLES, count_fewest_answers(risk, confidence=confidence))
         if examples < needed:
             lowest = 1 - (1 - confidence) ** (1 / (examples // 2))
             raise InputError(
@@ -139,7 +139,7 @@ def fit(
         unanswerable: the expected share of contexts without a right candidate.
         risks: shares of wrong answers to promise, each between 0 and 1.
         confidence: the probability that such a promise holds.
-        seed: of the half of the examples that tests the promises.
+        seed: draws the half of the examples that tests the promises.
 
     Raises:
         InputError: there are too few examples, a share is not between 0 and 1, or the model finds the right candidate
@@ -149,7 +149,7 @@ def fit(
     if (observations.among <= 1).all():
         raise InputError("each example has a single candidate: give wrong ones, too, to tell right answers from")
     first = int(observations.right[:, 0].sum())
-    if first < _LEAST_RIGHT * len(observations):
+    if first < _MIN_RIGHT * len(observations):
         raise InputError(
             f"the right answer comes first in {first:,} of {len(observations):,} examples: too few to tell when an "
             "answer is right; are the responses among the candidates, word by word, and is it this model's data?"
@@ -157,12 +157,12 @@ def fit(
     fold = torch.arange(len(observations)) % _FOLDS
     after = torch.empty(2, len(observations), dtype=torch.float64)
     for i in range(_FOLDS):
-        held_out, others = (fold == i).nonzero().squeeze(1), (fold != i).nonzero().squeeze(1)
-        fold_calibration = _fit_scaled(observations.select(others), unanswerable=unanswerable, fingerprint=fingerprint)
-        both, _ = _add_unanswerable(observations.select(held_out), unanswerable=unanswerable)
-        after[:, held_out] = _compute_first_probabilities(fold_calibration, both).view(2, -1)
-    asked, weights = _add_unanswerable(observations, unanswerable=unanswerable)
-    before, right = asked.scores.softmax(1)[:, 0].nan_to_num(0), asked.right[:, 0]  # nan without any candidate
+        held_out, fitted = (fold == i).nonzero().squeeze(1), (fold != i).nonzero().squeeze(1)
+        fold_calibration = _fit_scaled(observations.select(fitted), unanswerable=unanswerable, fingerprint=fingerprint)
+        mixed, _ = _add_unanswerable(observations.select(held_out), unanswerable=unanswerable)
+        after[:, held_out] = _compute_first_probabilities(fold_calibration, mixed).view(2, -1)
+    mixed, weights = _add_unanswerable(observations, unanswerable=unanswerable)
+    before, right = mixed.scores.softmax(1)[:, 0].nan_to_num(0), mixed.right[:, 0]  # nan without any candidate
     calibration, lowest_risk = fit_promising(
         observations, risks, confidence=confidence, unanswerable=unanswerable, fingerprint=fingerprint, seed=seed
     )
@@ -192,11 +192,11 @@ def fit_promising(
     halves = torch.randperm(n, generator=generator).split((n + 1) // 2)
     answerable = torch.rand(n, generator=generator) >= unanswerable
     calibration = _fit_scaled(observations.select(halves[0]), unanswerable=unanswerable, fingerprint=fingerprint)
-    asked = observations.keep_right_where(answerable)
-    probabilities, right = _compute_first_probabilities(calibration, asked).numpy(), asked.right[:, 0].numpy()
+    drawn = observations.keep_right_where(answerable)
+    probabilities, right = _compute_first_probabilities(calibration, drawn).numpy(), drawn.right[:, 0].numpy()
     fitted, tested = (Answers(probabilities[half], right[half]) for half in halves)
     promises = [prove(fitted, tested, risk=risk, confidence=confidence) for risk in risks]
-    proven = tuple(one for one in promises if one is not None)
+    proven = tuple(promise for promise in promises if promise is not None)
     return replace(calibration, promises=proven), find_smallest_risk(fitted, tested, confidence=confidence)
 
 
@@ -210,14 +210,14 @@ def measure_reliability(probabilities: Tensor, right: Tensor, weights: Tensor) -
     """The reliability of `probabilities` [n], given which are `right` [n], bool, and their weights [n]."""
     order = probabilities.argsort()
     p, y, w = probabilities[order].double(), right[order].double(), (weights / weights.sum())[order].double()
-    bin_of = ((w.cumsum(0) - w / 2) * _BINS).long()
+    bin_numbers = ((w.cumsum(0) - w / 2) * _BINS).long()
     bins = [
         Bin(
             float((p * w)[rows].sum() / w[rows].sum()), float((y * w)[rows].sum() / w[rows].sum()), float(w[rows].sum())
         )
-        for rows in (bin_of == i for i in bin_of.unique())
+        for rows in (bin_numbers == i for i in bin_numbers.unique())
     ]
-    error = sum(one.share * abs(one.probability - one.right) for one in bins)
+    error = sum(bin_.share * abs(bin_.probability - bin_.right) for bin_ in bins)
     return Reliability(bins, error, float((w * (p - y) ** 2).sum()))
 
 
@@ -236,22 +236,22 @@ def _fit_scaled(observations: Observations, *, unanswerable: float, fingerprint:
     """Fits to scores that are standardised to mean 0 and deviation 1, with a penalty that vanishes with n."""
     from scipy.optimize import minimize  # comes with scikit-learn; takes a while to import
 
-    asked, weights = _add_unanswerable(observations, unanswerable=unanswerable)
-    real = asked.scores.isfinite()
-    mean, deviation = asked.scores[real].mean(), asked.scores[real].std()
+    mixed, weights = _add_unanswerable(observations, unanswerable=unanswerable)
+    real = mixed.scores.isfinite()
+    mean, deviation = mixed.scores[real].mean(), mixed.scores[real].std()
     if not deviation > 0:
         raise InputError("all scores are equal: they do not separate right from wrong candidates")
-    z = ((asked.scores - mean) / deviation).masked_fill(~real, 0)
-    offset = asked.among.log().unsqueeze(1)
-    right = torch.cat([asked.right, ~asked.right.any(1, keepdim=True)], 1)  # "none" is the last
+    z = ((mixed.scores - mean) / deviation).masked_fill(~real, 0)
+    offset = mixed.among.log().unsqueeze(1)
+    right = torch.cat([mixed.right, ~mixed.right.any(1, keepdim=True)], 1)  # "none" is the last
 
-    def compute_loss(at: Tensor) -> Tensor:
-        logits = torch.cat([(at[0] * z).masked_fill(~real, -torch.inf), at[1] + offset], 1)
+    def compute_loss(parameters: Tensor) -> Tensor:
+        logits = torch.cat([(parameters[0] * z).masked_fill(~real, -torch.inf), parameters[1] + offset], 1)
         picked = logits.log_softmax(1).masked_fill(~right, -torch.inf).logsumexp(1)
-        return (at.square().sum() / len(observations) / 2) - (weights * picked).sum()
+        return (parameters.square().sum() / len(observations) / 2) - (weights * picked).sum()
 
-    def compute_gradient(at: np.ndarray) -> tuple[float, np.ndarray]:
-        variable = torch.from_numpy(at).requires_grad_()
+    def compute_gradient(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        variable = torch.from_numpy(parameters).requires_grad_()
         value = compute_loss(variable)
         return value.item(), torch.autograd.grad(value, variable)[0].numpy()
 

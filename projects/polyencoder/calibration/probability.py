@@ -51,7 +51,7 @@ class FitData:
     data: str
     examples: int
     candidates: int
-    """Their mean number, the right one included."""
+    """The mean number for an example, the right one included."""
     date: str
     index: str | None = None
     """The searched index; None if the examples' own candidates were ranked."""
@@ -66,7 +66,7 @@ class Calibration:
     none: float
     """b: the logit of "none of these", per candidate."""
     fingerprint: str
-    """The model's, by `polyencoder.encoding.fingerprint.compute_model_fingerprint`."""
+    """The model's fingerprint, by `polyencoder.encoding.fingerprint.compute_model_fingerprint`."""
     promises: tuple[Promise, ...] = ()
     """The risks that it promises, in the order in which they were requested."""
     fitted_on: FitData | None = None
@@ -79,7 +79,7 @@ class Calibration:
         return self.index or self
 
     def promises_for(self, index: str | None) -> tuple[Promise, ...]:
-        """The promises for searches of an index, by its address, or for rankings: those of another use do not hold."""
+        """The promises for searches of an index, by its address, or for rankings: a promise holds for one use alone."""
         tested = index if self.fitted_on is None else self.fitted_on.index
         same = tested is index is None or (tested and index and get_index_name(tested) == get_index_name(index))
         return self.promises if same else ()
@@ -91,7 +91,7 @@ class Calibration:
             if promise.risk == risk:
                 return promise
         use = "ranking" if index is None else f"searching {get_index_name(index)}"
-        risks = ", ".join(f"{one.risk:g}" for one in promises)
+        risks = ", ".join(f"{promise.risk:g}" for promise in promises)
         other = f"{risks} for {use}: give one of these, or" if risks else f"none for {use}:"
         raise ConfigError(
             f"max_risk is {risk:g}, and the calibration promises {other} calibrate the model for this risk, with "
@@ -210,14 +210,14 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
 
 
 def sort_best_first(scores: np.ndarray[Any, Any]) -> list[int]:
-    """The places of scores [n], best first; equal ones in their order. InputError for a nan."""
+    """The positions of scores [n], best first; equal ones in their order. InputError for a nan."""
     return np.argsort(-check_scores(scores), kind="stable").tolist()
 
 
 def rank_documents(
     documents: Sequence[str], scores: np.ndarray[Any, Any], calibration: Calibration | None, *, top_n: int | None = None
 ) -> list[tuple[int, float]]:
-    """Sorts documents by score, best first: (place, relevance).
+    """Sorts documents by score, best first: (position, relevance).
 
     The relevance is the probability that a document is the right one of all, if the model is calibrated; else the
     sigmoid of its score, which is in the order of the scores but no probability.
@@ -230,11 +230,11 @@ def rank_documents(
     Raises:
         InputError: a score is nan.
     """
-    places = sort_best_first(scores)
-    values = scores[places]
+    positions = sort_best_first(scores)
+    values = scores[positions]
     if calibration is None:
         relevance = np.exp(-np.logaddexp(0, -values.astype(np.float64))).tolist()
     else:
-        texts = [documents[place] for place in places]
+        texts = [documents[position] for position in positions]
         relevance = calibration.of_ranking(texts, values.tolist(), among=len(set(documents)))
-    return list(zip(places, relevance, strict=True))[:top_n]
+    return list(zip(positions, relevance, strict=True))[:top_n]

@@ -33,14 +33,14 @@ class Answers(NamedTuple):
 
 @validated
 class Promise:
-    """A promise: of the answers at least this probable at most a share is wrong."""
+    """A promise: of the answers from a probability on, at most a share is wrong."""
 
     risk: float
     """The largest share of wrong answers."""
     confidence: float
     """The probability that the promise holds."""
     threshold: float
-    """The least probability of an answer."""
+    """The lowest probability of an answer."""
     examples: int
     """The answers that were tested."""
     answered: float
@@ -56,11 +56,11 @@ class Promise:
 
 def find_promised_risk(promises: Sequence[Promise], probability: float) -> float | None:
     """The smallest promised risk of a best candidate with this probability; None if it is below all thresholds."""
-    return min((one.risk for one in promises if probability >= one.threshold), default=None)
+    return min((promise.risk for promise in promises if probability >= promise.threshold), default=None)
 
 
 def bound_risk(wrong: int | Array, answers: int | Array, *, confidence: float) -> Any:
-    """The upper bound of Clopper and Pearson on the share of wrong answers, from the wrong ones among some answers."""
+    """The upper bound of Clopper and Pearson on the share of wrong answers, from the number of wrong ones."""
     from scipy.stats import beta  # takes a while to import
 
     wrong, answers = np.asarray(wrong), np.asarray(answers)

@@ -20,19 +20,19 @@ from polyencoder.errors import CheckpointError, get_first_line
 
 SECONDS = 5.0
 """The timeout for a server's answer, in seconds."""
-_FOR = 10.0  # seconds an answer is cached
+_CACHE_SECONDS = 10.0  # seconds an answer is cached
 
-_OF_FILES = re.compile(r"\.(jsonl?|safetensors|bin|pth?|ckpt|onnx|opt|dict|checkpoint|txt|[ct]sv|parquet)$", re.I)
+_FILE_SUFFIX = re.compile(r"\.(jsonl?|safetensors|bin|pth?|ckpt|onnx|opt|dict|checkpoint|txt|[ct]sv|parquet)$", re.I)
 _HUB_ID = re.compile(r"(?=.{1,96}$)([\w.-]+/)?[\w.-]+", re.ASCII)
 
-_asked: dict[str, tuple[float, str | None]] = {}
+_answers: dict[str, tuple[float, str | None]] = {}
 
 
 def is_path(name: str | os.PathLike[str]) -> bool:
     """Whether a name can only be a path, existing or not, and not a hub id."""
     text = os.fspath(name)
-    looks_so = text.startswith((".", "/", "~")) or text.count("/") > 1 or text.endswith("/") or "\\" in text
-    return isinstance(name, os.PathLike) or looks_so or bool(_OF_FILES.search(text)) or exists(text)
+    looks_like_path = text.startswith((".", "/", "~")) or text.count("/") > 1 or text.endswith("/") or "\\" in text
+    return isinstance(name, os.PathLike) or looks_like_path or bool(_FILE_SUFFIX.search(text)) or exists(text)
 
 
 def exists(name: str | os.PathLike[str]) -> bool:
@@ -72,11 +72,11 @@ def explain_unreachable_hub() -> str | None:
 def explain_unreachable(url: str, ask: Callable[[], object]) -> str | None:
     """Why a server does not answer within `SECONDS`; None if it does. Answers are cached for a few seconds.
 
-    In a separate thread, as DNS look-ups have no time-out.
+    Asks in a separate thread, as DNS look-ups have no time-out.
     """
     now = time.monotonic()
-    if url in _asked and now - _asked[url][0] < _FOR:
-        return _asked[url][1]
+    if url in _answers and now - _answers[url][0] < _CACHE_SECONDS:
+        return _answers[url][1]
     reasons: list[str | None] = []
 
     def run() -> None:
@@ -90,7 +90,7 @@ def explain_unreachable(url: str, ask: Callable[[], object]) -> str | None:
     thread.start()
     thread.join(SECONDS)
     reason = reasons[0] if reasons else f"no answer in {SECONDS:.0f} seconds"
-    _asked[url] = time.monotonic(), reason
+    _answers[url] = time.monotonic(), reason
     return reason
 
 

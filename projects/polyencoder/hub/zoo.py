@@ -1,6 +1,6 @@
 """The zoo: published models by name, with their sources and results.
 
-Facts alone, kept in zoo.json beside this file: `parlai.zoo.polyencoder` fetches what they describe. A size or checksum
+The facts are in zoo.json beside this file; `parlai.zoo.polyencoder` fetches what they describe. A size or checksum
 that its publisher does not give is None.
 """
 
@@ -57,7 +57,7 @@ class ZooModel:
     location: str
     """The model file's path in the archive, or the id on the hub."""
     command: str
-    """Uses it; FILE in it is a new model file."""
+    """A command that uses the model; FILE stands for a new model file."""
     results: tuple[PublishedResult, ...]
     reduction: str = "first"
     """The pooling of a bi-encoder around an encoder of the hub."""

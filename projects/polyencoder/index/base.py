@@ -50,7 +50,7 @@ class Index(ABC):
         """The address for error messages, without a password."""
 
     meta: Maker
-    """Its newest description."""
+    """The index's newest description."""
 
     @property
     def fingerprints(self) -> Fingerprints:
@@ -116,9 +116,9 @@ class Index(ABC):
         if not options.diversity and options.group_by is None:
             return self._find(encoded, turns, options)
 
-        def search(places: Sequence[int], k: int) -> list[list[Hit]]:
-            part_texts = [turns[place] for place in places] if turns else []
-            return self._find(encoded.select(places), part_texts, replace(options, top_k=k))
+        def search(positions: Sequence[int], k: int) -> list[list[Hit]]:
+            part_texts = [turns[position] for position in positions] if turns else []
+            return self._find(encoded.select(positions), part_texts, replace(options, top_k=k))
 
         k, spoken = options.top_k or TOP_K, [()] * encoded.batch_size  # turns are candidates like others here
         pool = compute_pool_size(k) if options.diversity else k
@@ -137,7 +137,7 @@ class Index(ABC):
             return []
         if texts is None:
             raise InputError("a search by words reads what the contexts say: give their texts", argument="texts")
-        turns = [to_turns(f"text {place}", said) for place, said in enumerate(texts)]
+        turns = [to_turns(f"text {position}", text) for position, text in enumerate(texts)]
         if len(turns) != contexts:
             raise InputError(f"{len(turns)} texts for {contexts} contexts", argument="texts")
         return turns
@@ -186,19 +186,19 @@ class Index(ABC):
         """
 
     rolls_back: ClassVar[bool] = False
-    """Whether a call that fails within `changing` has no effect, so that those around it can be kept."""
+    """Whether a call that fails within `changing` has no effect, so that the calls around it still take effect."""
 
     takes_vectors: ClassVar[bool] = False
     """Whether added candidates may have vectors."""
 
     def add(self, records: Iterable[Record]) -> int:
-        """Adds new candidates; returns how many were changed, as the methods below do. InputError if one differs."""
+        """Adds new candidates; returns how many changed, as the methods below do. InputError if an id's data differ."""
         return self._enter(self._split_documents(self._check_records(records)), "add")
 
     def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
         """Removes candidates, each once. InputError for an unknown id, unless `missing_ok`."""
         items = check_iterable("ids", ids, of="ids")
-        different = dict.fromkeys(check_text(f"id {place}", convert_id(id_)) for place, id_ in enumerate(items))
+        different = dict.fromkeys(check_text(f"id {position}", convert_id(id_)) for position, id_ in enumerate(items))
         if self.split is None:
             return self._remove(different, missing_ok=missing_ok)
         with self.changing():
@@ -208,8 +208,8 @@ class Index(ABC):
     def remove_where(self, filter: Filter) -> int:
         """Removes the candidates that pass a filter.
 
-        Raises InputError for a filter that all would pass: an empty one, or one of a field that no candidate has; and
-        for one that does not fit the candidates.
+        Raises InputError for a filter that all candidates would pass (an empty one, or a test of a field that no
+        candidate has), and for a filter that does not fit the candidates.
         """
         if not (tests := [*parse_filter(filter).iter_tests()]):
             raise InputError("filter is empty: all candidates would be removed", argument="filter")
@@ -251,14 +251,14 @@ class Index(ABC):
         return self._list_ids({DOCUMENT: list(documents)})
 
     def _put_documents(self, records: Iterable[Candidate]) -> int:
-        """Puts the passages of documents in place of all that these had; of one that occurs twice, the last."""
+        """Replaces all passages of documents by new ones; if a document occurs several times, the last counts."""
         with self.changing():
-            last = {place if record.id is None else record.id: record for place, record in enumerate(records)}
+            last = {idx if record.id is None else record.id: record for idx, record in enumerate(records)}
             passages = list(self._split_documents(last.values()))
             ids = {passage.id for passage in passages}
             documents = list(dict.fromkeys((passage.metadata or {})[DOCUMENT] for passage in passages))
-            others = [id_ for id_ in self._list_passages(documents) if id_ not in ids]
-            return self._remove(others, missing_ok=True) + self._enter(passages, "put")
+            obsolete = [id_ for id_ in self._list_passages(documents) if id_ not in ids]
+            return self._remove(obsolete, missing_ok=True) + self._enter(passages, "put")
 
     def _check_records(self, records: Iterable[Record]) -> Iterator[Candidate]:
         for record in check_records(records):
@@ -293,7 +293,7 @@ class Index(ABC):
 
     @abstractmethod
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
-        """Whether the metadata of any candidate has this field; with `kinds`, of one of these, or a list with one."""
+        """Whether the metadata of any candidate has this field; with `kinds`, a value of these, also in a list."""
 
     @abstractmethod
     def count(self, filter: Filter | None = None) -> int:

@@ -19,9 +19,9 @@ from polyencoder.settings.metadata import Flag
 from polyencoder.validation import raise_config_errors
 
 SHARD_SIZE = 1 << 16
-_MOST = 1 << 31  # rows, or processes
+_MAX_COUNT = 1 << 31  # rows, or processes
 
-_OF_FOLDERS = ("dtype", "store_tokens", "faiss", "workers", "shard_size")
+_FOLDER_OPTIONS = ("dtype", "store_tokens", "faiss", "workers", "shard_size")
 
 
 @raise_config_errors
@@ -37,10 +37,10 @@ class IndexOptions:
     store_tokens: TokenDtype | None = None
     """Also store candidates' token vectors in the folder, for a late-interaction encoder: its searches then rerank
     without reading texts. With int8 a token takes as many bytes as its vector has numbers."""
-    split: Annotated[int | None, Field(ge=1, le=_MOST)] = None
+    split: Annotated[int | None, Field(ge=1, le=_MAX_COUNT)] = None
     """Split texts into passages of at most this number of tokens, at the ends of sentences: each is a candidate, ID#1,
     ID#2, with the metadata `document`, and a search gives each document once, by its best passage."""
-    overlap: Annotated[int, Field(ge=0, le=_MOST)] = 0
+    overlap: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 0
     """With `split`: the tokens of sentences, at most, that a passage repeats of the one before it."""
     words: bool = False
     """Also index the words of the texts, in a folder or PostgreSQL, for searches by both:
@@ -58,13 +58,13 @@ class IndexOptions:
     postgres: str | None = None
     """How PostgreSQL searches: flat, comparing with every vector, so that results are certified, or hnsw or ivf-flat,
     with parameters of pgvector, as in hnsw,m=16,ef_construction=128 (default: flat)."""
-    workers: Annotated[int, Field(ge=1, le=_MOST)] = 1
+    workers: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 1
     """Encoding processes, each with its own copy of the model."""
-    shard_size: Annotated[int, Field(ge=1, le=_MOST)] = SHARD_SIZE
+    shard_size: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = SHARD_SIZE
     """Texts per file of vectors, encoded at once; a killed run loses at most one file."""
 
     def split_for(self, ranker: TextRanker | Fingerprints) -> Split | None:
-        """How texts are split for a model. ConfigError if it cannot read such passages, or there is none."""
+        """How texts are split for a model. ConfigError if it cannot read such passages, or there is no model."""
         if self.split is None:
             return None
         if isinstance(ranker, Fingerprints):
@@ -85,9 +85,9 @@ class IndexOptions:
             raise ConfigError("overlap is read only with split: give that too, or leave it out", argument="overlap")
         if engine is None:
             return
-        shown = hide_password(str(where))
+        address = hide_password(str(where))
         if self.words and engine != "postgres":
-            raise ConfigError(f"{shown}: words are only for index folders and PostgreSQL", argument="words")
+            raise ConfigError(f"{address}: words are only for index folders and PostgreSQL", argument="words")
         for field in fields(self):
-            if field.name in _OF_FOLDERS and getattr(self, field.name) != field.default:
-                raise ConfigError(f"{shown}: {field.name} is only for index folders", argument=field.name)
+            if field.name in _FOLDER_OPTIONS and getattr(self, field.name) != field.default:
+                raise ConfigError(f"{address}: {field.name} is only for index folders", argument=field.name)

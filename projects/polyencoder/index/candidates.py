@@ -92,7 +92,7 @@ def check_beginnings(
 
 
 def _check_columns(record: dict[str, Any], columns: CandidateColumns, *, where: str) -> None:
-    """Raises InputError for a record without the column of its text, or without another one that is named."""
+    """Raises InputError for a record without the column of its text, or without another named column."""
     for part in ("text", "id", "title"):
         name = getattr(columns, part)
         if name not in record and (part == "text" or name != getattr(CandidateColumns, part)):
@@ -127,8 +127,8 @@ def to_candidate(
     metadata = record.get("metadata")
     if metadata is None or isinstance(metadata, dict):
         fields = record.pop("metadata", None) or {}
-        if twice := next((key for key in fields if key in record and record[key] != fields[key]), None):
-            raise InputError(f"{where}: has {twice!r:.60} twice, in `metadata` and beside it: leave one of them out")
+        if repeated := next((key for key in fields if key in record and record[key] != fields[key]), None):
+            raise InputError(f"{where}: has {repeated!r:.60} twice, in `metadata` and beside it: leave one of them out")
         record |= fields
     try:
         format_metadata(record)
@@ -147,6 +147,6 @@ def clean_row(record: dict[str, Any], *, text: str = "text") -> dict[str, Any]:
     if isinstance(metadata, str):
         with suppress(ValueError, RecursionError):  # another text is metadata, too, such as 2024 or NaN
             metadata = parsed if isinstance(parsed := json.loads(metadata), dict) else metadata
-    elif isinstance(metadata, list) and all(isinstance(one, tuple) and len(one) == 2 for one in metadata):
+    elif isinstance(metadata, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in metadata):
         metadata = dict(metadata)
     return record | {"metadata": metadata}

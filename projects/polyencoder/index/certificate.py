@@ -43,12 +43,12 @@ class ShortlistSearch(ABC):
     """The attention type of `polyencoder.search.scores.score`."""
     exact_lists: bool
     """Whether lists are exact, so that they can prove a result."""
-    most_named: int
+    max_named: int
     """The maximum number of candidates that the lists of a request name."""
 
     @abstractmethod
-    def propose(self, contexts: Contexts, places: Sequence[int], length: int) -> Iterable[Shortlist]:
-        """The union of the codes' lists of this length, for each of the `contexts` at these `places`."""
+    def propose(self, contexts: Contexts, positions: Sequence[int], length: int) -> Iterable[Shortlist]:
+        """The union of the codes' lists of this length, for each of the `contexts` at these `positions`."""
 
     @abstractmethod
     def scan(self, contexts: Contexts) -> TopK:
@@ -56,8 +56,8 @@ class ShortlistSearch(ABC):
 
     def rescore_shortlist(self, context: Contexts, shortlist: Shortlist) -> tuple[Array, Array]:
         """The scores [k] and rows [k] of the best of a shortlist, for a batch of one context."""
-        scores, places = search(context, shortlist.vectors, k=self.k, attention=self.attention)
-        return scores[0], shortlist.rows[places[0]]
+        scores, positions = search(context, shortlist.vectors, k=self.k, attention=self.attention)
+        return scores[0], shortlist.rows[positions[0]]
 
 
 class ShortlistResult(NamedTuple):
@@ -86,9 +86,9 @@ def search_shortlists(
     waiting = list(range(contexts.batch_size))
     hopeless = exactness == "exact" or (exactness == "certified" and not engine.exact_lists)
     while waiting and not hopeless and length <= longest:
-        at_once = max(1, engine.most_named // (contexts.n_codes * length))
-        for first in range(0, len(waiting), at_once):
-            part = waiting[first : first + at_once]
+        batch_size = max(1, engine.max_named // (contexts.n_codes * length))
+        for first in range(0, len(waiting), batch_size):
+            part = waiting[first : first + batch_size]
             for i, shortlist in zip(part, engine.propose(contexts.select(part), part, length), strict=True):
                 if len(shortlist.rows) < k:
                     continue

@@ -1,4 +1,4 @@
-"""Long texts as candidates: each of a document's passages is one, and a search gives each document once."""
+"""Long texts as candidates: each passage of a document is a candidate, and a search gives each document once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Split:
     """How an index splits texts."""
 
     tokens: Count
-    """Of a passage, at most, special tokens not counted."""
+    """The maximum tokens of a passage, without special tokens."""
     overlap: AtLeastZero = 0
     """Tokens of sentences, at most, that a passage repeats of the one before."""
 

@@ -25,9 +25,9 @@ class Candidate(NamedTuple):
     metadata: dict[str, Any] | None = None
     """Any JSON object; searches can filter by its fields."""
     where: str = ""
-    """Its file and line, for messages."""
+    """The candidate's file and line, for messages."""
     vector: np.ndarray[Any, Any] | None = None
-    """Its vector, [dim], if it exists already; None: the index's model encodes the text."""
+    """The candidate's vector, [dim], if it exists already; None: the index's model encodes the text."""
 
 
 WriteMode = Literal["add", "update", "put"]
@@ -43,11 +43,11 @@ def check_records(records: Iterable[Record]) -> Iterator[Candidate]:
     if isinstance(records, Candidate):
         raise InputError("candidates is one record; give a list of records")
     items = check_iterable("candidates", records, of="texts or of records with `text`, `id` and `metadata`")
-    return (_convert_record(record, where=f"candidate {place}") for place, record in enumerate(items))
+    return (_convert_record(record, where=f"candidate {position}") for position, record in enumerate(items))
 
 
 def convert_id(value: Any) -> Any:
-    """A whole number as the text that an id is; anything else is unchanged."""
+    """Converts a whole number to text, as ids are; anything else is unchanged."""
     return str(value) if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else value
 
 
@@ -60,8 +60,8 @@ def _convert_record(record: Any, *, where: str) -> Candidate:
         raise InputError(f"{where} is {record!r:.60}; it must be a text, or a dict with `text`, `id` and `metadata`")
     if "text" not in record:
         raise InputError(f"{where} is {record!r:.60}; it has no `text`")
-    if others := [key for key in record if key not in ("text", "id", "metadata", "vector")]:
-        raise InputError(f"{where} has {others[0]!r:.60} beside `text`, `id` and `metadata`: put it into its metadata")
+    if unknown := [key for key in record if key not in ("text", "id", "metadata", "vector")]:
+        raise InputError(f"{where} has {unknown[0]!r:.60} beside `text`, `id` and `metadata`: put it into its metadata")
     return Candidate(convert_id(record.get("id")), record["text"], record.get("metadata"), where, record.get("vector"))
 
 
@@ -96,7 +96,7 @@ def _format_json(value: Any) -> str:
 
 
 def convert_value(value: Any) -> Any:
-    """Converts a value that JSON lacks to one that it has. TypeError if there is none."""
+    """Converts a value that JSON lacks to a value that it has. TypeError if none fits."""
     if isinstance(value, (np.generic, np.ndarray)):
         if value.dtype in ("M8[ns]", "m8[ns]"):  # NumPy would make a number of it; Python's times have microseconds
             value = value.astype(f"{value.dtype.kind}8[us]")
@@ -120,7 +120,7 @@ def check_candidate(candidate: Candidate) -> tuple[str, str, str | None]:
 
 
 def build_duplicate_id_error(candidate: Candidate, id_: str, text: str, *, other: str) -> InputError:
-    """The error for a new candidate whose id belongs to one with this text."""
+    """The error for a new candidate whose id belongs to a candidate with this text."""
     where = f"{candidate.where}: " if candidate.where else ""
     short = text if len(text) <= 60 else text[:57] + "..."
     return InputError(

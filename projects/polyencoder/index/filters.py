@@ -88,10 +88,10 @@ def check_fields(filter: Filter | None, *, has_field: Callable[[str, Collection[
             continue
         if not has_field(key, ()):
             raise _make_error(f"cannot filter by {key!r}: no candidate of the index has this metadata field")
-        if others := " and ".join(f"{kind}s" for kind in get_args(Kind) if has_field(key, (kind,))):
+        if stored_kinds := " and ".join(f"{kind}s" for kind in get_args(Kind) if has_field(key, (kind,))):
             raise _make_error(
                 f"cannot filter by {key!r}: {values[0]!r:.60} is a {get_kind(values[0])}, and in this metadata field "
-                f"the candidates have {others} alone, which are not compared with one"
+                f"the candidates have {stored_kinds} alone, which are not compared with one"
             )
 
 
@@ -140,14 +140,14 @@ def _parse_parts(key: Any, value: Any, *, levels: int, numbers: Iterator[int]) -
     else:
         value = _convert(value)
         values = value if isinstance(value, (list, tuple, set, frozenset)) else (value,)
-        yield FieldTest(key, "$in", tuple(_check_value(key, _convert(each)) for each in values))
+        yield FieldTest(key, "$in", tuple(_check_value(key, _convert(member)) for member in values))
 
 
 def _parse_operator(key: str, name: str, operand: Any) -> FieldTest:
     if name in ("$in", "$nin"):
         if not isinstance(operand, (list, tuple, set, frozenset)):
             raise _explain_wrong(key, operand, f"{name} has a list of values")
-        return FieldTest(key, name, tuple(_check_value(key, _convert(each)) for each in operand))
+        return FieldTest(key, name, tuple(_check_value(key, _convert(member)) for member in operand))
     _check_value(key, operand)
     if name == "$exists":
         if not isinstance(operand, bool):

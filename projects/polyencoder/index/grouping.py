@@ -13,10 +13,10 @@ from polyencoder.text.context import normalize_text
 if TYPE_CHECKING:
     from polyencoder.index.options import SearchOptions
 
-MOST_CONSIDERED = 1 << 14
+MAX_CONSIDERED = 1 << 14
 """The best candidates of a context among which groups are looked for."""
 
-_AT_ONCE = 1 << 18  # hits of a repeated search in memory
+_MAX_HITS = 1 << 18  # hits of a repeated search in memory
 
 
 def find_enough(
@@ -33,25 +33,25 @@ def find_enough(
 
     Each context gets at least `hits` hits with `texts` different texts, and after `limit_groups` at least `groups` with
     `group_texts`, if the index has as many. A context that has fewer is searched again, for four times as many. With
-    `group_by` up to `MOST_CONSIDERED` are read, and hits that count for neither are left out.
+    `group_by` up to `MAX_CONSIDERED` are read, and hits that count for neither are left out.
 
     Args:
-        search: from the places of contexts, and a number of hits, to the hits of each, with neither groups nor
+        search: finds a number of hits for each of the contexts at these positions, with neither groups nor
             diversity.
-        spoken: the turns of each context, as `same` makes them.
+        spoken: the turns of each context, as `normalize_lines` makes them.
 
     Returns:
         The hits of each context, and the number of better candidates that were left out as turns.
     """
     best: list[list[Hit]] = [[] for _ in spoken]
     count = max(hits, texts) + max(map(len, spoken), default=0)
-    limit = None if options.group_by is None else max(count, MOST_CONSIDERED)
-    places: Sequence[int] = range(len(spoken))
-    left_out, at_once = 0, len(spoken)
-    while places:
-        short = []
-        for start in range(0, len(places), at_once):
-            part = places[start : start + at_once]
+    limit = None if options.group_by is None else max(count, MAX_CONSIDERED)
+    positions: Sequence[int] = range(len(spoken))
+    left_out, batch_size = 0, len(spoken)
+    while positions:
+        incomplete = []
+        for start in range(0, len(positions), batch_size):
+            part = positions[start : start + batch_size]
             for row, hits_of_row in zip(part, search(part, count), strict=True):
                 turns = spoken[row]
                 eligible = (
@@ -61,17 +61,17 @@ def find_enough(
                 whole = len(hits_of_row) < count or (limit is not None and count >= limit)
                 # an index may have a text several times
                 if not whole and not (_are_enough(eligible, hits, texts) and _are_enough(grouped, groups, group_texts)):
-                    short.append(row)
+                    incomplete.append(row)
                     continue
                 if turns:
                     last = grouped[:hits][-1:]
                     better = hits_of_row[: hits_of_row.index(last[0])] if last else hits_of_row
                     left_out += sum(normalize_text(hit.text) in turns for hit in better)
                 first = max(hits, count_first(eligible, texts))  # of these, a re-ranker may prefer others of a group
-                wanted = max(groups, count_first(grouped, group_texts))
-                best[row] = eligible if limit is None else _select_useful(eligible, grouped, first=first, count=wanted)
-        places, count = short, 4 * count if limit is None else min(4 * count, limit)
-        at_once = max(1, _AT_ONCE // count)
+                needed = max(groups, count_first(grouped, group_texts))
+                best[row] = eligible if limit is None else _select_useful(eligible, grouped, first=first, count=needed)
+        positions, count = incomplete, 4 * count if limit is None else min(4 * count, limit)
+        batch_size = max(1, _MAX_HITS // count)
     return best, left_out
 
 
@@ -102,7 +102,7 @@ def limit_groups(hits: list[Hit], options: SearchOptions) -> list[Hit]:
 def _select_useful(hits: Sequence[Hit], grouped: Sequence[Hit], *, first: int, count: int) -> list[Hit]:
     """The `first` hits, and later ones that are among the first `count` of `grouped`, which `limit_groups` keeps.
 
-    Their `considered` is the number of hits that one reads to find these.
+    The `considered` of each is the number of hits that were read to find them.
     """
     needed = len(hits) if len(grouped) < count else hits.index(grouped[count - 1]) + 1
     considered = min(len(hits), max(first, needed))

@@ -12,8 +12,8 @@ from polyencoder.errors import InputError
 from polyencoder.index.filters import Exactness
 from polyencoder.search.contexts import Array
 
-Found = Exactness | Literal["words"]
-"""How a hit was found: by vectors, with this exactness of their search; or by words alone."""
+Method = Exactness | Literal["words"]
+"""The method that found a hit: a search by vectors, of this exactness, or by words alone."""
 
 Vectors = Mapping[str, Array]
 """Vectors by the ids of candidates."""
@@ -21,8 +21,8 @@ Vectors = Mapping[str, Array]
 
 TOP_K = 10
 """Hits of a search by default."""
-OWN_K = 100
-"""Texts of its own searches that a late-interaction encoder re-ranks by default."""
+LATE_RERANK_K = 100
+"""Texts of a late-interaction encoder's searches that it re-ranks itself by default."""
 
 
 class Hit(NamedTuple):
@@ -32,7 +32,7 @@ class Hit(NamedTuple):
     text: str
     score: float
     metadata: dict[str, Any] | None
-    found: Found
+    found: Method
     rerank_score: float | None = None
     """The cross-encoder's score, on another scale; None without re-ranking."""
     probability: float | None = None
@@ -44,7 +44,7 @@ class Hit(NamedTuple):
     fused_score: float | None = None
     """The sum of reciprocal ranks that orders a hybrid search; None without it."""
     risk: float | None = None
-    """The most probable hit's: the promised largest share of wrong ones among such hits; None without a promise."""
+    """The promised maximum share of wrong ones among such hits; None but for the most probable hit with a promise."""
 
     @property
     def relevance(self) -> float:
@@ -89,10 +89,10 @@ def diversify(
         rows = np.zeros((len(pool), dim))
         for row, hit in enumerate(pool):
             rows[row] = vectors.get(hit.id, 0.0)  # 0 if it was removed meanwhile
-        places = choose_diverse(scores, rows, k=k, diversity=diversity)
-        chosen = [pool[place]._replace(considered=pool[place].considered or len(pool)) for place in places]
-        taken = {*places}
-        diverse.append(chosen + [hit for place, hit in enumerate(ranked) if place not in taken])
+        positions = choose_diverse(scores, rows, k=k, diversity=diversity)
+        chosen = [hit._replace(considered=hit.considered or len(pool)) for hit in map(pool.__getitem__, positions)]
+        chosen_positions = {*positions}
+        diverse.append(chosen + [hit for position, hit in enumerate(ranked) if position not in chosen_positions])
     return diverse
 
 
@@ -107,9 +107,9 @@ _K = 60  # k of the paper
 def fuse(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
     """The hits of both lists, each best first: one for each candidate, by the sums of their reciprocal ranks.
 
-    A hit in both is the vectors', with its `word_score`. Texts have ranks: equal ones share theirs. Of equal sums the
-    higher score comes first. Sums are of the first `DEPTH` hits of each list; the others follow by the better of their
-    ranks, so that longer lists only add hits at the end.
+    A hit in both is the one of `by_vectors`, with its `word_score`. Texts have ranks: hits of equal texts share a rank.
+    Of equal sums the higher score comes first. Sums are of the first `DEPTH` hits of each list; the others follow by
+    the better of their ranks, so that longer lists only add hits at the end.
     """
     best = _sum_ranks(by_vectors[:DEPTH], by_words[:DEPTH])
     ids, behind = {hit.id for hit in best}, list[Hit]()

@@ -51,11 +51,11 @@ class Fingerprints(NamedTuple):
         )
 
     def check_model(self, ranker: TextRanker | Fingerprints | None, *, where: object, maker: str = "") -> None:
-        """Raises CheckpointError unless they are this ranker's; None: any. `maker` names the model whose they are."""
+        """Raises CheckpointError unless they are this ranker's; None passes. `maker` is the name of their model."""
         if ranker is None or (fingerprints := Fingerprints.of(ranker)).fits(self):
             return
         remedy = "make an index of this one, by `Ranker.index` or `polyencoder index`"
-        (ours, _, _), (theirs, is_int8, _) = (one.model.partition("-int8") for one in (fingerprints, self))
+        (ours, _, _), (theirs, is_int8, _) = (prints.model.partition("-int8") for prints in (fingerprints, self))
         if ours == theirs and fingerprints.model != self.model:  # of int8 graphs and their model
             graphs = "int8 graphs" if is_int8 else "the float32 model"
             raise CheckpointError(

@@ -23,7 +23,7 @@ class IndexModel:
         self._verified = WeakSet([] if self.ranker is None else [self.ranker.model])  # the index checks the latter
 
     def check_ranker(self, ranker: TextRanker, fingerprints: Fingerprints, *, where: object) -> None:
-        """Raises CheckpointError unless they are this ranker's. Reads the weights of each model once."""
+        """Raises CheckpointError unless the fingerprints are this ranker's. Reads the weights of each model once."""
         if ranker.model not in self._verified:
             fingerprints.check_model(ranker, where=where)
             self._verified.add(ranker.model)

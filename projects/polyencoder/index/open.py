@@ -32,8 +32,6 @@ from polyencoder.progress import create_progress
 from polyencoder.storage.temporary import TemporaryFolder
 from polyencoder.text.dialogue import check_contexts
 
-Place = str | os.PathLike[str]
-
 _ADDRESSES = ("milvus", *SCHEMES)
 
 
@@ -44,7 +42,7 @@ def _find_engine(where: object) -> str | None:
     return "postgres" if is_postgres(where) else None
 
 
-def open_index(where: Place, ranker: TextRanker | Fingerprints | None = None) -> Index:
+def open_index(where: str | os.PathLike[str], ranker: TextRanker | Fingerprints | None = None) -> Index:
     """Opens the index at `where` (a folder, `milvus:...` or `postgres://...`) for the model that made it.
 
     Examples:
@@ -146,13 +144,13 @@ def _make_on_server(
     if (first := next(records, None)) is None:  # before a server is contacted
         raise InputError(f"{hide_password(where)}: not made, as there are no candidates: the input is empty")
     settings: dict[str, Any] = {"model_name": model_name, "dim": dim, "split": options.split_for(ranker)}
-    with create_progress(chain([first], records), step="adding", unit="candidates", show=progress) as shown:
+    with create_progress(chain([first], records), step="adding", unit="candidates", show=progress) as tracked:
         if is_postgres(where):
-            return PostgresIndex.make(where, shown, ranker, kind=options.postgres, words=options.words, **settings)
+            return PostgresIndex.make(where, tracked, ranker, kind=options.postgres, words=options.words, **settings)
         kind = cast("IndexKind | None", options.milvus)  # `create` checks it
         index = MilvusIndex.create(where, ranker, kind=kind, **settings)
         with _close_after_error(index):
-            index.add(shown)
+            index.add(tracked)
     return index
 
 

@@ -13,7 +13,7 @@ from polyencoder.index.filters import Exactness, Filter, parse_filter
 from polyencoder.index.hits import TOP_K, check_diversity
 from polyencoder.settings.metadata import Flag, Parlai
 
-_MOST = (1 << 31) - 1  # of whole numbers that engines take
+_MAX_COUNT = (1 << 31) - 1  # of whole numbers that engines take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class SearchOptions(AnswerOptions):
     def __post_init__(self) -> None:
         for name in ("top_k", "list_length", "effort"):
             if (count := getattr(self, name)) is not None:
-                check_count(name, count, max_value=_MOST)
+                check_count(name, count, max_value=_MAX_COUNT)
         if self.exactness is not None:
             check_choice("exactness", self.exactness, get_args(Exactness))
         parse_filter(self.filter)
@@ -64,21 +64,21 @@ class SearchOptions(AnswerOptions):
         if self.group_by is not None:
             check_text("group_by", self.group_by)
         if self.group_size is not None:
-            check_count("group_size", self.group_size, max_value=_MOST)
+            check_count("group_size", self.group_size, max_value=_MAX_COUNT)
             if self.group_by is None:
                 raise ConfigError(
                     "group_size is read only with group_by: give that too, or leave it out", argument="group_size"
                 )
         if self.words_only:
-            of_vectors = {"hybrid": self.hybrid, "exactness": self.exactness, "diversity": self.diversity}
-            if unused := [name for name, value in of_vectors.items() if value] + self.of_lists + self.asked:
+            vector_options = {"hybrid": self.hybrid, "exactness": self.exactness, "diversity": self.diversity}
+            if unused := [name for name, value in vector_options.items() if value] + self.list_options + self.limits:
                 raise ConfigError(
                     f"{unused[0]} is for searches by vectors, and words_only is one by words alone", argument=unused[0]
                 )
 
     @property
-    def of_lists(self) -> list[str]:
-        """The names of the options that are given and only lists have."""
+    def list_options(self) -> list[str]:
+        """The names of the options that are set and only apply to lists."""
         return [name for name in ("list_length", "effort") if getattr(self, name) is not None]
 
     def k(self, available: int) -> int:

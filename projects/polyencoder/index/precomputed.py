@@ -1,4 +1,4 @@
-"""Precomputed vectors of candidates: reads them from files, checks them, and compares a few with the model's."""
+"""Reads precomputed vectors of candidates from files, checks them, and compares a few with the model's."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def check_vectors(
     if isinstance(ranker, Fingerprints):
         if first is None:
             raise InputError("no index was made, as there are no candidates: the input is empty")
-        raise InputError(f"{_name_place(first)}has no vector, and there is no model to encode its text")
+        raise InputError(f"{_name_candidate(first)}has no vector, and there is no model to encode its text")
     return map(_check_without_vector, candidates), None
 
 
@@ -113,14 +113,14 @@ def check_vector(candidate: Candidate, *, dim: int | None = None, length: float 
     """The candidate with its vector as float32 [dim], of about the norm `length`, if any. InputError for a bad one."""
     value: Any = candidate.vector
     if value is None:
-        raise InputError(f"{_name_place(candidate)}has no vector; either all candidates bring theirs, or none does")
+        raise InputError(f"{_name_candidate(candidate)}has no vector; either all candidates bring theirs, or none does")
     try:
         with np.errstate(all="ignore"):  # to infinity, which is an error below
             array = to_array(value) if hasattr(value, "detach") else value
             vector: np.ndarray[Any, Any] = np.ascontiguousarray(array, dtype=np.float32)
             norm = float(np.linalg.norm(vector.astype(np.float64)))
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{_name_place(candidate)}its vector is {value!r:.60}; it must be numbers") from None
+        raise InputError(f"{_name_candidate(candidate)}its vector is {value!r:.60}; it must be numbers") from None
     problem = ""
     if np.ndim(array) != 1 or not len(vector):
         problem = f"has the shape {list(np.shape(array))}; it must be [dim]"
@@ -133,7 +133,7 @@ def check_vector(candidate: Candidate, *, dim: int | None = None, length: float 
     elif length is not None and abs(norm - length) > TOLERANCE * length:
         problem = f"has the length {norm:.4g}; the model's have {length:.4g}"
     if problem:
-        raise InputError(f"{_name_place(candidate)}its vector {problem}")
+        raise InputError(f"{_name_candidate(candidate)}its vector {problem}")
     return candidate._replace(vector=vector)
 
 
@@ -145,7 +145,7 @@ def is_same_vector(left: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> b
 
 def _check_without_vector(candidate: Candidate) -> Candidate:
     if candidate.vector is not None:
-        raise InputError(f"{_name_place(candidate)}has a vector; either all candidates bring theirs, or none does")
+        raise InputError(f"{_name_candidate(candidate)}has a vector; either all candidates bring theirs, or none does")
     return candidate
 
 
@@ -169,11 +169,11 @@ def _measure_length(ranker: TextRanker, sample: list[Candidate]) -> float | None
         cosine = float(candidate.vector @ vector / (np.linalg.norm(candidate.vector.astype(np.float64)) * length))
         if not cosine >= MIN_COSINE:
             raise InputError(
-                f"{_name_place(candidate)}its vector is not the model's vector of its text (their cosine is "
+                f"{_name_candidate(candidate)}its vector is not the model's vector of its text (their cosine is "
                 f"{cosine:.3f}); give the model that made the vectors, or its fingerprint instead of a model"
             )
     return float(lengths[0]) if np.ptp(lengths) <= 1e-3 * lengths[0] else None
 
 
-def _name_place(candidate: Candidate) -> str:
+def _name_candidate(candidate: Candidate) -> str:
     return f"{candidate.where or f'the candidate {candidate.id!r:.60}'}: "

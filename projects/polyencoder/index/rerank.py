@@ -44,8 +44,8 @@ def rerank(
     check_reranker(ranker, k=k)
     if len(contexts) != len(hits):
         raise InputError(f"{len(contexts)} contexts, but hits of {len(hits)}: give one list of hits for each context")
-    firsts = [list(hits_of_row[: count_first(hits_of_row, k)]) for hits_of_row in hits]
-    texts = [list(dict.fromkeys(hit.text for hit in hits_of_row)) for hits_of_row in firsts]  # each text is scored once
+    firsts = [list(context_hits[: count_first(context_hits, k)]) for context_hits in hits]
+    texts = [list(dict.fromkeys(hit.text for hit in first)) for first in firsts]  # each text is scored once
     if not any(texts):
         return firsts
     if ranker.model.token_dim is not None:
@@ -54,10 +54,10 @@ def rerank(
         encoded = ranker.encode_contexts(contexts) if encoded is None else encoded
         scores = score_by_tokens(ranker, encoded, texts, stored=stored)
     else:
-        scores = [texts_of_row.tolist() for texts_of_row in score_lists(ranker, contexts, texts)]
+        scores = [values.tolist() for values in score_lists(ranker, contexts, texts)]
     return [
-        rerank_hits(hits_of_row, dict(zip(texts_of_row, values, strict=True)), first=len(first))
-        for first, texts_of_row, values, hits_of_row in zip(firsts, texts, scores, hits, strict=True)
+        rerank_hits(context_hits, dict(zip(context_texts, values, strict=True)), first=len(first))
+        for first, context_texts, values, context_hits in zip(firsts, texts, scores, hits, strict=True)
     ]
 
 

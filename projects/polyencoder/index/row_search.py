@@ -55,7 +55,7 @@ class Rows(Protocol):
     ) -> list[dict[str, float]]:
         """The nearest rows of each query, float32 [n, dim]: keys and inner products, largest first.
 
-        `effort` is that of the options; `exact` is `has_exact_lists`, with which a full list misses no nearer row.
+        `effort` is `SearchOptions.effort`; `exact` is `has_exact_lists`, with which a full list misses no nearer row.
         """
 
     def bound_norm(self) -> float:
@@ -95,9 +95,9 @@ def search_rows(rows: Rows, contexts: Contexts, options: SearchOptions, *, atten
 
 
 class _RowSearch(ShortlistSearch):
-    """A `certificate.ShortlistSearch` for the k best rows. It numbers them: their places in `keys`."""
+    """A `certificate.ShortlistSearch` for the k best rows. It numbers rows by their positions in `keys`."""
 
-    most_named = _NAMED_AT_ONCE
+    max_named = _NAMED_AT_ONCE
 
     def __init__(
         self, rows: Rows, contexts: Contexts, options: SearchOptions, *, k: int, available: int, attention: str
@@ -110,7 +110,7 @@ class _RowSearch(ShortlistSearch):
         self._numbers: dict[str, int] = {}
         self._rows, self._options, self._available = rows, options, available
 
-    def propose(self, contexts: Contexts, places: Sequence[int], length: int) -> Iterator[Shortlist]:
+    def propose(self, contexts: Contexts, positions: Sequence[int], length: int) -> Iterator[Shortlist]:
         """See `certificate.ShortlistSearch`; each vector is fetched once for all of the contexts."""
         codes = contexts.list_codes()
         max_norm = self._max_norm if self.exact_lists else np.inf
@@ -167,7 +167,7 @@ class _Pages:
         self._keys: list[np.ndarray[Any, Any]] = []
 
     def __len__(self) -> int:
-        """Their number when the search began; another process may have changed it."""
+        """The number of rows when the search began; another process may have changed it."""
         return self._available
 
     def iter_blocks(self, size: int) -> Iterator[Block]:

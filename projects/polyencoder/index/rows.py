@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of an index, or one to write: its vector is given, the stored one, or to be encoded."""
+    """A row of an index, or to write: with a vector, with the stored vector, or with a text to encode."""
 
     entry: Entry
     vector: Array | None = None
@@ -58,12 +58,12 @@ class RowIndex(Index):
 
     takes_vectors = True
     engine: ClassVar[str]
-    """Its name, for messages."""
+    """The engine's name, for messages."""
     takes_effort = False
     """Whether its searches have an effort."""
 
     def __init__(self, database: Any, meta: Maker, ranker: TextRanker | Fingerprints | None) -> None:
-        """Opens an index that this model, if any, has made: `meta` was checked. It closes the `database`."""
+        """Opens an index that this model, if any, has made: `meta` was checked. The index closes `database`."""
         self.meta = meta
         self._database = database
         self._model = IndexModel(ranker, opened_with=meta.fingerprints)
@@ -83,7 +83,7 @@ class RowIndex(Index):
     @classmethod
     @abstractmethod
     def _open_database(cls, where: str, stack: ExitStack) -> tuple[Any, Maker]:
-        """The database at an address, which `stack` closes, and its index's description. CheckpointError without."""
+        """The database at an address, which `stack` closes, and its index's description. CheckpointError if none."""
 
     def close(self) -> None:
         self._database.close()
@@ -173,17 +173,17 @@ class RowIndex(Index):
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
         def remove_batch(batch: list[str]) -> int:
             existing = self._find_existing(batch)
-            gone = [hash_id(id_) for id_ in existing]
+            keys = [hash_id(id_) for id_ in existing]
             for id_ in batch:
                 if existing.pop(id_, None) is None and not missing_ok:
                     raise build_unknown_id_error(id_, where=self.address)
-            self._delete(gone)
-            return len(gone)
+            self._delete(keys)
+            return len(keys)
 
         return self._run_steps(ids, remove_batch)
 
     def _fetch_stored(self, rows: Iterable[Row]) -> dict[str, Array]:
-        """The stored vectors of rows that reuse theirs, unless another process has changed the text."""
+        """The stored vectors of rows that reuse them, unless another process has changed the text."""
         texts = {hash_id(row.entry.id): row.entry.text for row in rows if row.is_stored}
         stored = self._fetch_rows(texts, ("text", "vector")) if texts else {}
         return {key: row["vector"] for key, row in stored.items() if row["text"] == texts[key]}
@@ -192,10 +192,10 @@ class RowIndex(Index):
         """The vectors of rows to write: given, stored, or encoded here, each text once. Errors as in `encode_texts`."""
         vectors = self._fetch_stored(rows.values())
         vectors |= {key: row.vector for key, row in rows.items() if row.vector is not None}
-        if others := {key: row.entry.text for key, row in rows.items() if key not in vectors}:
-            texts = [*dict.fromkeys(others.values())]
-            of_texts = dict(zip(texts, encode_texts(texts, self._ranker, where=self.address), strict=True))
-            vectors |= {key: of_texts[text] for key, text in others.items()}
+        if unencoded := {key: row.entry.text for key, row in rows.items() if key not in vectors}:
+            texts = [*dict.fromkeys(unencoded.values())]
+            by_text = dict(zip(texts, encode_texts(texts, self._ranker, where=self.address), strict=True))
+            vectors |= {key: by_text[text] for key, text in unencoded.items()}
         return vectors
 
     @abstractmethod
@@ -258,9 +258,9 @@ def select_changed(
 ) -> Iterator[Row]:
     """The candidates that differ from the existing ones in text, metadata or given vector.
 
-    Updates `existing`, the rows by id. `stored` has the stored vectors, by row key, of candidates that bring one. The
-    smallest difference is a change; to add a vector again that was encoded anew is none.
-    InputError for an id that is taken, or to update and unknown, and for an invalid vector.
+    Updates `existing`, the rows by id. `stored` has the stored vectors, by row key, of candidates that bring one. Any
+    difference is a change, but for the rounding of a vector that is added again.
+    InputError for an id to add that exists, an id to update that does not, and an invalid vector.
     """
     is_same = is_same_vector if how == "add" else np.array_equal
     for record, entry in new:

@@ -17,15 +17,15 @@ from polyencoder.index.base import Index
 from polyencoder.index.documents import DOCUMENT
 from polyencoder.index.filters import check_fields
 from polyencoder.index.grouping import find_enough, limit_groups
-from polyencoder.index.hits import OWN_K, Hit, compute_pool_size, count_first, diversify
+from polyencoder.index.hits import LATE_RERANK_K, Hit, compute_pool_size, count_first, diversify
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rerank import RERANK_K, check_reranker, rerank
 from polyencoder.search.contexts import Contexts
 from polyencoder.text.context import normalize_lines
 from polyencoder.text.dialogue import check_contexts
 
-_AT_ONCE = 1024  # contexts whose vectors are in memory at once, and share a scan
-_WITH_TOKENS = 256  # the same, where the vectors of their tokens are kept, too
+_BATCH_SIZE = 1024  # contexts whose vectors are in memory at once, and share a scan
+_TOKEN_BATCH_SIZE = 256  # the same, where the vectors of their tokens are kept, too
 # The number of the first texts that, by reciprocal ranks, have the `DEPTH` best scores among them: a text that is
 # before the tenth of the vectors, whose sum is at least 1/70, has a rank below 80 in one of the lists.
 FUSED = 200
@@ -71,7 +71,7 @@ class Searcher:
         if rerank_k is not None and reranker is None:
             raise ConfigError("rerank_k is read only with rerank: give that too, or leave it out", argument="rerank_k")
         if rerank_k is None:
-            rerank_k = OWN_K if reranker is ranker else RERANK_K
+            rerank_k = LATE_RERANK_K if reranker is ranker else RERANK_K
         if reranker is not None:
             check_reranker(reranker, k=rerank_k)
         self.index = index
@@ -104,9 +104,9 @@ class Searcher:
         turns = check_contexts(contexts)
         hits: list[list[Hit]] = []
         improbable: list[Hit | None] = []
-        at_once = _AT_ONCE if self._ranker.model.token_dim is None else _WITH_TOKENS
-        for first in range(0, max(len(turns), 1), at_once):
-            batch = turns[first : first + at_once]
+        batch_size = _BATCH_SIZE if self._ranker.model.token_dim is None else _TOKEN_BATCH_SIZE
+        for first in range(0, max(len(turns), 1), batch_size):
+            batch = turns[first : first + batch_size]
             with self._time("encode"):
                 encoded = self._ranker.encode_contexts(batch)
             hits += self.find(encoded, batch)
@@ -127,9 +127,9 @@ class Searcher:
             texts = max(texts, self._rerank_k)
         plain = replace(self.options, diversity=None, group_by=None, group_size=None)
 
-        def search(places: Sequence[int], k: int) -> list[list[Hit]]:
-            part = encoded if len(places) == len(contexts) else encoded.select(places)
-            return self.index.search(part, plain, texts=[contexts[place] for place in places], top_k=k)
+        def search(positions: Sequence[int], k: int) -> list[list[Hit]]:
+            part = encoded if len(positions) == len(contexts) else encoded.select(positions)
+            return self.index.search(part, plain, texts=[contexts[position] for position in positions], top_k=k)
 
         with self._time("search"):
             spoken = [set[str]() if self._keep_turns else normalize_lines(context) for context in contexts]
@@ -151,11 +151,11 @@ class Searcher:
         if self.calibration is not None:
             among = self.among
             hits = [self._add_probabilities(row, best, self.calibration, among=among) for row, best in enumerate(hits)]
-        hits = [limit_groups(found, self.options) for found in hits]
+        hits = [limit_groups(context_hits, self.options) for context_hits in hits]
         if diversity:
             hits = diversify(hits, self.index.get_vectors, k=top_k, depth=pool, diversity=diversity)
         self.contexts += len(hits)
-        return [found[: max(top_k, count_first(found, self._texts))] for found in hits]
+        return [ranking[: max(top_k, count_first(ranking, self._texts))] for ranking in hits]
 
     def _add_probabilities(self, row: int, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
         """Adds probabilities to the `DEPTH` best hits, and drops those that are too improbable, or have none."""

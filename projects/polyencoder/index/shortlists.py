@@ -1,7 +1,7 @@
 """Shortlists: the lists that an engine proposes for the codes of a context, and a bound for all other candidates.
 
 The codes of a trained poly-encoder are similar: their nearest candidates are nearly the same, and 64 queries find
-little that two or three do not. So where no proof is asked for, codes that nearly coincide share one, their mean.
+little that two or three do not. So without need of a proof, codes that nearly coincide share a query, their mean.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def iter_shortlists(
         max_norm: the length of the longest vector, for the rounding error.
     """
     queries = [compute_group_means(part) if grouped and len(part) else part for part in codes]
-    asked = np.concatenate(queries)
-    lists = nearest(asked) if len(asked) else Lists([], np.empty(0))
+    stacked = np.concatenate(queries)
+    lists = nearest(stacked) if len(stacked) else Lists([], np.empty(0))
     # The maximum rounding difference of two fp32 inner products, the engine's and ours: dim x 2^-24 x |c| |y| for each.
     # Twice that, for the score's softmax and sum.
-    limits, dim = np.finfo(np.float32), asked.shape[1]
-    largest = max_norm * np.linalg.norm(asked.astype(np.float64), axis=1)  # that a product, or a part of it, can be
+    limits, dim = np.finfo(np.float32), stacked.shape[1]
+    largest = max_norm * np.linalg.norm(stacked.astype(np.float64), axis=1)  # that a product, or a part of it, can be
     outside = lists.outside + 2 * dim * float(limits.eps) * largest
     outside += 2 * dim * float(limits.tiny)  # smaller products lose digits, or are 0
     outside[largest >= limits.max] = np.inf  # larger ones are inf or nan, which no list has in its order

@@ -45,7 +45,7 @@ def list_bounds(metadata: Mapping[str, Any]) -> dict[str, str]:
 def write_filter(
     filter: Filter | None, *, any_of: Callable[[list[str]], str], compare: Callable[[str, str, str], str]
 ) -> str:
-    """A filter in a database's language; the empty text for none. Errors are those of `parse_filter`.
+    """A filter in a database's language; the empty text for none. Errors as in `parse_filter`.
 
     Args:
         any_of: writes that a row has any of these terms.
@@ -60,10 +60,10 @@ def write_filter(
             end, sign = _COMPARED[operator]
             text = format_value_text(values[0])
             return compare(_name_bound(key, text[0], end), sign, text.encode().hex())
-        has = any_of([_hash_term(key, format_value_text(value)) for value in values])
+        condition = any_of([_hash_term(key, format_value_text(value)) for value in values])
         if None in values:
-            has = f"({has} OR NOT {any_of([_hash_term(key)])})"
-        return has if operator == "$in" else f"NOT ({has})"
+            condition = f"({condition} OR NOT {any_of([_hash_term(key)])})"
+        return condition if operator == "$in" else f"NOT ({condition})"
 
     return write_group(parse_filter(filter), write)
 

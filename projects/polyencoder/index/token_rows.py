@@ -34,7 +34,7 @@ class StoredTokens:
 
     @classmethod
     def from_model(cls, model: RankerModel, dtype: TokenDtype) -> StoredTokens:
-        """The description of this model's. InputError for a model without any."""
+        """Describes this model's token vectors. InputError for a model without any."""
         if model.token_dim is None:
             raise InputError(
                 f"a {model.title} compares no token vectors that an index could hold; store_tokens is for a "
@@ -71,31 +71,31 @@ class TokenRows(NamedTuple):
         if self.stored.dtype == np.int8:
             largest = np.maximum(np.abs(tokens).max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
             tokens = np.rint(tokens * (127 / largest))
-        self.stored[self._list_places(np.array(rows, dtype=np.int64))] = tokens.astype(self.stored.dtype)
+        self.stored[self._list_positions(np.array(rows, dtype=np.int64))] = tokens.astype(self.stored.dtype)
 
     @classmethod
-    def joined(cls, parts: Sequence[TokenRows]) -> TokenRows:
-        """The rows of one part after those of another."""
+    def concatenate(cls, parts: Sequence[TokenRows]) -> TokenRows:
+        """The rows of all parts, in order."""
         lengths = [np.diff(part.offsets) for part in parts]
         return cls(np.concatenate([part.stored for part in parts]), _compute_offsets(np.concatenate(lengths)))
 
     @classmethod
-    def taken(cls, parts: Sequence[tuple[TokenRows, Array, Array]]) -> TokenRows:
+    def copy_rows(cls, parts: Sequence[tuple[TokenRows, Array, Array]]) -> TokenRows:
         """A copy of rows of several files, at least one row.
 
-        Each part is a file's rows, the places of those to copy among the result's, and their rows in the file, int64.
+        Each part is a file, the rows of the result that come from it, and their rows in the file, int64.
         A block is copied at a time, so that memory holds the result alone.
         """
-        lengths = np.empty(sum(len(places) for _, places, _ in parts), dtype=np.int64)
-        for part, places, rows in parts:
+        lengths = np.empty(sum(len(rows) for _, _, rows in parts), dtype=np.int64)
+        for part, positions, rows in parts:
             starts, ends = part._read_bounds(rows)
-            lengths[places] = ends - starts
+            lengths[positions] = ends - starts
         offsets, first = _compute_offsets(lengths), parts[0][0].stored
         copy = cls(np.empty((int(offsets[-1]), first.shape[1]), first.dtype), offsets)
-        for part, places, rows in parts:
-            for i in range(0, len(places), _BLOCK):
-                copy.stored[copy._list_places(places[i : i + _BLOCK])] = part.stored[
-                    part._list_places(rows[i : i + _BLOCK])
+        for part, positions, rows in parts:
+            for i in range(0, len(positions), _BLOCK):
+                copy.stored[copy._list_positions(positions[i : i + _BLOCK])] = part.stored[
+                    part._list_positions(rows[i : i + _BLOCK])
                 ]
         return copy
 
@@ -106,12 +106,12 @@ class TokenRows(NamedTuple):
             raise CheckpointError("the offsets of an index's token vectors are damaged: build the index again")
         return starts, ends
 
-    def _list_places(self, rows: Array) -> Array:
-        """Where the tokens of these rows are, one row's after the other's."""
+    def _list_positions(self, rows: Array) -> Array:
+        """The positions in `stored` of the tokens of these rows, row by row."""
         starts, ends = self._read_bounds(rows)
         before = _compute_offsets(ends - starts)
-        places: Array = np.repeat(starts - before[:-1], ends - starts) + np.arange(int(before[-1]))
-        return places
+        positions: Array = np.repeat(starts - before[:-1], ends - starts) + np.arange(int(before[-1]))
+        return positions
 
     def list_vectors(self) -> list[Array]:
         """The token vectors of each row, float32 [tokens, dim] of length 1."""

@@ -25,7 +25,7 @@ def get_kind(value: str | float) -> Kind:
 
 
 def find_first_after(kind: Kind) -> str:
-    """The first text after those of a kind."""
+    """The first text after the texts of a kind."""
     return chr(ord(kind[0]) + 1)
 
 
@@ -40,8 +40,8 @@ def list_field_values(value: Any) -> set[str]:
 def format_value_text(value: str | float | dict[str, Any] | None) -> str:
     """The text of a value: of two values of a kind the smaller has the smaller text, without the character NUL.
 
-    Long ones are cut and have a digest: they equal themselves alone, and are compared rightly with what is not
-    `exceeds`.
+    A long value is cut and gets a digest: it equals itself alone, and compares rightly with values that do not
+    exceed the length (`exceeds`).
     """
     if value is None:
         return NULL

@@ -29,7 +29,7 @@ VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
 ON_DISK = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
 _BESIDE = ("int8", "bounds", "tokens", "offsets")  # what a file of vectors may have beside it
-_LEAST_PRECISION = 500  # float16 may change a vector by its length divided by this; by 1/2,048 where it is precise
+_MIN_PRECISION = 500  # float16 may change a vector by its length divided by this; by 1/2,048 where it is precise
 _NAME = re.compile(r"vectors-(\d{12})(?:-[0-9a-f]{16})?\.npy")
 
 
@@ -59,8 +59,8 @@ def map_array(path: Path, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> Ar
             raise ValueError("an archive of arrays")
     except Exception as error:  # for a damaged header numpy raises anything
         raise CheckpointError(f"{path}: truncated, damaged or missing ({get_first_line(error)})") from None
-    wanted = tuple(n if want == -1 else want for n, want in zip(array.shape, shape, strict=False))
-    if array.dtype != dtype or len(array.shape) != len(shape) or array.shape != wanted:
+    expected = tuple(n if size == -1 else size for n, size in zip(array.shape, shape, strict=False))
+    if array.dtype != dtype or len(array.shape) != len(shape) or array.shape != expected:
         raise CheckpointError(
             f"{path}: has {array.dtype} {list(array.shape)}; the index has {dtype} {['rows', *shape[1:]]}"
         )
@@ -76,9 +76,9 @@ class MappedFile(NamedTuple):
     """The same in 8 bits: `rows` themselves, if they are stored so."""
     tokens: TokenRows | None = None
 
-    def read_vectors(self, places: slice | Array = slice(None)) -> Array:
+    def read_vectors(self, positions: slice | Array = slice(None)) -> Array:
         """The vectors of these rows, float32 [n, dim]."""
-        return Block(0, self.rows, self.quantized).read_vectors(places)
+        return Block(0, self.rows, self.quantized).read_vectors(positions)
 
 
 class Vectors:
@@ -161,16 +161,16 @@ class Vectors:
 
     def read_token_rows(self, rows: Array) -> TokenRows | None:
         """The token vectors of these rows, at least one; None if the index has none."""
-        parts = [(file.tokens, place, inside) for file, place, inside in self._split_rows(rows) if file.tokens]
-        return TokenRows.taken(parts) if parts else None
+        parts = [(file.tokens, position, inside) for file, position, inside in self._split_rows(rows) if file.tokens]
+        return TokenRows.copy_rows(parts) if parts else None
 
     def _split_rows(self, rows: Array) -> Iterator[tuple[MappedFile, Array, Array]]:
-        """Each file with some of these rows, their places among them, and the rows inside the file, forwards."""
+        """Each file with any of these rows, their positions among them, and the rows inside the file, ascending."""
         if not len(rows):
             return
         if rows.min() < 0 or rows.max() >= len(self):
             raise InputError(
-                f"rows {rows.min()} to {rows.max()} were asked for, but the index has rows 0 to {len(self) - 1}"
+                f"rows {rows.min()} to {rows.max()} were requested, but the index has rows 0 to {len(self) - 1}"
             )
         order = np.argsort(rows, kind="stable")
         ends = np.searchsorted(rows[order], self._starts)
@@ -188,7 +188,7 @@ def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype, tokens: Sto
 
 
 def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None = None) -> tuple[Array, QuantizedRows]:
-    """Converts vectors [n, dim] for storage: in this dtype, and what they are then in 8 bits.
+    """Converts vectors [n, dim] for storage: to this dtype, and the result to 8 bits.
 
     A number changes by at most 1 part in 2,048 (float16; numbers below 6e-5 by up to 3e-8), 1 in 256 (bfloat16), or
     1/254 of its row's largest (int8).
@@ -218,7 +218,7 @@ def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None 
             )
         raise InputError(f"the model gives vectors{whose} that are not finite (inf or nan): it cannot fill an index")
     if dtype == "float16":
-        lost = _sum_squares(exact - vectors) * _LEAST_PRECISION**2 > _sum_squares(vectors)
+        lost = _sum_squares(exact - vectors) * _MIN_PRECISION**2 > _sum_squares(vectors)
         if lost.any():
             row = int(np.argmax(lost))
             raise InputError(
@@ -246,7 +246,7 @@ def _sum_squares(rows: Array) -> Array:
 def write_vectors(
     folder: Path, row: int, stored: Array, quantized: QuantizedRows, tokens: TokenRows | None = None, *, tag: str = ""
 ) -> Path:
-    """Writes the output of `quantize` as the rows from `row`; a kill leaves no partial file, an error none."""
+    """Writes the output of `quantize` as the rows from `row`; a kill leaves no partial file, an error no file."""
     path = get_vectors_file(folder, row, tag=tag)
     paths = list_side_files(path)
     arrays = {paths["bounds"]: quantized.bounds}

@@ -36,7 +36,7 @@ def _fold(text: str) -> str:
 def split_query_words(turns: Sequence[str]) -> list[str]:
     """The words that a context is searched by, each once; two with a space between them must be neighbours.
 
-    What marks a line of the persona, which nobody said, is none of them.
+    The mark of a persona line, which nobody said, is left out.
 
     Examples:
         >>> split_query_words(["Where is order 4711? 北京大"])

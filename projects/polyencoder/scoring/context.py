@@ -121,11 +121,11 @@ class ContextEncoding:
         def convert(tensor: Tensor) -> Tensor:
             return tensor.to(device, None if tensor.dtype == torch.bool else dtype)
 
-        tokens = None if self.tokens is None else [one.map_tensors(convert) for one in self.tokens]
+        tokens = None if self.tokens is None else [texts.map_tensors(convert) for texts in self.tokens]
         return replace(self._map_tensors(convert), tokens=tokens)
 
     def select(self, rows: int | slice | Tensor | Sequence[int]) -> ContextEncoding:
-        """Selects contexts by slice or places; an int gives a batch of one. InputError for one outside the batch."""
+        """Selects contexts by slice or positions; an int gives a batch of one. InputError outside the batch."""
         if isinstance(rows, int):
             if not -self.batch_size <= rows < self.batch_size:
                 raise InputError(f"context {rows} is outside the batch of {self.batch_size}")
@@ -139,8 +139,8 @@ class ContextEncoding:
         if self.tokens is None:
             return selected
         tokens = self.tokens
-        places = range(self.batch_size)[rows] if isinstance(rows, slice) else torch.arange(self.batch_size)[rows.cpu()]
-        return replace(selected, tokens=[tokens[int(place)] for place in places])
+        numbers = range(self.batch_size)[rows] if isinstance(rows, slice) else torch.arange(self.batch_size)[rows.cpu()]
+        return replace(selected, tokens=[tokens[int(number)] for number in numbers])
 
     def build_empty(self, batch_size: int) -> ContextEncoding:
         """Zeros for `batch_size` contexts of the same shape; a mask is False everywhere."""
@@ -164,7 +164,7 @@ class ContextEncoding:
         return [self.vectors, *(() if self.mask is None else (self.mask,)), *keys]
 
     def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> ContextEncoding:
-        """Applies `change` to every tensor but those of `tokens`."""
+        """Applies `change` to every tensor but the ones in `tokens`."""
         keys = self.keys
         return replace(
             self,
@@ -179,8 +179,8 @@ def stack_contexts(parts: Sequence[ContextEncoding]) -> ContextEncoding:
     codes = max(part.n_codes for part in parts)
     if any(part.mask is not None or part.n_codes < codes for part in parts):
         real = [part.vectors.new_ones(part.vectors.shape[:2], dtype=torch.bool) for part in parts]
-        parts = [replace(part, mask=own) if part.mask is None else part for part, own in zip(parts, real, strict=True)]
+        parts = [replace(part, mask=new) if part.mask is None else part for part, new in zip(parts, real, strict=True)]
     parts = [part.pad_codes(codes) for part in parts]
-    tensors = iter([torch.cat(some) for some in zip(*(part._list_tensors() for part in parts), strict=True)])
+    tensors = iter([torch.cat(column) for column in zip(*(part._list_tensors() for part in parts), strict=True)])
     texts = [text for part in parts for text in part.tokens or ()]
     return replace(parts[0]._map_tensors(lambda _: next(tensors)), tokens=texts or None)

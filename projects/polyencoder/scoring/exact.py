@@ -98,15 +98,15 @@ def score_chunk(context: ContextEncoding, candidates: Tensor, *, scale: float) -
 def compute_attention_weights(context: ContextEncoding, candidates: Tensor, *, attention: str = "basic") -> Tensor:
     """Attention weights of each candidate over the context vectors, averaged over heads: [batch, n, codes].
 
-    A candidate's weights sum to 1. `candidates` are [n, dim], shared by the contexts; errors are those of `score`.
+    A candidate's weights sum to 1. `candidates` are [n, dim], shared by the contexts; errors as in `score`.
     """
     scale = get_scale(context, attention)
     check_candidates(context, candidates)
-    each = candidates.to(context.vectors).expand(context.batch_size, *candidates.shape[-2:])
+    expanded = candidates.to(context.vectors).expand(context.batch_size, *candidates.shape[-2:])
     mask = None if context.mask is None else context.mask.unsqueeze(1)
     if context.keys is None:
-        return torch.softmax(_mask_logits(_compute_logits(context, each) * scale, mask), dim=-1)
-    logits = _multiply(context.keys.vectors, each) + context.keys.biases.unsqueeze(1)
+        return torch.softmax(_mask_logits(_compute_logits(context, expanded) * scale, mask), dim=-1)
+    logits = _multiply(context.keys.vectors, expanded) + context.keys.biases.unsqueeze(1)
     return _mask_logits(logits, mask).unflatten(-1, (-1, context.keys.heads)).softmax(dim=-2).mean(dim=-1)
 
 

@@ -29,7 +29,7 @@ class Texts:
     vectors: [batch, dim], the bi-encoder's. tokens: [batch, length, token_dim] of length 1, padded with the first
     token, which changes no maximum. weights: [batch, length] of the tokens, 0 at padding, with the sum 1.
     turns: [batch, turns, dim] of length 1, a context's, padded with its latest turn, so that the last column has every
-    context's latest turn. Candidates have a single one, their vector.
+    context's latest turn. A candidate has a single turn, its vector.
     """
 
     vectors: Tensor
@@ -42,7 +42,7 @@ class Texts:
         return self.map_tensors(lambda tensor: tensor[rows])
 
     def split(self) -> list[Texts]:
-        """Every text as a batch of its own, a view."""
+        """Every text as a batch of one, a view."""
         columns = zip(
             *(tensor.split(1) for tensor in (self.vectors, self.tokens, self.weights, self.turns)), strict=True
         )
@@ -58,28 +58,28 @@ def stack_texts(parts: Sequence[Texts]) -> Texts:
     length, turns = max(part.tokens.size(1) for part in parts), max(part.turns.size(1) for part in parts)
 
     def pad_longer(part: Texts) -> Texts:
-        more, later = length - part.tokens.size(1), turns - part.turns.size(1)
+        extra_tokens, extra_turns = length - part.tokens.size(1), turns - part.turns.size(1)
         return Texts(
             part.vectors,
-            torch.cat([part.tokens, part.tokens[:, :1].expand(-1, more, -1)], dim=1),
-            F.pad(part.weights, (0, more)),
-            torch.cat([part.turns, part.turns[:, -1:].expand(-1, later, -1)], dim=1),
+            torch.cat([part.tokens, part.tokens[:, :1].expand(-1, extra_tokens, -1)], dim=1),
+            F.pad(part.weights, (0, extra_tokens)),
+            torch.cat([part.turns, part.turns[:, -1:].expand(-1, extra_turns, -1)], dim=1),
         )
 
     padded = [pad_longer(part) for part in parts]
     return Texts(
-        *(torch.cat([getattr(one, name) for one in padded]) for name in ("vectors", "tokens", "weights", "turns"))
+        *(torch.cat([getattr(part, name) for part in padded]) for name in ("vectors", "tokens", "weights", "turns"))
     )
 
 
 def pack_candidates(candidates: Sequence[TokenVectors]) -> tuple[Tensor, Tensor, Tensor]:
     """Candidates as a batch, padded as `Texts`: vectors [n, dim], tokens [n, longest, token_dim], mask [n, longest]."""
-    vectors, tokens = torch.stack([one.vector for one in candidates]), torch.cat([one.tokens for one in candidates])
-    lengths = torch.tensor([len(one.tokens) for one in candidates], device=tokens.device)
+    vectors, rows = zip(*candidates, strict=True)
+    tokens, lengths = torch.cat(rows), torch.tensor([*map(len, rows)], device=rows[0].device)
     columns = torch.arange(int(lengths.max()), device=tokens.device)
     mask = columns < lengths.unsqueeze(1)
     positions = (lengths.cumsum(0) - lengths).unsqueeze(1) + columns * mask
-    return vectors, tokens[positions], mask
+    return torch.stack(vectors), tokens[positions], mask
 
 
 def compute_max_similarities(
@@ -87,7 +87,7 @@ def compute_max_similarities(
 ) -> tuple[Tensor, Tensor]:
     """MaxSim in both directions: sum_t weights_t max_l cos(c_t, x_l), and sum_l context_weights_l max_t cos(x_l, c_t).
 
-    At most `SIMILARITIES` of tokens are in memory at once, and for the gradients only the places of the largest.
+    At most `SIMILARITIES` of tokens are in memory at once, and for the gradients only the positions of the largest.
 
     Args:
         contexts: [batch, length, dim], and context_weights [batch, length].
@@ -98,9 +98,9 @@ def compute_max_similarities(
         Both sums, [batch, n], in the dtype of the weights.
     """
     per_context, n = candidates.dim() == 4, candidates.size(-3)
-    of_pair = max(1, contexts.size(1) * candidates.size(-2))
-    columns = max(1, min(n, SIMILARITIES // of_pair))
-    rows = max(1, SIMILARITIES // (of_pair * columns))
+    per_pair = max(1, contexts.size(1) * candidates.size(-2))
+    columns = max(1, min(n, SIMILARITIES // per_pair))
+    rows = max(1, SIMILARITIES // (per_pair * columns))
     sums = []
     for i in range(0, max(1, len(contexts)), rows):
         here = slice(i, i + rows)
@@ -117,11 +117,11 @@ def _compute_block(contexts: Tensor, context_weights: Tensor, candidates: Tensor
     """Both sums of a block, [2, batch, n]."""
     n, length = candidates.shape[-3:-1]
     similarities = multiply(contexts, candidates.flatten(-3, -2)).unflatten(-1, (n, length))  # [batch, l, n, t]
-    of_context = similarities.max(-1).values  # [batch, l, n]
-    of_candidate = similarities.max(1).values  # [batch, n, t]
+    context_maxima = similarities.max(-1).values  # [batch, l, n]
+    candidate_maxima = similarities.max(1).values  # [batch, n, t]
     with torch.autocast(contexts.device.type, enabled=False):
-        forth = (of_candidate.to(weights.dtype) * weights).sum(-1)
-        back = torch.einsum("bln,bl->bn", of_context.to(context_weights.dtype), context_weights)
+        forth = (candidate_maxima.to(weights.dtype) * weights).sum(-1)
+        back = torch.einsum("bln,bl->bn", context_maxima.to(context_weights.dtype), context_weights)
         return torch.stack([forth, back])
 
 

@@ -122,19 +122,19 @@ class Contexts:
     @property
     def context_vectors(self) -> Array:
         """The vector of each context, [contexts, dim], of a model that `has_one_vector`."""
-        return self.vectors[:, 0] if self.tokens is None else np.stack([each.vector for each in self.tokens])
+        return self.vectors[:, 0] if self.tokens is None else np.stack([context.vector for context in self.tokens])
 
     def list_codes(self) -> list[Array]:
         """The vectors of each context without padding: float32 [n, dim]."""
         vectors = self.vectors.astype(np.float32, copy=False)
-        return [*vectors] if self.mask is None else [v[m] for v, m in zip(vectors, self.mask, strict=True)]
+        return [*vectors] if self.mask is None else [rows[mask] for rows, mask in zip(vectors, self.mask, strict=True)]
 
     def select(self, positions: Sequence[int] | slice) -> Contexts:
         """The contexts at these positions."""
         rows = positions if isinstance(positions, slice) else [*positions]
         tokens = self.tokens
         if tokens is not None:
-            tokens = tokens[rows] if isinstance(rows, slice) else [tokens[place] for place in rows]
+            tokens = tokens[rows] if isinstance(rows, slice) else [tokens[row] for row in rows]
         keys = self.keys
         return replace(
             self,
@@ -156,8 +156,8 @@ class Contexts:
         joined = None
         if keys:
             joined = Keys(
-                stack_arrays([each.vectors for each in keys]),
-                stack_arrays([each.biases for each in keys]),
+                stack_arrays([part.vectors for part in keys]),
+                stack_arrays([part.biases for part in keys]),
                 keys[0].heads,
             )
         return cls(stack_arrays([part.vectors for part in parts]), mask, joined, tokens)
@@ -185,7 +185,7 @@ def check_finite(contexts: Contexts, *, dim: int) -> None:
 
 
 def to_array(value: Any) -> Array:
-    """An array of numpy, from one, or from a tensor on any device; bfloat16 and float16 become float32."""
+    """Converts an array, or a tensor on any device, to numpy's; bfloat16 and float16 become float32."""
     if hasattr(value, "detach"):  # torch's
         value = value.detach().cpu()
         if value.is_floating_point() and value.dtype.itemsize < 4:  # numpy has no bfloat16
@@ -195,7 +195,7 @@ def to_array(value: Any) -> Array:
 
 
 def _to_floats(value: Any) -> Array:
-    """The same in float32, or float64 for such numbers."""
+    """Converts numbers to float32, but those in float64."""
     array = to_array(value)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{array.dtype} is no type of numbers")

@@ -25,7 +25,7 @@ class TokenVectors(NamedTuple):
             tokens = np.empty((len(ids), 0, 0), dtype=np.float32)
         # copies, as a view would keep its whole batch in memory
         rows = zip(vectors, tokens, ids, strict=True)
-        return [cls(vector.copy(), own[: max(1, len(row))].copy()) for vector, own, row in rows]
+        return [cls(vector.copy(), padded[: max(1, len(row))].copy()) for vector, padded, row in rows]
 
 
 class LateScore:
@@ -43,15 +43,15 @@ class LateScore:
 
     def __call__(self, context: ContextTokens, candidates: Sequence[TokenVectors]) -> Array:
         """The scores of candidates, at least one: float32 [candidates]."""
-        lengths = [len(one.tokens) for one in candidates]
+        lengths = [len(candidate.tokens) for candidate in candidates]
         starts = np.cumsum([0, *lengths[:-1]])
-        tokens = np.concatenate([one.tokens for one in candidates])
+        tokens = np.concatenate([candidate.tokens for candidate in candidates])
         similarities = tokens @ context.tokens.T
         logits = tokens @ self._token_weight * np.float32(tokens.shape[1] ** 0.5)
         shares = np.exp(logits - np.repeat(np.maximum.reduceat(logits, starts), lengths))
         forth = np.add.reduceat(shares * similarities.max(1), starts) / np.add.reduceat(shares, starts)
         back = np.maximum.reduceat(similarities, starts).mean(1)
-        vectors = np.stack([one.vector for one in candidates])
+        vectors = np.stack([candidate.vector for candidate in candidates])
         turns = vectors @ context.turns.T / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
         cosines = np.stack([forth, back, turns.max(1), turns[:, -1]], axis=1)
         scores: Array = self._weights[0] * (vectors @ context.vector) + self._scale * (cosines @ self._weights[1:])

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @cache
 def import_numkong() -> Any:
-    """The package, or None where it cannot be imported, which a line of the log says."""
+    """The package; None, with a warning in the log, if it cannot be imported."""
     try:
         import numkong
     except ImportError as error:
@@ -35,10 +35,10 @@ def import_numkong() -> Any:
 
 
 class Queries:
-    """The vectors of some contexts without keys, for looks at blocks.
+    """The vectors of contexts without keys, to multiply blocks of rows with.
 
     Attributes:
-        codes: the number of vectors of each context; its first one fills the place of a masked one.
+        codes: the number of vectors of each context; its first vector replaces masked ones.
         exact: float64 [contexts, codes, dim]; 0 where all codes of a context are masked.
     """
 
@@ -114,7 +114,7 @@ class ApproximateProducts(NamedTuple):
     scales: Array
     """float32 [contexts]"""
     radius: Array
-    """float32 [n, contexts]: a product is at most so far off."""
+    """float32 [n, contexts]: the largest error of a product."""
 
     def find_largest(self) -> Array:
         """The largest product of each row with the codes of each context: float32 [n, contexts]."""

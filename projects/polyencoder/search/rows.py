@@ -10,7 +10,7 @@ import numpy as np
 
 from polyencoder.search.contexts import Array
 
-_AT_ONCE = 1 << 12  # rows that are in memory in float64
+_BATCH_SIZE = 1 << 12  # rows that are in memory in float64
 
 
 class QuantizedRows(NamedTuple):
@@ -24,23 +24,23 @@ class QuantizedRows(NamedTuple):
     @classmethod
     def from_vectors(cls, vectors: Array) -> QuantizedRows:
         """The rows of float32 vectors [n, dim], which are finite."""
-        made = [_quantize(vectors[i : i + _AT_ONCE]) for i in range(0, len(vectors), _AT_ONCE)]
-        if not made:
+        parts = [_quantize(vectors[i : i + _BATCH_SIZE]) for i in range(0, len(vectors), _BATCH_SIZE)]
+        if not parts:
             return cls(np.empty(vectors.shape, np.int8), np.empty((0, 3), np.float32))
-        return cls.concatenate(made)
+        return cls.concatenate(parts)
 
     @classmethod
     def concatenate(cls, parts: Sequence[QuantizedRows]) -> QuantizedRows:
-        """The rows of one part after those of another."""
+        """The rows of all parts, in order."""
         return cls(np.concatenate([part.rows for part in parts]), np.concatenate([part.bounds for part in parts]))
 
     def select(self, positions: slice | Array) -> QuantizedRows:
-        """Some of the rows."""
+        """The rows at these positions."""
         return QuantizedRows(self.rows[positions], self.bounds[positions])
 
 
 class Block(NamedTuple):
-    """Rows that follow each other, or some of these."""
+    """Consecutive rows, or a selection of them."""
 
     first: int
     stored: Array
@@ -48,7 +48,7 @@ class Block(NamedTuple):
     quantized: QuantizedRows | None = None
     """The same in 8 bits, if the source has them; its scales are those of `stored` in int8."""
     positions: Array | None = None
-    """Which of the stored rows; None for all."""
+    """The selected rows of `stored`; None for all."""
 
     @property
     def size(self) -> int:
@@ -78,14 +78,14 @@ class Block(NamedTuple):
         return Block(self.first + rows.start, self.stored[rows], self.quantized and self.quantized.select(rows))
 
     def select(self, positions: Array) -> Block:
-        """Some of all rows; those in 8 bits are copied."""
+        """The rows at these positions; rows in 8 bits are copied."""
         return Block(self.first, self.stored, self.quantized and self.quantized.select(positions), positions)
 
 
 def advise(array: Array, how: str) -> None:
     """Tells the system how a mapped array will be read: "NORMAL", in order, or "RANDOM", without the pages around it.
 
-    Where the system cannot be told, and for other arrays, nothing happens; so in `prefetch`.
+    Where the system takes no advice, and for other arrays, nothing happens; the same holds for `prefetch`.
     """
     if (mapped := getattr(array, "_mmap", None)) is not None and hasattr(mmap, f"MADV_{how}"):
         mapped.madvise(getattr(mmap, f"MADV_{how}"))
@@ -115,8 +115,8 @@ def _quantize(vectors: Array) -> QuantizedRows:
 
 
 def round_up(numbers: Array) -> Array:
-    """float32 numbers that are at least as large."""
-    with np.errstate(over="ignore"):  # to infinity, of which everything is scored
+    """Converts to float32 numbers that are at least as large."""
+    with np.errstate(over="ignore"):  # to infinity, which keeps every row
         return np.nextafter((numbers * (1 + 1e-6)).astype(np.float32), np.float32(np.inf))
 
 

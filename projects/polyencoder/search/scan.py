@@ -49,23 +49,23 @@ def search(
         rows: `Rows`, or an array of floats [n, dim], which may be mapped into memory.
         k: at least 1.
         allowed: bool [n], True for rows that may be found. Blocks without any are not read.
-        attention: "basic", "sqrt" or "multihead"; errors are those of `scores.get_scale`.
+        attention: "basic", "sqrt" or "multihead"; errors as in `scores.get_scale`.
     """
     if isinstance(rows, np.ndarray):
         rows = ArrayRows(rows)
     if not len(contexts):
         return TopK(np.empty((0, k), contexts.vectors.dtype), np.empty((0, k), np.int64))
-    at_once = max(1, _MAX_QUERIES // contexts.n_codes)
-    parts = [contexts.select(slice(i, i + at_once)) for i in range(0, len(contexts), at_once)]
-    best = [_Best(part, k=k, attention=attention) for part in parts]
-    queries = contexts.n_codes * min(at_once, len(contexts))
+    batch_size = max(1, _MAX_QUERIES // contexts.n_codes)
+    parts = [contexts.select(slice(i, i + batch_size)) for i in range(0, len(contexts), batch_size)]
+    selections = [_Best(part, k=k, attention=attention) for part in parts]
+    queries = contexts.n_codes * min(batch_size, len(contexts))
     size = max(1, min(_MAX_ROWS, _LOGITS // queries))
     with np.errstate(all="ignore"):  # infinite and nan bounds keep a row
         for block, mask in _iter_blocks(rows, size, first=max(k, _FIRST_ROWS), k=k, allowed=allowed):
-            for each in best:
-                each.add(block, mask)
-    tops = [each.get_top() for each in best]
-    width = min(each.scores.shape[1] for each in tops)
+            for selection in selections:
+                selection.add(block, mask)
+    tops = [selection.get_top() for selection in selections]
+    width = min(top.scores.shape[1] for top in tops)
     return TopK(*(np.concatenate([part[:, :width] for part in column]) for column in zip(*tops, strict=True)))
 
 
@@ -75,13 +75,13 @@ def count_available_rows(rows: Rows, allowed: Array | None) -> int:
 
 
 class _Best:
-    """The best rows so far of some contexts."""
+    """The best rows so far of a part of the contexts."""
 
     def __init__(self, contexts: Contexts, *, k: int, attention: str) -> None:
         self._contexts, self._k, self._attention = contexts, k, attention
         self._scale = get_scale(contexts, attention)
         self._queries = None if contexts.keys is not None else Queries(contexts)
-        # one entry for each context and row: of the k best
+        # one entry for each of the k best rows of each context
         self._context_ids = self._rows = np.empty(0, np.int64)
         self._scores = np.empty(0)
         self._thresholds = np.full(len(contexts), -np.inf)  # the k-th best score, which a row must exceed
@@ -128,7 +128,7 @@ class _Best:
         return middle, radius
 
     def _find_contenders(self, context_ids: Array, lower: Array, upper: Array) -> Array:
-        """Which pairs may be among the k best: where at least k others have lower ends above, it is not."""
+        """Which pairs may be among the k best: all but those whose upper end is below the lower ends of k pairs."""
         contexts = np.concatenate([self._context_ids, context_ids])
         ends = np.concatenate([self._scores, np.fmax(lower, -np.inf)])  # a nan is -inf
         order = np.lexsort((-ends, contexts))
@@ -157,7 +157,7 @@ class _Best:
         return scores if self._contexts.vectors.dtype == np.float64 else round_scores(scores)
 
     def _add_scored(self, block: Block, allowed: Array | None) -> None:
-        """The same under multi-head attention, where no logit bounds a score: all are scored."""
+        """`add` under multi-head attention, where no logit bounds a score: all rows are scored."""
         scores = score(self._contexts, block.read_vectors(), attention=self._attention).astype(np.float64)
         promising = ~(scores <= self._thresholds[:, None])
         if allowed is not None:
@@ -176,11 +176,11 @@ class _Best:
         self._thresholds = _find_kth(scores, starts, k=self._k)
 
     def _find_starts(self, context_ids: Array) -> Array:
-        """Where the entries of each context begin, if they are sorted by context, and where the last one's end."""
+        """Where the entries of each context begin, if sorted by context, and where those of the last context end."""
         return np.searchsorted(context_ids, np.arange(len(self._contexts) + 1))
 
     def get_top(self) -> TopK:
-        """The best of each context, all as many."""
+        """The best of each context, the same number for all."""
         shape = len(self._contexts), -1
         if not len(self._context_ids):
             return TopK(np.empty((len(self._contexts), 0)), np.empty((len(self._contexts), 0), np.int64))

@@ -18,10 +18,10 @@ _LOGITS = 1 << 21  # of contexts that are scored at once; a few arrays of this s
 def score(contexts: Contexts, candidates: Array, *, attention: str = "basic") -> Array:
     """Scores candidates [n, dim] for contexts: [contexts, n], float32, or float64 if a side is. See `get_scale`."""
     scale = get_scale(contexts, attention)
-    at_once = max(1, _LOGITS // max(1, contexts.n_codes * len(candidates)))
-    if at_once >= len(contexts):
+    batch_size = max(1, _LOGITS // max(1, contexts.n_codes * len(candidates)))
+    if batch_size >= len(contexts):
         return _score_batch(contexts, candidates, scale=scale)
-    parts = [slice(i, i + at_once) for i in range(0, len(contexts), at_once)]
+    parts = [slice(i, i + batch_size) for i in range(0, len(contexts), batch_size)]
     return np.concatenate([_score_batch(contexts.select(part), candidates, scale=scale) for part in parts])
 
 
@@ -77,7 +77,7 @@ def _score_batch(contexts: Contexts, candidates: Array, *, scale: float) -> Arra
     if mask is not None:
         weighing = np.where(mask, weighing, np.finfo(weighing.dtype).min)
     by_head = (*logits.shape[:2], -1, keys.heads)
-    logits, weighing = (each.reshape(by_head).swapaxes(2, 3) for each in (logits, weighing))
+    logits, weighing = (array.reshape(by_head).swapaxes(2, 3) for array in (logits, weighing))
     total: Array = (compute_attention_weights(weighing, None) * logits).sum(axis=(2, 3))
     return total
 

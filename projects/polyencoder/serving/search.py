@@ -131,7 +131,7 @@ async def find_hits(
     if options.top_k is not None and options.top_k > engine.limits.top_k:
         raise InputError(f"top_k is {options.top_k}; it must be at most {engine.limits.top_k}", argument="top_k")
     turns = engine.check_turns(turns, name=name)
-    if answers is not None and not options.asked and not options.words_only:
+    if answers is not None and not options.limits and not options.words_only:
         options = replace(options, **vars(answers))
     remote = index is not None and index.remote
     if index is not None and not remote and await engine.tokenize(index.__len__) == 0:

@@ -76,7 +76,7 @@ def compute_weights_fingerprint(
 ) -> str:
     """Digest of a model's weights, independent of the dtype they are stored in.
 
-    `dtype`: as they will be when they have been saved so. `progress` is called with the bytes of each tensor.
+    `dtype`: the dtype in which they will be saved. `progress` is called with the bytes of each tensor.
     """
 
     import torch

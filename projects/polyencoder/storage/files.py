@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ABANDONED = 3600.0
 """Seconds without a change after which a temporary file counts as abandoned."""
-_LONGEST_NAME = 200  # bytes of a file's name in those of its temporary files; file systems have room for 255
+_LONGEST_NAME = 200  # bytes of a file's name in the names of its temporary files; file systems have room for 255
 
 
 @contextmanager
@@ -37,11 +37,11 @@ def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True, new_mo
     Without `overwrite` a file that another process has written meanwhile is unchanged: FileExistsError.
 
     A kill, an error or a loss of power in between leaves the old file unchanged, and an error no temporary file. What
-    killed processes left is removed once it is an hour old. A symbolic link stays one: the file that it points to is
+    killed processes left is removed once it is an hour old. A symbolic link stays a link: the file that it points to is
     replaced. The new file has the permissions of the old one, else `new_mode` without those that umask withholds.
     """
     target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():  # a folder, or a device, which a plain file would take the place of
+    if target.exists() and not target.is_file():  # a folder, or a device, which a plain file would replace
         raise FileExistsError(errno.EEXIST, "there is something else than a plain file", os.fspath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     _discard(target, older_than=ABANDONED)
@@ -53,18 +53,18 @@ def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True, new_mo
         os.close(handle)
         yield temporary
         fsync(temporary)
-        temporary.chmod(mode)  # a library may have put a private file of its own in its place
+        temporary.chmod(mode)  # a library may have replaced it by a private file
         if overwrite:
             os.replace(temporary, target)
         else:
-            _place(temporary, target)
+            _rename_new(temporary, target)
         fsync(target.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _place(temporary: Path, target: Path) -> None:
+def _rename_new(temporary: Path, target: Path) -> None:
     """Gives a finished file its name, or FileExistsError; without hard links an empty file reserves it first."""
     try:
         try:
@@ -81,7 +81,7 @@ def _place(temporary: Path, target: Path) -> None:
 
 
 def build_exists_error(path: str | os.PathLike[str]) -> FileExistsError:
-    """The error of a file or folder that appeared after it was checked that there is none, and is unchanged."""
+    """The error for a file or folder that appeared after a check that there is none; it is unchanged."""
     return FileExistsError(errno.EEXIST, "another process has written it meanwhile", os.fspath(path))
 
 
@@ -106,9 +106,9 @@ def reporting_write_errors(
         yield
     except _list_write_errors() as cause:
         reason = getattr(cause, "strerror", None) or get_first_line(cause)
-        where = getattr(cause, "filename", None)
-        at = f" at {where}" if where and os.fspath(path) not in str(where) else ""
-        raise error(f"{os.fspath(path)}: cannot be written ({reason}{at}); give another place, or make room") from cause
+        if (where := getattr(cause, "filename", None)) and os.fspath(path) not in str(where):
+            reason = f"{reason} at {where}"
+        raise error(f"{os.fspath(path)}: cannot be written ({reason}); give another place, or make room") from cause
 
 
 def _list_write_errors() -> tuple[type[Exception], ...]:
@@ -140,20 +140,20 @@ def check_writable_folder(path: str | os.PathLike[str], *, argument: str) -> Non
     target = Path(path)
     if reason := explain_no_folder(target):
         raise ConfigError(f"{target}: {reason}; give the name of a folder", argument=argument)
-    _check_parent(target / "file", shown=target)
+    _check_parent(target / "file", reported=target)
 
 
 def explain_no_folder(path: Path) -> str | None:
-    """Why there can be no folder at this place, if a file or a broken link is there."""
+    """Why there can be no folder at this path, if a file or a broken link is there."""
     if path.is_dir() or not os.path.lexists(path):
         return None
     return "is a file" if path.exists() else f"is a link to {os.readlink(path)}, which does not exist"
 
 
-def _check_parent(target: Path, *, shown: Path | None = None) -> None:
+def _check_parent(target: Path, *, reported: Path | None = None) -> None:
     """Tries to create a file in the nearest existing parent folder."""
     folder = next(parent for parent in target.absolute().parents if parent.exists())
-    with reporting_write_errors(shown or target, ConfigError), tempfile.NamedTemporaryFile(dir=folder):
+    with reporting_write_errors(reported or target, ConfigError), tempfile.NamedTemporaryFile(dir=folder):
         pass
 
 
@@ -196,7 +196,7 @@ def write_array(path: str | os.PathLike[str], array: np.ndarray[Any, Any], *, ov
 
 
 def move_files(source: Path, target: Path, *, last: str) -> None:
-    """Moves the files below a folder to the same places below another; `last`, which says that it is complete, last."""
+    """Moves the files below a folder to the same paths below another; `last`, which marks it as complete, last."""
     files = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
     for file in sorted(files, key=lambda file: file == Path(last)):
         (target / file).parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 CONFIG, WEIGHTS, TOKENIZER = "polyencoder.json", "polyencoder.safetensors", "tokenizer.json"
-"""The configuration of a ranker; its tensors that are no module's of sentence-transformers (`modeling.layout`)."""
+"""The configuration of a ranker; its tensors that belong to no module of sentence-transformers (`modeling.layout`)."""
 MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
 """The files of an encoder of transformers, and of modules of sentence-transformers."""
 MODEL_FILES = ["*.json", "*.safetensors"]

@@ -1,8 +1,8 @@
 """Publishes several files of a folder, and of folders in it, together: all of them are the new ones, or none.
 
 The new files are written into a folder inside the target, which is then renamed. This rename is the publication: from
-then on the files are moved to their places, by this process or, after a kill or an error, by the next one that reads
-the folder or writes into it. Each step can be repeated.
+then on the files are moved to their places, by this process or, after a kill or an error, by the next process that
+reads the folder or writes into it. Each step can be repeated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def publishing(
     Args:
         folder: created if missing. Its other files are unchanged.
         remove: files, by their paths in the folder, that are removed, unless they are written.
-        replaces: called with `folder` at the publication: more such files, of those that are there then.
+        replaces: called with `folder` at the publication: names more files to remove, of those that exist then.
         check: called before the publication, when no other process can publish in this folder; may raise.
 
     Raises:
@@ -107,7 +107,7 @@ def finish_publication(folder: str | os.PathLike[str]) -> None:
 
 
 def discard_unfinished(folder: str | os.PathLike[str]) -> None:
-    """Finishes or removes what killed processes left that were publishing in this folder."""
+    """Finishes or removes what killed processes left of their publications in this folder."""
     target = Path(folder)
     if not target.is_dir():
         return
@@ -130,18 +130,18 @@ def _lock(file: IO[bytes]) -> None:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether there is a folder, which is no link: models come from anywhere."""
+    """Whether the path is a folder, and no link: models come from anywhere."""
     return path.is_dir() and not path.is_symlink()
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """The paths of its files, and of those in its folders, relative to it; without hidden ones."""
+    """The paths of a folder's files, also of those in its folders, relative to it; without hidden ones."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())
     return sorted(path for path in paths if not any(part.startswith(".") for part in path.parts))
 
 
 def _complete(staging: Path, target: Path) -> None:
-    """Gives new files the permissions of old ones, else those of any new file; writes all of them to disk."""
+    """Gives new files the permissions of old ones, else the permissions of a new file; writes all of them to disk."""
     mode = stat.S_IMODE(staging.stat().st_mode) & 0o666
     files = _list_files(staging)
     for file in files:
@@ -200,7 +200,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _get_folder(file: Path, target: Path) -> Path:
-    """The folder in `target` of a file. OSError where it is a file, or a link: the target's alone are changed."""
+    """The folder in `target` of a file. OSError if it is a file or a link: nothing outside the target is changed."""
     for parent in (target / parent for parent in file.parents if parent != Path()):
         if os.path.lexists(parent) and not _is_folder(parent):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent))

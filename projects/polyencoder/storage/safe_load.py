@@ -1,6 +1,6 @@
 """Loads weights without running code from their files: safetensors, and what `torch.save` wrote.
 
-The latter by `torch.load` with `weights_only=True`, with numpy scalars added to its allowed classes.
+The latter are read by `torch.load` with `weights_only=True`, with numpy scalars added to its allowed classes.
 """
 
 from __future__ import annotations

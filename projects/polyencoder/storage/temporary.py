@@ -1,7 +1,7 @@
 """Temporary folders that are cleaned up even after a kill.
 
-Folders of killed processes are removed with the next temporary folder. All of them are in one folder of the user's, and
-have a mark that their process wrote and locks: nothing else is ever removed.
+Folders of killed processes are removed with the next temporary folder. All of them are in one folder of the user, and
+each has a mark that its process wrote and locks: nothing else is ever removed.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from polyencoder.checks import check_text, check_texts
-from polyencoder.config import OF_CONTEXTS, PROMPTS, PairStart, TextConfig
+from polyencoder.config import CONTEXT_FIELDS, PROMPTS, PairStart, TextConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.storage.digests import compute_fingerprint
 from polyencoder.text.context import (
@@ -267,7 +267,7 @@ class TextEncoder:
 
     def compute_fingerprint(self, *, contexts: bool = True) -> str:
         """Digest of everything tokenization depends on; without `contexts`, only what candidates depend on."""
-        fields = {name: value for name, value in asdict(self.config).items() if contexts or name not in OF_CONTEXTS}
+        fields = {name: value for name, value in asdict(self.config).items() if contexts or name not in CONTEXT_FIELDS}
         return compute_fingerprint([self.tokenizer.to_str(), json.dumps(fields)])
 
     def _encode_recent_first(self, turns: Sequence[str]) -> list[int]:

@@ -108,7 +108,7 @@ def test_probabilities(exported, records, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("stored", [None, "int8", "float16"])
 def test_a_late_interaction_encoder_reranks_as_with_torch(exported, records, sentences, tmp_path, monkeypatch, stored):
-    monkeypatch.setattr(searcher, "OWN_K", 5)  # and others follow
+    monkeypatch.setattr(searcher, "LATE_RERANK_K", 5)  # and others follow
     ranker, folder = exported("late")
     index = ranker.index(records, tmp_path / "index", store_tokens=stored, shard_size=7)
     index.remove(["3", "4"])

@@ -18,7 +18,7 @@ from polyencoder.search.scan import search
 class Engine(ShortlistSearch):
     """The nearest of each code by a matrix product; float64, so that rounding proves nothing wrong."""
 
-    most_named, attention = 1 << 20, "basic"
+    max_named, attention = 1 << 20, "basic"
 
     def __init__(self, contexts, vectors, *, exact=True):
         self.contexts, self.vectors, self.exact_lists = contexts, vectors, exact
@@ -70,9 +70,9 @@ def test_what_is_certified_is_the_best(seed, batch, n, codes, stretch, length, l
     contexts, vectors = drawn(seed, batch=batch, n=n, codes=codes, stretch=stretch)
     k = int(np.random.default_rng(seed).integers(1, n + 1))
     engine = Engine(contexts, vectors)
-    engine.most_named = int(np.random.default_rng(seed).integers(1, 400))  # of which contexts are asked for together
+    engine.max_named = int(np.random.default_rng(seed).integers(1, 400))  # of which contexts are asked for together
     answers = engine.search(k=k, exactness="certified", length=length, longest=longest)
-    assert all(some == 1 or some * codes * named <= engine.most_named for some, named in engine.asked)
+    assert all(some == 1 or some * codes * named <= engine.max_named for some, named in engine.asked)
     expected, order = sorted_scores(contexts, vectors)
     for answer, scores, rows in zip(answers, expected, order, strict=True):
         assert answer.exactness in ("certified", "exact")

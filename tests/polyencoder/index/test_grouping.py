@@ -133,7 +133,7 @@ def test_groups_of_those_that_pass_a_filter(ranker, index):
 
 def test_as_many_are_looked_at_as_the_limit_allows(monkeypatch):
     """And no context waits for the others."""
-    monkeypatch.setattr("polyencoder.index.grouping.MOST_CONSIDERED", 100)
+    monkeypatch.setattr("polyencoder.index.grouping.MAX_CONSIDERED", 100)
     asked = []
 
     def search(places, k):

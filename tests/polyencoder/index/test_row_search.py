@@ -153,7 +153,7 @@ def test_contexts_are_searched_in_groups_that_fetch_a_vector_once(monkeypatch):
     hits = found(table, contexts, top_k=3, list_length=4)
     assert table.asked == [(6, 4)]
     assert table.fetched[0] <= 16  # the first two contexts share theirs
-    monkeypatch.setattr(_RowSearch, "most_named", 1)
+    monkeypatch.setattr(_RowSearch, "max_named", 1)
     table.asked.clear()
     assert ids(found(table, contexts, top_k=3, list_length=4)) == ids(hits)
     assert table.asked == [(2, 4)] * 3

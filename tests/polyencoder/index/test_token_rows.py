@@ -27,10 +27,10 @@ def test_any_rows_in_any_order(data):
     rows = np.array(data.draw(st.lists(st.integers(0, len(read) - 1), min_size=1, max_size=9)))
     starts = [0, len(parts_of[0])]
     files = [(rows >= start) & (rows < start + len(some)) for start, some in zip(starts, parts_of, strict=False)]
-    whole = TokenRows.joined(parts)
+    whole = TokenRows.concatenate(parts)
     for taken in (
-        TokenRows.taken([(whole, np.arange(len(rows)), rows)]),
-        TokenRows.taken(
+        TokenRows.copy_rows([(whole, np.arange(len(rows)), rows)]),
+        TokenRows.copy_rows(
             [
                 (part, np.flatnonzero(inside), rows[inside] - start)
                 for part, inside, start in zip(parts, files, starts, strict=False)
@@ -48,7 +48,7 @@ def test_memory_holds_one_copy_of_what_is_taken():
     part, rows = TokenRows(stored, np.arange(0, 60_001, 10)), np.arange(6_000)[::-1]
     tracemalloc.start()
     try:
-        taken = TokenRows.taken([(part, np.arange(len(rows)), rows)])
+        taken = TokenRows.copy_rows([(part, np.arange(len(rows)), rows)])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -59,4 +59,4 @@ def test_memory_holds_one_copy_of_what_is_taken():
 def test_damaged_offsets_are_an_error():
     part = TokenRows(np.zeros((3, 2), np.int8), np.array([0, 2, 1]))
     with pytest.raises(CheckpointError, match="are damaged"):
-        TokenRows.taken([(part, np.arange(2), np.arange(2))])
+        TokenRows.copy_rows([(part, np.arange(2), np.arange(2))])

@@ -115,8 +115,8 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
             float32 themselves). Certified results need "float32".
 
     Raises:
-        ConfigError: faiss is not installed, or an unknown kind or override, or one that does not fit; or there is no
-            key to sign the file with.
+        ConfigError: faiss is not installed, a kind or override is unknown or does not fit, or there is no key to sign
+            the file with.
         InputError: there are no vectors.
         PolyencoderError: FAISS could not build or write it.
     """
@@ -132,8 +132,8 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
         if hasattr(index, "do_polysemous_training"):
             index.do_polysemous_training = False  # minutes of annealing, for a search mode that is not used here
         if not index.is_trained:
-            places = np.random.default_rng(0).permutation(rows)  # always the same
-            index.train(vectors.take(np.sort(places[: int(parameters["training_rows"])])))
+            order = np.random.default_rng(0).permutation(rows)  # always the same
+            index.train(vectors.take(np.sort(order[: int(parameters["training_rows"])])))
         max_norm = 0.0
         for block in vectors.iter_blocks(_CHUNK):
             chunk = block.read_vectors().astype(np.float32, copy=False)

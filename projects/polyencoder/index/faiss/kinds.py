@@ -19,12 +19,12 @@ KINDS = {
 """Each kind and its parameters; see `build_faiss`."""
 
 _STORAGES = {"float32": "Flat", "float16": "SQfp16"}  # storage of vectors -> FAISS's name
-_LEAST = {"m": 2}  # FAISS crashes with a graph of one neighbour
-_MOST = {"m": 2048, "pq_bits": 16}  # memory grows with the neighbours of each node, and with 2^bits centroids
-_MOST_OF_ALL = (1 << 31) - 1  # FAISS's integers
+_MINIMA = {"m": 2}  # FAISS crashes with a graph of one neighbour
+_MAXIMA = {"m": 2048, "pq_bits": 16}  # memory grows with the neighbours of each node, and with 2^bits centroids
+_MAX_INTEGER = (1 << 31) - 1  # FAISS's integers
 _PQ_FROM = 4_000_000  # a graph and fp32 vectors of this many take more memory than most machines have
 _TRAINING_PER_LIST = 64
-_LEAST_PER_CENTROID = 39  # FAISS complains about fewer
+_ROWS_PER_CENTROID = 39  # FAISS complains about fewer
 
 
 def parse_faiss(text: str) -> tuple[str, Parameters]:
@@ -67,7 +67,7 @@ def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: Vect
 def write_recipe(kind: str, parameters: Mapping[str, int | str]) -> str:
     """The index as a description for `faiss.index_factory`."""
     if kind == "ivf-pq":
-        # Tables in registers: a third of the time of other bits. The codes are, like theirs, of residuals (r).
+        # Tables in registers: a third of the time of other bits. The codes are of residuals (r), as with other bits.
         fast = "fsr" if parameters["pq_bits"] == 4 else ""
         return f"IVF{parameters['nlist']},PQ{parameters['pq_m']}x{parameters['pq_bits']}{fast}"
     storage = _STORAGES[str(parameters["storage"])]
@@ -95,7 +95,7 @@ def check_parameters(kind: str, parameters: Parameters, *, dim: int | None = Non
             if value not in _STORAGES:
                 raise ConfigError(f"storage must be one of {', '.join(_STORAGES)}; got {value!r}")
         else:
-            lowest, highest = _LEAST.get(name, 1), _MOST.get(name, _MOST_OF_ALL)
+            lowest, highest = _MINIMA.get(name, 1), _MAXIMA.get(name, _MAX_INTEGER)
             if not isinstance(value, int) or not lowest <= value <= highest:
                 raise ConfigError(f"{name} must be a whole number from {lowest} to {highest}, got {value!r:.60}")
             if name == "pq_m" and dim is not None and dim % value:
@@ -108,13 +108,13 @@ def _choose_defaults(kind: str, *, rows: int, dim: int, dtype: VectorDtype, nlis
     if kind == "hnsw":
         parameters |= {"m": 32, "ef_construction": 100, "ef_search": 512}
     if kind.startswith("ivf"):
-        wanted = 1 << round(math.log2(4 * math.sqrt(rows)))
-        lists = int(nlist or max(1, min(wanted, rows // _LEAST_PER_CENTROID)))
+        suggested = 1 << round(math.log2(4 * math.sqrt(rows)))
+        lists = int(nlist or max(1, min(suggested, rows // _ROWS_PER_CENTROID)))
         parameters |= {"nlist": lists, "nprobe": max(1, lists // 8)}
         parameters["training_rows"] = min(rows, max(_TRAINING_PER_LIST * lists, 1 << 16))
     if kind == "ivf-pq":
         pq_m = next(m for m in range(max(1, dim // 8), 0, -1) if dim % m == 0)
-        bits = max(1, min(8, int(math.log2(max(2, rows // _LEAST_PER_CENTROID)))))
+        bits = max(1, min(8, int(math.log2(max(2, rows // _ROWS_PER_CENTROID)))))
         parameters |= {"pq_m": pq_m, "pq_bits": bits}
     else:
         parameters["storage"] = "float32" if dtype == "float32" else "float16"

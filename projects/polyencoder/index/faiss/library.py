@@ -15,8 +15,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.packages import require
 from polyencoder.processor import find_vector_instructions, is_intel
 
-LEAST = (1, 15)
-"""The oldest version. Older ones check less of what they read; before 1.13 the fast scan of codes finds half."""
+MIN_VERSION = (1, 15)
+"""The oldest version. Older ones check less of what they read; before 1.13 their fast scan of codes finds half."""
 _CORE = "OPENBLAS_CORETYPE"
 _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the oldest processors that have these
 
@@ -24,8 +24,8 @@ _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the o
 def import_faiss() -> Any:
     """The module `faiss`. The environment is restored; ConfigError if FAISS is not installed, or too old."""
     faiss = _import()
-    if tuple(map(int, faiss.__version__.split(".")[:2])) < LEAST:
-        oldest = ".".join(map(str, LEAST))
+    if tuple(map(int, faiss.__version__.split(".")[:2])) < MIN_VERSION:
+        oldest = ".".join(map(str, MIN_VERSION))
         raise ConfigError(
             f"faiss {faiss.__version__} is installed; {oldest} or later is needed: pip install 'faiss-cpu>={oldest}'"
         )
@@ -33,7 +33,7 @@ def import_faiss() -> Any:
 
 
 def _import() -> Any:
-    if "faiss" in sys.modules or _CORE in os.environ or not is_intel():  # it is loaded once: a search asks only that
+    if "faiss" in sys.modules or _CORE in os.environ or not is_intel():  # FAISS is loaded once: a search asks only that
         return require("faiss", extra="faiss")
     if (core := _CORES.get(find_vector_instructions() or "")) is None:
         return require("faiss", extra="faiss")

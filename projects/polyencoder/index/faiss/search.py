@@ -65,7 +65,7 @@ _LIMITS = threading.Lock()  # FAISS has them for the whole process
 
 @contextmanager
 def _limit_sizes(size: int) -> Iterator[None]:
-    """Lets FAISS allocate no more than so many bytes for a part of what it reads."""
+    """Limits the bytes that FAISS allocates for a part of what it reads."""
     faiss = import_faiss()
     with _LIMITS:
         before = faiss.get_deserialization_vector_byte_limit(), faiss.get_deserialization_loop_limit()
@@ -118,7 +118,7 @@ class FaissSearch:
         return index
 
     @property
-    def most_effort(self) -> int:
+    def max_effort(self) -> int:
         """The effort that examines everything."""
         return int(self.meta.parameters["nlist"]) if self.meta.kind.startswith("ivf") else self.meta.rows
 
@@ -148,9 +148,9 @@ class FaissSearch:
         options = change_options(options or SearchOptions(), changes)
         get_scale(contexts, attention)  # raises for one that does not fit
         available = count_available_rows(self.vectors, allowed)
-        few = None if allowed is None else available
-        nothing = contexts.batch_size == 0 or contexts.keys is not None  # that lists tell of multi-head attention
-        if nothing or self._should_scan(options, k=options.k(available), allowed=few):
+        count = None if allowed is None else available
+        needs_scan = contexts.batch_size == 0 or contexts.keys is not None  # lists tell nothing of multi-head attention
+        if needs_scan or self._should_scan(options, k=options.k(available), allowed=count):
             return scan_vectors(contexts, self.vectors, options, allowed=allowed, attention=attention)
         return self.search_lists(contexts, options, allowed=allowed, attention=attention)
 
@@ -177,9 +177,9 @@ class FaissSearch:
 
     def _should_scan(self, options: SearchOptions, *, k: int, allowed: int | None) -> bool:
         """Whether a search scores everything instead; `allowed` is the number of rows that may be found, None: all."""
-        few = allowed is not None and allowed <= max(_SCAN_ROWS, _SCAN_SHARE * len(self.vectors))
-        long = not options.list_length and self._choose_length(options, k=k) > LONGEST_LIST
-        return few or long
+        is_sparse = allowed is not None and allowed <= max(_SCAN_ROWS, _SCAN_SHARE * len(self.vectors))
+        is_long = not options.list_length and self._choose_length(options, k=k) > LONGEST_LIST
+        return is_sparse or is_long
 
     def search_nearest(self, queries: Array, length: int, parameters: Any) -> tuple[Array, Array]:
         """FAISS's lists for `queries`, float32 [n, dim]: inner products and rows [n, length], a gap being -1."""
@@ -195,7 +195,7 @@ class FaissSearch:
 class _Shortlists(ShortlistSearch):
     """FAISS as a `certificate.ShortlistSearch`: codes propose, or groups of codes without certificates."""
 
-    most_named = 1 << 22
+    max_named = 1 << 22
 
     def __init__(
         self,
@@ -215,12 +215,12 @@ class _Shortlists(ShortlistSearch):
         self._allowed = allowed
         self._all_lists = options.exactness == "certified"
         self._parameters = _make_parameters(searcher, options.effort, allowed=allowed, all_lists=self._all_lists)
-        self._proves = self.exact_lists and self._parameters.nprobe >= searcher.most_effort
+        self._proves = self.exact_lists and self._parameters.nprobe >= searcher.max_effort
 
     def scan(self, contexts: Contexts) -> TopK:
         return search(contexts, self._vectors, k=self.k, allowed=self._allowed, attention=self.attention)
 
-    def propose(self, contexts: Contexts, places: Sequence[int], length: int) -> Iterator[Shortlist]:
+    def propose(self, contexts: Contexts, positions: Sequence[int], length: int) -> Iterator[Shortlist]:
         """See `certificate.ShortlistSearch`; each list also has the k best of the rows that FAISS lacks."""
         length = min(length, self._covered)
 
@@ -229,12 +229,12 @@ class _Shortlists(ShortlistSearch):
             outside = products[:, -1].astype(np.float64) if self._proves else np.full(len(queries), np.inf)
             if self._proves:  # a list with gaps (id -1) or of all rows has nothing outside
                 outside[(rows[:, -1] < 0) | (length == self._covered)] = -np.inf
-            return Lists([own[own >= 0] for own in rows], outside)
+            return Lists([nearest[nearest >= 0] for nearest in rows], outside)
 
         max_norm = self._searcher.meta.max_norm
         lists = iter_shortlists(contexts.list_codes(), search_nearest, grouped=not self._all_lists, max_norm=max_norm)
-        for row, (rows, bound) in zip(places, lists, strict=True):
-            candidates = np.concatenate([rows, self._newer[row]]) if len(rows) else rows
+        for position, (rows, bound) in zip(positions, lists, strict=True):
+            candidates = np.concatenate([rows, self._newer[position]]) if len(rows) else rows
             yield Shortlist(candidates, self._vectors.take(candidates), bound)
 
     @cached_property
@@ -259,7 +259,7 @@ def _make_parameters(searcher: FaissSearch, effort: int | None, *, allowed: Arra
     if allowed is not None:
         settings["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed[: meta.rows], bitorder="little"))
     available = len(searcher.vectors) if allowed is None else int(allowed.sum())
-    wanted = min(round((effort or meta.effort) * len(searcher.vectors) / available), searcher.most_effort)
+    scaled = min(round((effort or meta.effort) * len(searcher.vectors) / available), searcher.max_effort)
     if meta.kind == "hnsw":
-        return faiss.SearchParametersHNSW(efSearch=wanted, **settings)
-    return faiss.SearchParametersIVF(nprobe=searcher.most_effort if all_lists else wanted, **settings)
+        return faiss.SearchParametersHNSW(efSearch=scaled, **settings)
+    return faiss.SearchParametersIVF(nprobe=searcher.max_effort if all_lists else scaled, **settings)

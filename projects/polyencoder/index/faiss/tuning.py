@@ -34,7 +34,7 @@ SAMPLE = 200
 T = TypeVar("T")
 
 _SHORTEST_LIST = 64
-_LEAST_EFFORT = {"hnsw": 16, "ivf-flat": 1, "ivf-pq": 1}
+_MIN_EFFORT = {"hnsw": 16, "ivf-flat": 1, "ivf-pq": 1}
 
 
 def tune(
@@ -126,23 +126,23 @@ class _Measure:
         self._search = partial(searcher.search_lists, allowed=allowed, attention=attention)
         self._k = k
         start = time.perf_counter()
-        tops = [search(one, searcher.vectors, k=k, allowed=allowed, attention=attention) for one in self._parts]
+        tops = [search(part, searcher.vectors, k=k, allowed=allowed, attention=attention) for part in self._parts]
         self.scan_seconds = time.perf_counter() - start
         # A candidate with the k-th best score counts too; and products may differ by rounding.
         last = np.concatenate([scores for scores, _ in tops])[:, -1:]
-        self._least = last - 1e-5 * np.maximum(np.abs(last), 1)
+        self._threshold = last - 1e-5 * np.maximum(np.abs(last), 1)
 
     def __call__(self, effort: int, list_length: int) -> tuple[Array, float]:
         """Returns the share [contexts] of the best that is found, and the seconds of all searches."""
         start = time.perf_counter()
         options = SearchOptions(top_k=self._k, effort=effort, list_length=list_length)
-        results = [self._search(one, options).scores for one in self._parts]
+        results = [self._search(part, options).scores for part in self._parts]
         seconds = time.perf_counter() - start
-        return (np.concatenate(results) >= self._least).mean(axis=1), seconds
+        return (np.concatenate(results) >= self._threshold).mean(axis=1), seconds
 
 
 def _list_efforts(searcher: FaissSearch) -> list[int]:
-    lowest, highest = _LEAST_EFFORT[searcher.meta.kind], searcher.most_effort
+    lowest, highest = _MIN_EFFORT[searcher.meta.kind], searcher.max_effort
     efforts = [lowest << i for i in range(highest.bit_length()) if lowest << i < highest]
     return [*efforts, highest]
 

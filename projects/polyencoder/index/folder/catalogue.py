@@ -21,12 +21,12 @@ from polyencoder.index.folder.conditions import build_exists, to_sql
 from polyencoder.index.folder.files import is_ours
 from polyencoder.index.folder.schema import COMPACT, INDEXES, build_damage_error
 from polyencoder.index.folder.words import Words
-from polyencoder.index.hits import Found, Hit
+from polyencoder.index.hits import Hit, Method
 from polyencoder.index.values import Kind, list_field_values
 from polyencoder.search.contexts import Array
 
 # Rows given as a JSON list: one query for all of them, each looked up (CROSS JOIN: in this order)
-_WANTED = "(SELECT value AS wanted FROM json_each(?))"
+_ROWS = "(SELECT value AS listed FROM json_each(?))"
 _SORTED = 1 << 18  # values of metadata that are sorted at once, to be written in the order of their pages
 
 
@@ -61,7 +61,7 @@ class Catalogue:
         return str(self._select_value("SELECT json FROM description"))
 
     def list_files(self) -> list[File]:
-        """The files by name: those of vectors are in row order."""
+        """The files by name: files of vectors are in row order."""
         files = [File(*values) for values in self._ask("SELECT name, rows, bytes, checksum FROM files ORDER BY name")]
         if any([*map(type, file)] != [str, int, int, str] for file in files):
             raise self._explain_damage("its list of files is invalid")
@@ -98,10 +98,10 @@ class Catalogue:
 
     def get_row_texts(self, rows: Iterable[int]) -> dict[int, str]:
         """The texts of these rows."""
-        wanted = [*rows]
-        query = f"SELECT row, text FROM {_WANTED} CROSS JOIN texts ON row = wanted"
-        texts = dict(self._ask(query, (json.dumps(wanted),)).fetchall())
-        if not all(isinstance(texts.get(row), str) for row in wanted):
+        listed = [*rows]
+        query = f"SELECT row, text FROM {_ROWS} CROSS JOIN texts ON row = listed"
+        texts = dict(self._ask(query, (json.dumps(listed),)).fetchall())
+        if not all(isinstance(texts.get(row), str) for row in listed):
             raise self._explain_damage("texts are missing")
         return texts
 
@@ -128,8 +128,8 @@ class Catalogue:
             self._connection.create_function("passes", 1, partial(_passes, parse_filter(filter)))
             condition = "passes(metadata)"  # of few entries: the conditions would name all that pass
         query = (
-            f"SELECT wanted, id, metadata FROM {_WANTED} CROSS JOIN entries ON number IN "
-            f"(SELECT number FROM entries WHERE row = wanted AND {condition} ORDER BY number LIMIT ?) ORDER BY number"
+            f"SELECT listed, id, metadata FROM {_ROWS} CROSS JOIN entries ON number IN "
+            f"(SELECT number FROM entries WHERE row = listed AND {condition} ORDER BY number LIMIT ?) ORDER BY number"
         )
         for row, id_, data in self._ask(query, (json.dumps([*entries]), -1 if limit is None else limit)):
             try:
@@ -145,7 +145,7 @@ class Catalogue:
         self,
         scores: Sequence[Sequence[float]],
         rows: Sequence[Sequence[int]],
-        how_found: Sequence[Found],
+        methods: Sequence[Method],
         *,
         limit: int | None,
         filter: Filter | None,
@@ -153,18 +153,18 @@ class Catalogue:
     ) -> list[list[Hit]]:
         """The first `limit` entries of the rows of each context, best first; entries of a row are adjacent.
 
-        `by_words`: of a search by words, the scores of each context's rows.
+        `by_words` has the scores of each context's rows in a search by words.
         """
-        wanted = {row for some in rows for row in some}
-        texts, entries = self.get_row_texts(wanted), self.get_entries(wanted, limit=limit, filter=filter)
+        distinct = {row for context_rows in rows for row in context_rows}
+        texts, entries = self.get_row_texts(distinct), self.get_entries(distinct, limit=limit, filter=filter)
         return [
             [
-                Hit(id_, texts[row], score, metadata, how, word_score=own_words.get(row))
-                for row, score in zip(own_rows, own_scores, strict=True)
+                Hit(id_, texts[row], score, metadata, method, word_score=word_scores.get(row))
+                for row, score in zip(context_rows, context_scores, strict=True)
                 for id_, metadata in entries[row]
             ][:limit]
-            for own_scores, own_rows, how, own_words in zip(
-                scores, rows, how_found, by_words or [{}] * len(rows), strict=True
+            for context_scores, context_rows, method, word_scores in zip(
+                scores, rows, methods, by_words or [{}] * len(rows), strict=True
             )
         ]
 

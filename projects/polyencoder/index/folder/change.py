@@ -94,14 +94,14 @@ class Change:
 
         Returns how many of the items changed something.
         """
-        changed = more = 0
+        changed = growth = 0
         for item in items:  # errors of the iterable are the caller's
             before = self._connection.total_changes
             with wrap_io_errors(self.folder):
-                more += enter(self.catalogue, item)
+                growth += enter(self.catalogue, item)
             changed += self._connection.total_changes > before
         if changed:
-            self.meta = replace(self.meta, entries=self.meta.entries + more, candidates=None, version=self._version)
+            self.meta = replace(self.meta, entries=self.meta.entries + growth, candidates=None, version=self._version)
         return changed
 
     def compact(self) -> int:
@@ -163,7 +163,7 @@ class Change:
         return tuned
 
     def sample_texts(self, n: int) -> list[str]:
-        """Up to `n` of the texts after the change, always the same."""
+        """Samples up to `n` of the texts after the change, always the same ones."""
         return list(self.catalogue.get_row_texts(sample(self._list_living().tolist(), n)).values())
 
     def publish(self) -> None:
@@ -190,13 +190,13 @@ class Change:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self, *, keep: bool = False) -> None:
-        """Ends the change and undoes what was not committed. `keep` its files, for a change that repeats it."""
+        """Ends the change and undoes what was not committed. `keep` leaves its files to a change that repeats it."""
         try:
             with suppress(sqlite3.Error, OSError):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 if not keep:
-                    self._remove_others()
+                    self._remove_unused()
         finally:
             self._release()
 
@@ -207,8 +207,8 @@ class Change:
         self._connection.close()
         self.closed = True
 
-    def _remove_others(self) -> None:
-        """Removes files that the database does not name; readers of an older state have theirs open."""
+    def _remove_unused(self) -> None:
+        """Removes files that the database does not name; readers of an older state have its files open."""
         used = {
             DATABASE,
             f"{DATABASE}-wal",
@@ -255,7 +255,7 @@ class Change:
             self._add_vectors(first, stop - first, partial(self._join, merged, start, stop))
 
     def _join(self, merged: list[str], start: int, stop: int) -> MappedFile:
-        """The vectors of some files, then those of the texts of these rows, which it encodes."""
+        """The vectors of merged files, then of the texts of these rows, which it encodes."""
         if self._ranker is None:
             raise InputError(
                 "was opened without its model, which encodes new texts; open it with a Ranker", where=self.folder
@@ -267,7 +267,7 @@ class Change:
         return MappedFile(
             np.concatenate([part.rows for part in parts]),
             QuantizedRows.concatenate([part.quantized for part in parts]),
-            TokenRows.joined(tokens) if tokens else None,
+            TokenRows.concatenate(tokens) if tokens else None,
         )
 
     def _add_vectors(
@@ -301,8 +301,8 @@ class Change:
 
 def build_file_records(path: Path, rows: int = 0) -> list[File]:
     """The database's records of a file and what is beside it, if anything; `rows` is 0 for files without vectors."""
-    others = [other for other in list_side_files(path).values() if other.exists()] if rows else []
-    files = [(path, rows), *((other, 0) for other in others)]
+    side_files = [file for file in list_side_files(path).values() if file.exists()] if rows else []
+    files = [(path, rows), *((file, 0) for file in side_files)]
     return [File(path.name, n, path.stat().st_size, compute_checksum(path)) for path, n in files]
 
 

@@ -47,5 +47,5 @@ def to_sql(filter: Filter | None) -> tuple[str, list[Any]]:
 def build_exists(key: str, kinds: Collection[Kind] = ()) -> tuple[str, list[Any]]:
     """The condition on `fields` that a field exists; with `kinds`, that it has a value of one of these."""
     ranges = [text for kind in kinds for text in (kind[0], find_first_after(kind))]
-    of_kinds = " OR ".join(["(value >= ? AND value < ?)"] * len(kinds))
-    return f"key = ? AND ({of_kinds or 'TRUE'})", [key, *ranges]
+    in_ranges = " OR ".join(["(value >= ? AND value < ?)"] * len(kinds))
+    return f"key = ? AND ({in_ranges or 'TRUE'})", [key, *ranges]

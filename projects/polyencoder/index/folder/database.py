@@ -50,7 +50,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[Catalogue]:
-        """A snapshot of the last commit, until the block ends. CheckpointError for no, or a damaged, index."""
+        """A snapshot of the last commit, until the block ends. CheckpointError for a missing or damaged index."""
         reader = self._take_reader()
         try:
             reader.connection.execute("BEGIN")
@@ -108,7 +108,7 @@ class Database:
         reader.connection.close()
 
 
-def check_there(folder: Path) -> None:
+def check_exists(folder: Path) -> None:
     """Raises CheckpointError if there is no finished index."""
     if _read_stamp(folder / DATABASE) is None:
         raise _explain_missing(folder)
@@ -173,7 +173,7 @@ def _is_at_rest(path: Path) -> bool:
     """Whether the file has all commits, and none is in the log."""
     try:
         return os.stat(f"{path.resolve()}-wal").st_size == 0
-    except FileNotFoundError:  # asked for once: the last one to close the database removes it
+    except FileNotFoundError:  # looked up once: the last process to close the database removes it
         return True
 
 

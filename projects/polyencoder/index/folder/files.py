@@ -35,7 +35,7 @@ _OURS = re.compile(rf"({_FINAL}|{_TEMPORARY})|((index|unfinished)\.sqlite|{_TEMP
 
 
 def is_ours(name: str) -> bool:
-    """Whether the name is that of an index file."""
+    """Whether an index file may have this name."""
     return _OURS.fullmatch(name) is not None
 
 

@@ -27,7 +27,7 @@ from polyencoder.index.faiss.tuning import SAMPLE, check_recall, sample
 from polyencoder.index.filters import Filter
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
-from polyencoder.index.folder.database import Database, check_there
+from polyencoder.index.folder.database import Database, check_exists
 from polyencoder.index.folder.files import locked, wrap_io_errors
 from polyencoder.index.folder.state import State
 from polyencoder.index.hits import TOP_K, Hit
@@ -40,7 +40,7 @@ from polyencoder.search.contexts import Contexts
 from polyencoder.search.late import TokenVectors
 from polyencoder.text.dialogue import check_contexts
 
-_AT_ONCE = 32  # contexts per batch when recall is measured
+_BATCH_SIZE = 32  # contexts per batch when recall is measured
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -124,31 +124,31 @@ class FolderIndex(Index):
         return self._read(lambda _, catalogue: catalogue.has_field(key, kinds))
 
     def get_texts(self, ids: Iterable[str]) -> dict[str, str]:
-        wanted = [*ids]  # `_read` may ask twice
-        return self._read(lambda _, catalogue: catalogue.get_texts(wanted))
+        ids = [*ids]  # `_read` may ask twice
+        return self._read(lambda _, catalogue: catalogue.get_texts(ids))
 
     def get_vectors(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
-        wanted = [*ids]
+        ids = [*ids]
 
         def find(state: State, catalogue: Catalogue) -> dict[str, np.ndarray[Any, Any]]:
-            rows = catalogue.get_rows(wanted)
+            rows = catalogue.get_rows(ids)
             vectors = state.vectors.take(np.array([*rows.values()], dtype=np.int64))
             return dict(zip(rows, vectors, strict=True))
 
         return self._read(find)
 
     def token_vectors(self, texts: Iterable[str], fingerprint: str | None) -> dict[str, TokenVectors]:
-        wanted = [*texts]
+        texts = [*texts]
 
         def find(state: State, catalogue: Catalogue) -> dict[str, TokenVectors]:
             if state.meta.tokens is None or state.meta.tokens.fingerprint != fingerprint:
                 return {}
-            rows = catalogue.find_rows(wanted)
-            places = np.array([*rows.values()], dtype=np.int64)
-            if (tokens := state.vectors.read_token_rows(places)) is None:
+            rows = catalogue.find_rows(texts)
+            numbers = np.array([*rows.values()], dtype=np.int64)
+            if (tokens := state.vectors.read_token_rows(numbers)) is None:
                 return {}
-            both = zip(state.vectors.take(places), tokens.list_vectors(), strict=True)
-            return {text: TokenVectors(*each) for text, each in zip(rows, both, strict=True)}
+            pairs = zip(state.vectors.take(numbers), tokens.list_vectors(), strict=True)
+            return {text: TokenVectors(*pair) for text, pair in zip(rows, pairs, strict=True)}
 
         return self._read(find)
 
@@ -186,11 +186,11 @@ class FolderIndex(Index):
 
     def check(self, options: SearchOptions) -> None:
         super().check(options)
-        if self.meta.faiss is None and options.of_lists:
+        if self.meta.faiss is None and (names := options.list_options):
             raise ConfigError(
-                f"{', '.join(options.of_lists)} given, but it has no FAISS index, which these are for; build one with "
+                f"{', '.join(names)} given, but it has no FAISS index, which these are for; build one with "
                 "`build_faiss` or `polyencoder update`",
-                argument=options.of_lists[0],
+                argument=names[0],
                 where=self.folder,
             )
         if options.exactness != "exact" and not options.words_only:  # opens it: an error if faiss is not installed
@@ -206,7 +206,7 @@ class FolderIndex(Index):
                 with self._change.step():
                     yield
                 return
-            check_there(self.folder)
+            check_exists(self.folder)
             keep = False
             with locked(self.folder):
                 self._read(lambda state, _: state)  # raises for another model's
@@ -229,7 +229,7 @@ class FolderIndex(Index):
         return self._enter_each(records, lambda catalogue, record: catalogue.put(record, how=how))
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
-        """See `Index.remove`. Their texts and vectors stay on disk until `compact`."""
+        """See `Index.remove`. The texts and vectors stay on disk until `compact`."""
         return self._enter_each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
 
     def _list_ids(self, filter: Filter) -> list[str]:
@@ -295,8 +295,8 @@ class FolderIndex(Index):
                     "recall is measured with %s as contexts: contexts from production would be more reliable", source
                 )
             texts = change.sample_texts(SAMPLE) if turns is None else sample(turns, SAMPLE)
-            batches = (texts[i : i + _AT_ONCE] for i in range(0, len(texts), _AT_ONCE))
-            parts = [replace(self._ranker.encode_contexts(each), tokens=None) for each in batches]
+            batches = (texts[i : i + _BATCH_SIZE] for i in range(0, len(texts), _BATCH_SIZE))
+            parts = [replace(self._ranker.encode_contexts(batch), tokens=None) for batch in batches]
             attention = self._ranker.model.config.poly_attention
             with wrap_io_errors(self.folder):
                 tuned = change.tune_faiss(parts, recall=recall, top_k=top_k, attention=attention, source=source)

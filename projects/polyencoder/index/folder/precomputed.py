@@ -35,7 +35,7 @@ class PrecomputedShards:
                 path.unlink(missing_ok=True)
 
     def put(self, row: int, candidate: Candidate) -> None:
-        """Adds the vector of a candidate with this row's text. InputError if it had another one, or it is too large."""
+        """Adds the vector of a candidate with this row's text. InputError if the row has another or it is too large."""
         assert candidate.vector is not None
         shard, offset = divmod(row, self._plan.shard_size)
         if (shard, offset) == (len(self._files), len(self._shard)):

@@ -51,11 +51,11 @@ def create_tables(connection: sqlite3.Connection, *, words: bool = False) -> Non
 def check_tables(connection: sqlite3.Connection, folder: Path) -> None:
     """CheckpointError unless the tables are exactly an index's: a view could return anything, a trigger change it."""
     ask, words = connection.execute, Words(connection.execute)
-    others = (
+    query = (
         "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') "
         "OR (sql LIKE '%VIRTUAL TABLE%' AND (name, sql) IS NOT ('words', ?))"
     )
-    if (foreign := ask(others, (TABLE,)).fetchone()) is not None:
+    if (foreign := ask(query, (TABLE,)).fetchone()) is not None:
         raise build_damage_error(
             folder, "its database has the {} {!r:.60}, which is not part of an index".format(*foreign)
         )

@@ -79,12 +79,12 @@ def encode_in_processes(
         workers, mp_context=spawn, initializer=_start_worker, initargs=(settings, done, numbers)
     ) as pool:
         waiting = {pool.submit(_encode_shard, first) for first in shards}
-        shown = 0
+        reported = 0
         try:
             while waiting:
                 finished, waiting = wait(waiting, timeout=_POLL_SECONDS)
-                advance(done.value - shown)
-                shown = done.value
+                advance(done.value - reported)
+                reported = done.value
                 for future in finished:
                     future.result()
         except BrokenProcessPool:
@@ -128,7 +128,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-_AT_ONCE = 1 << 12  # texts the vectors of whose tokens are in memory at once
+_BATCH_SIZE = 1 << 12  # texts whose token vectors are in memory at once
 
 
 def encode_rows(
@@ -156,9 +156,9 @@ def encode_rows(
         )
     vectors = np.empty((len(texts), model.dim), dtype=np.float32)
     tokens = TokenRows.empty([max(1, len(row)) for row in ids], meta.tokens)
-    for first in range(0, len(ids), _AT_ONCE):
-        read = encoder.read_candidates(ids[first : first + _AT_ONCE], progress=progress)
+    for first in range(0, len(ids), _BATCH_SIZE):
+        read = encoder.read_candidates(ids[first : first + _BATCH_SIZE], progress=progress)
         rows = range(first, first + len(read))
-        vectors[rows] = np.stack([each.vector for each in read])
-        tokens.put(rows, [each.tokens for each in read])
+        vectors[rows] = np.stack([candidate.vector for candidate in read])
+        tokens.put(rows, [candidate.tokens for candidate in read])
     return MappedFile(*quantize(vectors, meta.dtype, texts=texts), tokens)

@@ -12,7 +12,7 @@ from polyencoder.errors import CheckpointError
 from polyencoder.index.faiss.search import FaissSearch, scan_vectors
 from polyencoder.index.filters import Filter, parse_filter
 from polyencoder.index.folder.catalogue import Catalogue, check_size
-from polyencoder.index.hits import Found, Hit
+from polyencoder.index.hits import Hit, Method
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
@@ -97,14 +97,14 @@ class State:
     ) -> list[list[Hit]]:
         """The best `top_k` entries of each context, with the FAISS index if there is one, else by scoring all."""
         check_finite(contexts, dim=self.meta.dim)
-        wanted = replace(options, top_k=max(1, options.k(self.meta.entries)))
-        allowed = self.select_allowed(catalogue, wanted.filter)
-        if wanted.exactness == "exact" or self.meta.faiss is None:
-            top = scan_vectors(contexts, self.vectors, wanted, allowed=allowed, attention=attention)
+        options = replace(options, top_k=max(1, options.k(self.meta.entries)))
+        allowed = self.select_allowed(catalogue, options.filter)
+        if options.exactness == "exact" or self.meta.faiss is None:
+            top = scan_vectors(contexts, self.vectors, options, allowed=allowed, attention=attention)
         else:
-            top = self.faiss.search(contexts, wanted, allowed=allowed, attention=attention)
+            top = self.faiss.search(contexts, options, allowed=allowed, attention=attention)
         results = top.scores.tolist(), top.rows.tolist(), top.exactness
-        return catalogue.collect_hits(*results, limit=wanted.top_k, filter=wanted.filter)
+        return catalogue.collect_hits(*results, limit=options.top_k, filter=options.filter)
 
     def search_by_words(
         self,
@@ -121,12 +121,12 @@ class State:
             raise CheckpointError(f"{self.folder}: has no words any more; open it again")
         allowed = self.select_allowed(catalogue, options.filter) if options.filter else None  # words: of living rows
         k = max(1, options.k(self.meta.entries))
-        word_scores = [dict(catalogue.words.find(split_query_words(some), k=k, allowed=allowed)) for some in turns]
+        word_scores = [dict(catalogue.words.find(split_query_words(lines), k=k, allowed=allowed)) for lines in turns]
         scores: list[list[float]] = []
         for number, rows in enumerate(word_scores):
             vectors = self.vectors.take(np.array([*rows], dtype=np.int64))
             scores.append(score(contexts.select([number]), vectors, attention=attention)[0].tolist() if rows else [])
-        how: list[Found] = ["words"] * len(word_scores)
+        methods: list[Method] = ["words"] * len(word_scores)
         return catalogue.collect_hits(
-            scores, [[*rows] for rows in word_scores], how, limit=k, filter=options.filter, by_words=word_scores
+            scores, [[*rows] for rows in word_scores], methods, limit=k, filter=options.filter, by_words=word_scores
         )

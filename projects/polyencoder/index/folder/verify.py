@@ -37,9 +37,9 @@ def describe_folder(folder: Path) -> list[str]:
     lines.append(f"search: {faiss}")
     if (tuned := faiss.tuned) is None:
         return [*lines, "recall: not measured (`polyencoder update` measures it)"]
-    wanted = "wanted" if tuned.reached else "wanted, and not reached"
+    goal = "wanted" if tuned.reached else "wanted, and not reached"
     since = "" if tuned.rows == meta.rows else f"; measured with {tuned.rows:,} vectors"
-    return [*lines, f"recall: {tuned.recall:g} {wanted}; {tuned}{since}"]
+    return [*lines, f"recall: {tuned.recall:g} {goal}; {tuned}{since}"]
 
 
 def verify(folder: str | os.PathLike[str], *, progress: bool | None = False) -> None:

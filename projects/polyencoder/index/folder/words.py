@@ -2,8 +2,8 @@
 
 It holds the living rows, and only what BM25 needs: the texts are in `texts`. Changes of both are one transaction.
 
-Such a table forgets a row's words if it is given them again. Python's Unicode version decides what they are, except of
-ASCII, so those of other texts are kept as they were added. (SQLite 3.43 can forget rows by their number,
+Such a table forgets a row's words if it gets them again. Python's Unicode version decides what they are, except in
+ASCII, so the words of other texts are kept as they were added. (SQLite 3.43 can forget rows by their number,
 `contentless_delete`, but earlier versions cannot open such a table.)
 """
 
@@ -26,10 +26,10 @@ TABLE = (
     "tokenize=\"unicode61 remove_diacritics 0 categories 'L* M* N* P* S* C*'\")"
 )
 
-KEPT = "added_words"
+ADDED_WORDS = "added_words"
 """The table of the words of texts that are not ASCII."""
 
-MOST_MATCHES = 200_000
+MAX_MATCHES = 200_000
 """The most matches of a query's words, summed over them: BM25 takes about a microsecond for each."""
 
 
@@ -56,11 +56,11 @@ class Words:
                 "Python, or an index without words",
                 argument="words",
             ) from None
-        self._ask(f"CREATE TABLE {KEPT}(row INTEGER PRIMARY KEY, terms TEXT NOT NULL)")
+        self._ask(f"CREATE TABLE {ADDED_WORDS}(row INTEGER PRIMARY KEY, terms TEXT NOT NULL)")
 
     def drop(self) -> None:
         """Removes the tables, as far as they exist."""
-        for table in ("words", KEPT):
+        for table in ("words", ADDED_WORDS):
             self._ask(f"DROP TABLE IF EXISTS {table}")
 
     def add(self, row: int, text: str) -> None:
@@ -68,28 +68,28 @@ class Words:
         terms = " ".join(split_into_words(text))
         self._ask("INSERT INTO words(rowid, terms) VALUES (?, ?)", (row, terms))
         if not text.isascii():
-            self._ask(f"INSERT INTO {KEPT} VALUES (?, ?)", (row, terms))
+            self._ask(f"INSERT INTO {ADDED_WORDS} VALUES (?, ?)", (row, terms))
 
     def remove(self, row: int, text: str) -> None:
-        """Removes the text of a row, the one that was added."""
-        stored = self._ask(f"SELECT terms FROM {KEPT} WHERE row = ?", (row,)).fetchone()
+        """Removes the text of a row; it must be the text that was added."""
+        stored = self._ask(f"SELECT terms FROM {ADDED_WORDS} WHERE row = ?", (row,)).fetchone()
         terms = " ".join(split_into_words(text)) if stored is None else stored[0]
         self._ask("INSERT INTO words(words, rowid, terms) VALUES ('delete', ?, ?)", (row, terms))
-        self._ask(f"DELETE FROM {KEPT} WHERE row = ?", (row,))
+        self._ask(f"DELETE FROM {ADDED_WORDS} WHERE row = ?", (row,))
 
     def fill(self, texts: Iterable[tuple[int, str]]) -> None:
         """Replaces everything by these rows and their texts."""
         self._ask("INSERT INTO words(words) VALUES ('delete-all')")
-        self._ask(f"DELETE FROM {KEPT}")
+        self._ask(f"DELETE FROM {ADDED_WORDS}")
         for row, text in texts:
             self.add(row, text)
 
     def check(self) -> str | None:
-        """A description of rows that it lacks or should not have; None if there are none."""
+        """Describes rows that the table lacks or should not have; None if there are none."""
         living = "SELECT row FROM texts WHERE row NOT IN dead"
         rows = "SELECT id FROM words_docsize"
-        for left, others in ((living, rows), (rows, living)):
-            (wrong,) = self._ask(f"SELECT COUNT(*) FROM ({left} EXCEPT {others})").fetchone()
+        for left, right in ((living, rows), (rows, living)):
+            (wrong,) = self._ask(f"SELECT COUNT(*) FROM ({left} EXCEPT {right})").fetchone()
             if wrong:
                 return f"the words of {wrong} texts are missing or should not be there"
         return None
@@ -97,17 +97,17 @@ class Words:
     def find(self, query: Sequence[str], *, k: int, allowed: np.ndarray[Any, Any] | None) -> list[tuple[int, float]]:
         """The best k rows with any word of the query, and their BM25; of equal ones the lowest row comes first.
 
-        If the words (of `split_query_words`) match many rows (`MOST_MATCHES`), the commonest are left out. `allowed`,
+        If the words (of `split_query_words`) match many rows (`MAX_MATCHES`), the commonest are left out. `allowed`,
         bool [rows], is True for the rows that may be found; None for all.
         """
         if not (query := self._select_rarest(query)):
             return []
         # Words have no quotation marks: nothing of a query is read as FTS5's syntax
-        wanted = " OR ".join(f'"{word}"' for word in query)
+        expression = " OR ".join(f'"{word}"' for word in query)
         limit = k if allowed is None else -1
         matches: Any = self._ask(
             "SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ? ORDER BY score DESC, rowid LIMIT ?",
-            (wanted, limit),
+            (expression, limit),
         )
         if allowed is not None:
             passes = allowed.tobytes()
@@ -115,9 +115,9 @@ class Words:
         return [*matches]
 
     def _select_rarest(self, query: Sequence[str]) -> list[str]:
-        """The words from the rarest on, as long as they match few enough rows together; all if they must."""
+        """The words from the rarest on, at least one, as long as they match few enough rows together."""
         (rows,) = self._ask("SELECT COALESCE(MAX(id) + 1, 0) FROM words_docsize").fetchone()
-        if rows * len(query) <= MOST_MATCHES:  # counting takes longer than it saves
+        if rows * len(query) <= MAX_MATCHES:  # counting takes longer than it saves
             return [*query]
         self._ask("CREATE VIRTUAL TABLE IF NOT EXISTS temp.counts USING fts5vocab(main, words, 'row')")
         counts: dict[str, int] = {}
@@ -128,7 +128,7 @@ class Words:
         total = 0
         for word in sorted(filter(counts.__getitem__, counts), key=counts.__getitem__):
             total += counts[word]
-            if chosen and total > MOST_MATCHES:
+            if chosen and total > MAX_MATCHES:
                 break
             chosen.append(word)
         return chosen

@@ -54,7 +54,7 @@ class Description(NamedTuple):
     """A collection's description of itself."""
 
     number: int
-    """Another one if a collection of this name was created anew; always 0 in Milvus Lite."""
+    """Changes if a collection of this name is created anew; always 0 in Milvus Lite."""
     text: str
     """The text that `create` got."""
     kind: str | None
@@ -121,8 +121,8 @@ class MilvusCollection:
         schema.add_field("id", types.VARCHAR, max_length=MAX_BYTES)
         schema.add_field("text", types.VARCHAR, max_length=MAX_BYTES)
         schema.add_field("metadata", types.VARCHAR, max_length=MAX_BYTES)
-        of_terms = {"element_type": types.VARCHAR, "max_capacity": MAX_TERMS, "max_length": LENGTH}
-        schema.add_field("terms", types.ARRAY, **of_terms)
+        term_options = {"element_type": types.VARCHAR, "max_capacity": MAX_TERMS, "max_length": LENGTH}
+        schema.add_field("terms", types.ARRAY, **term_options)
         schema.add_field("bounds", types.JSON)
         schema.add_field("norm", types.FLOAT)
         schema.add_field("vector", types.FLOAT_VECTOR, dim=dim)

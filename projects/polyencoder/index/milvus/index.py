@@ -197,7 +197,7 @@ class MilvusIndex(RowIndex):
         for batch in iter_batches(((key, row) for key, row in changes.items() if row), ROWS_AT_ONCE):
             vectors = self._fetch_vectors(dict(batch))
             self.collection.write((row.entry, vectors[key]) for key, row in batch)
-        if gone := [key for key, row in changes.items() if row is None]:
-            self.collection.delete(gone)
+        if removed := [key for key, row in changes.items() if row is None]:
+            self.collection.delete(removed)
         if changes:
             self.collection.flush()

@@ -33,7 +33,7 @@ def is_postgres(where: object) -> bool:
 
 
 def _parse(where: str) -> tuple[dict[str, Any], str, str]:
-    """libpq's parameters of a URL, its table, and it without its password. ConfigError, without quoting it."""
+    """libpq's parameters of a URL, its table, and the URL without its password. ConfigError, which quotes no URL."""
     psycopg = require("psycopg", extra="postgres")
     conninfo = require("psycopg.conninfo", extra="postgres")
     url, _, name = where.rpartition("#") if re.search(r"#[^@/#]*$", where) else (where, "", "")
@@ -47,12 +47,12 @@ def _parse(where: str) -> tuple[dict[str, Any], str, str]:
     user, host, port, database = (parameters.get(key, "") for key in ("user", "host", "port", "dbname"))
     if not re.fullmatch(r"[\d,]*", str(port), re.ASCII):  # perhaps a part of a password that has a /
         raise ConfigError(f"the port of the address of the index in PostgreSQL is not a number; {right}")
-    shown = f"postgres://{user + '@' if user else ''}{host}{f':{port}' if port else ''}/{database}"
+    address = f"postgres://{user + '@' if user else ''}{host}{f':{port}' if port else ''}/{database}"
     name = name or _DEFAULT_NAME
     if not re.fullmatch(r"[A-Za-z_]\w{0,62}", name, re.ASCII):
         what = "use letters, digits and _, up to 63 of them, as in #replies"
-        raise ConfigError(f"{shown}: {name!r} cannot name a table; {what}")
-    return parameters, name, f"{shown}#{name}"
+        raise ConfigError(f"{address}: {name!r} cannot name a table; {what}")
+    return parameters, name, f"{address}#{name}"
 
 
 class PostgresSession:
@@ -112,7 +112,7 @@ class PostgresSession:
 
     @contextmanager
     def _watch(self, *, limited: bool = True) -> Iterator[None]:
-        """Closes the connection at the time limit; one without a limit, once the server answers nobody."""
+        """Closes the connection at the time limit or, without one, once the server answers nobody."""
         over = threading.Event()
 
         def watch() -> None:
@@ -194,7 +194,7 @@ class Server:
 
     @contextmanager
     def step(self, session: PostgresSession) -> Iterator[None]:
-        """A part of a change: an error rolls back no more, and says what it is, as others may follow."""
+        """A part of a change: an error rolls back this part alone, and is explained, as others may follow."""
         try:
             with session.transaction():
                 yield

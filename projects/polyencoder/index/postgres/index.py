@@ -24,7 +24,7 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.rows import check_entry
-from polyencoder.index.postgres.table import MOST_LISTS, PostgresMeta, Table, parse_kind
+from polyencoder.index.postgres.table import MAX_LISTS, PostgresMeta, Table, parse_kind
 from polyencoder.index.row_search import Field, search_rows
 from polyencoder.index.rows import ROWS_AT_ONCE, Row, RowIndex
 from polyencoder.index.values import Kind
@@ -83,7 +83,7 @@ class PostgresIndex(RowIndex):
             if exists := table.read_meta():
                 table.meta.check_model(ranker, where=server.where)
                 table.meta.check_split(split, where=server.where)
-                table.meta.check_wanted(meta, kind=kind, where=server.where)
+                table.meta.check_requested(meta, kind=kind, where=server.where)
             else:
                 table.create(meta)
             index = cls(server, table.meta, ranker)
@@ -93,7 +93,7 @@ class PostgresIndex(RowIndex):
             if not exists:
                 if meta.parameters.get("nlist") == 0:
                     rows = table.count()
-                    meta.parameters["nlist"] = max(1, min(round(4 * math.sqrt(rows)), rows // 39, MOST_LISTS))
+                    meta.parameters["nlist"] = max(1, min(round(4 * math.sqrt(rows)), rows // 39, MAX_LISTS))
                     table.describe(meta)
                 table.build()
         return index
@@ -131,8 +131,8 @@ class PostgresIndex(RowIndex):
                 raise CheckpointError(f"{self.address}: has no words any more; open it again")
             check_finite(contexts, dim=table.meta.dim)
             attention = self._model.get_attention(table.meta, contexts)
-            each = ((contexts.select([place]), some) for place, some in enumerate(turns))
-            hits = [_search_words(table, context, some, options, attention=attention) for context, some in each]
+            pairs = ((contexts.select([row]), lines) for row, lines in enumerate(turns))
+            hits = [_search_words(table, context, lines, options, attention=attention) for context, lines in pairs]
             if options.words_only:
                 return [[] for _ in turns], hits
             return search_rows(table, contexts, options, attention=attention), hits
@@ -162,7 +162,7 @@ class PostgresIndex(RowIndex):
 
     def _run_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
         with self.changing():
-            return sum(step(some) for some in iter_batches(items, ROWS_AT_ONCE))
+            return sum(step(batch) for batch in iter_batches(items, ROWS_AT_ONCE))
 
     def _list_ids(self, filter: Filter) -> list[str]:
         return self._change.list_ids(filter)

@@ -14,7 +14,7 @@ from polyencoder.index.rows import Entry, hash_id, round_norm_up
 from polyencoder.index.terms import list_bounds, list_terms, write_filter
 from polyencoder.index.words import split_into_words
 
-_MOST_PLACES, _LAST_PLACE, _MOST_BYTES, _LONGEST_WORD = 255, 16_383, 1 << 20, 2046  # of a tsvector
+_MAX_POSITIONS, _LAST_POSITION, _MAX_BYTES, _LONGEST_WORD = 255, 16_383, 1 << 20, 2046  # of a tsvector
 _TEXT = 25  # the number of PostgreSQL's type
 
 
@@ -27,17 +27,17 @@ def check_entry(entry: Entry, metadata: str) -> None:
 
 
 def format_tsvector(text: str) -> bytes:
-    """The words of a text and their places as PostgreSQL's tsvector, in its binary format; the first MB of them."""
-    places: dict[bytes, list[int]] = {}
+    """The words of a text and their positions as PostgreSQL's tsvector, in its binary format; the first MB of them."""
+    occurrences: dict[bytes, list[int]] = {}
     size = 0
     for position, word in enumerate(split_into_words(text), start=1):
         written_word = word.encode()
         size += len(written_word) + 8
-        if len(written_word) <= _LONGEST_WORD and size <= _MOST_BYTES:
-            places.setdefault(written_word, []).append(min(position, _LAST_PLACE))
-    parts = [struct.pack(">i", len(places))]
-    for written_word, positions in places.items():
-        distinct = [*dict.fromkeys(positions)][:_MOST_PLACES]
+        if len(written_word) <= _LONGEST_WORD and size <= _MAX_BYTES:
+            occurrences.setdefault(written_word, []).append(min(position, _LAST_POSITION))
+    parts = [struct.pack(">i", len(occurrences))]
+    for written_word, positions in occurrences.items():
+        distinct = [*dict.fromkeys(positions)][:_MAX_POSITIONS]
         parts.append(written_word + b"\0" + struct.pack(f">{len(distinct) + 1}H", len(distinct), *distinct))
     return b"".join(parts)
 
@@ -70,7 +70,7 @@ def _write_array(texts: list[bytes]) -> bytes:
 
 
 def write_condition(filter: Filter | None) -> tuple[str, dict[str, Any]]:
-    """A filter in SQL, with named placeholders and their values. Errors are those of `parse_filter`."""
+    """A filter in SQL, with named placeholders and their values. Errors as in `parse_filter`."""
     values: dict[str, Any] = {}
 
     def add_placeholder(value: Any) -> str:

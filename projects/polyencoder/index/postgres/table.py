@@ -25,9 +25,9 @@ from polyencoder.validation import validated
 KINDS: dict[str, dict[str, int]] = {"flat": {}, "hnsw": {"m": 16, "ef_construction": 128}, "ivf-flat": {"nlist": 0}}
 """Kind of index -> pgvector's parameters and their defaults; 0: by the number of rows."""
 
-MOST_LISTS = 32_768  # pgvector's maximum
+MAX_LISTS = 32_768  # pgvector's maximum
 
-_LIMITS = {"m": (2, 100), "ef_construction": (4, 1000), "nlist": (1, MOST_LISTS)}
+_LIMITS = {"m": (2, 100), "ef_construction": (4, 1000), "nlist": (1, MAX_LISTS)}
 
 
 @validated
@@ -40,14 +40,14 @@ class PostgresMeta(Maker):
     words: bool = False
     """Whether the table has the words of the texts."""
 
-    def check_wanted(self, wanted: PostgresMeta, *, kind: str | None, where: str) -> None:
-        """Raises ConfigError unless this index is the one that is `wanted`, by a `kind` as for `parse_kind`, if any."""
-        named = {name: value for name, value in wanted.parameters.items() if f"{name}=" in (kind or "")}
-        if kind and (self.kind != wanted.kind or named.items() - self.parameters.items()):
+    def check_requested(self, requested: PostgresMeta, *, kind: str | None, where: str) -> None:
+        """Raises ConfigError unless this index is as `requested`, by a `kind` as for `parse_kind`, if any."""
+        named = {name: value for name, value in requested.parameters.items() if f"{name}=" in (kind or "")}
+        if kind and (self.kind != requested.kind or named.items() - self.parameters.items()):
             raise ConfigError(
                 f"{where}: exists as {self.described}, not {kind}; give another #NAME", argument="postgres"
             )
-        if wanted.words and not self.words:
+        if requested.words and not self.words:
             raise ConfigError(f"{where}: exists, without words; give another #NAME", argument="words")
 
     @property
@@ -66,8 +66,8 @@ def parse_kind(text: str) -> tuple[str, dict[str, int]]:
     for setting in settings:
         name, _, value = setting.partition("=")
         if name not in parameters or not value.isdecimal() or names.count(name) > 1:
-            had = ", ".join(f"{name}=NUMBER" for name in parameters) + ", each once" if parameters else "no parameters"
-            raise ConfigError(f"postgres is {text!r:.60}; {setting!r:.60}: {kind} has {had}", argument="postgres")
+            form = ", ".join(f"{name}=NUMBER" for name in parameters) + ", each once" if parameters else "no parameters"
+            raise ConfigError(f"postgres is {text!r:.60}; {setting!r:.60}: {kind} has {form}", argument="postgres")
         lowest, highest = _LIMITS[name]
         if not lowest <= (number := int(value[:20])) <= highest:
             raise ConfigError(
@@ -79,11 +79,11 @@ def parse_kind(text: str) -> tuple[str, dict[str, int]]:
     return kind, parameters
 
 
-_MOST_DIM, _MOST_INDEXED, _MOST_IN_A_PAGE = 16_000, 2_000, 1_900  # the last: pages of 8 KB also hold ids and texts
+_MAX_DIM, _MAX_INDEXED, _MAX_IN_A_PAGE = 16_000, 2_000, 1_900  # the last: pages of 8 KB also hold ids and texts
 _OURS = "polyencoder index "  # the prefix of our tables' comments
 _VERSION = (0, 8)  # pgvector's, for iterative scans with a filter
-_FEW = 8192  # rows that pass a filter: comparing these is faster than an index
-_MOST_EF = 1000  # of pgvector
+_SCAN_ROWS = 8192  # rows that pass a filter: comparing these is faster than an index
+_MAX_EF = 1000  # of pgvector
 
 
 def parse_vector(field: bytes) -> Array:
@@ -135,7 +135,7 @@ class Table:
 
     def create(self, meta: PostgresMeta) -> None:
         """Creates the table, empty and without a vector index. ConfigError for vectors that pgvector cannot hold."""
-        dim, max_dim = meta.dim, _MOST_DIM if meta.kind == "flat" else _MOST_INDEXED
+        dim, max_dim = meta.dim, _MAX_DIM if meta.kind == "flat" else _MAX_INDEXED
         if dim > max_dim:
             what = f"vectors have {dim:,} numbers; pgvector supports at most {max_dim:,} with {meta.kind}"
             raise ConfigError(f"{self._where}: {what}", argument="postgres")
@@ -149,7 +149,7 @@ class Table:
             f"vector vector({dim}) NOT NULL"
             f"{', words tsvector NOT NULL' if meta.words else ''})"
         )
-        if dim <= _MOST_IN_A_PAGE:  # in the row itself; otherwise each vector would be fetched separately
+        if dim <= _MAX_IN_A_PAGE:  # in the row itself; otherwise each vector would be fetched separately
             self.ask("ALTER TABLE {table} ALTER COLUMN vector SET STORAGE PLAIN")
         self.describe(meta)
 
@@ -202,7 +202,7 @@ class Table:
         return rows
 
     def has_exact_lists(self, available: int) -> bool:
-        return self.meta.kind == "flat" or available <= _FEW
+        return self.meta.kind == "flat" or available <= _SCAN_ROWS
 
     def search_nearest(
         self, queries: Array, length: int, *, filter: Filter | None, effort: int | None, exact: bool
@@ -211,11 +211,11 @@ class Table:
         self._plan(length=length, effort=effort, exact=exact)
         values |= {"queries": [json.dumps(query.tolist()) for query in queries], "length": length}
         rows = self.ask(  # OFFSET 0, or each comparison would parse its query
-            f"""SELECT asked.place, near.key, near.product
-FROM (SELECT place, query::vector FROM unnest(%(queries)s::text[]) WITH ORDINALITY AS t(query, place) OFFSET 0) AS asked
+            f"""SELECT queries.number, near.key, near.product
+FROM (SELECT number, query::vector FROM unnest(%(queries)s::text[]) WITH ORDINALITY t(query, number) OFFSET 0) queries
 CROSS JOIN LATERAL (
-    SELECT key, -(vector <#> asked.query) AS product FROM {{table}} WHERE {where}
-    ORDER BY vector <#> asked.query LIMIT %(length)s
+    SELECT key, -(vector <#> queries.query) AS product FROM {{table}} WHERE {where}
+    ORDER BY vector <#> queries.query LIMIT %(length)s
 ) AS near""",
             values,
         )
@@ -225,13 +225,13 @@ CROSS JOIN LATERAL (
         return lists
 
     def _plan(self, *, length: int, effort: int | None, exact: bool) -> None:
-        """Sets how PostgreSQL finds neighbours from here on; exactly without pgvector's index, or a foreign one."""
+        """Sets how PostgreSQL finds neighbours from here on; `exact` searches use no index, not even a foreign one."""
         self.session.set({"enable_indexscan": "off" if exact else "on", "enable_seqscan": "on" if exact else "off"})
         if not exact and self.meta.kind == "hnsw":
-            ef = min(_MOST_EF, max(effort or 0, length))
+            ef = min(_MAX_EF, max(effort or 0, length))
             self.session.set({"hnsw.ef_search": ef, "hnsw.iterative_scan": "strict_order"})
         elif not exact:
-            probes = min(MOST_LISTS, effort or max(1, self.meta.parameters["nlist"] // 8))
+            probes = min(MAX_LISTS, effort or max(1, self.meta.parameters["nlist"] // 8))
             self.session.set({"ivfflat.probes": probes, "ivfflat.iterative_scan": "relaxed_order"})
 
     def bound_norm(self) -> float:
@@ -256,14 +256,14 @@ CROSS JOIN LATERAL (
         where, values = write_condition(filter)
         values |= {"queries": [format_tsquery(word) for word in words], "k": k}
         rows = self.ask(
-            f"""WITH asked AS MATERIALIZED (
-    SELECT query, ln(1 + (total.n - own.n + 0.5) / (own.n + 0.5)) AS weight
+            f"""WITH weighted AS MATERIALIZED (
+    SELECT query, ln(1 + (total.n - matching.n + 0.5) / (matching.n + 0.5)) AS weight
     FROM (SELECT unnest(%(queries)s::text[])::tsquery AS query) AS queries
     CROSS JOIN (SELECT count(*) AS n FROM {{table}}) AS total
-    CROSS JOIN LATERAL (SELECT count(*) AS n FROM {{table}} WHERE words @@ query) AS own
+    CROSS JOIN LATERAL (SELECT count(*) AS n FROM {{table}} WHERE words @@ query) AS matching
 )
 SELECT key, sum(weight * ts_rank(words, query, 1))::float8 AS score
-FROM asked JOIN {{table}} ON words @@ query WHERE {where} GROUP BY key ORDER BY score DESC, key LIMIT %(k)s""",
+FROM weighted JOIN {{table}} ON words @@ query WHERE {where} GROUP BY key ORDER BY score DESC, key LIMIT %(k)s""",
             values,
         )
         return [(key, score) for key, score in rows]

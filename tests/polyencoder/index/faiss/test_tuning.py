@@ -69,7 +69,7 @@ def test_the_recall_is_reached_and_used(searcher, recall):
 
 
 def test_efforts_and_lengths_double_up_to_the_most(searcher):
-    most = {tuning._list_efforts: searcher.most_effort, tuning._list_lengths: min(tuning.LONGEST_LIST, ROWS)}
+    most = {tuning._list_efforts: searcher.max_effort, tuning._list_lengths: min(tuning.LONGEST_LIST, ROWS)}
     for values, highest in ((make(searcher), highest) for make, highest in most.items()):
         assert values[-1] == highest
         assert values[:-1] == [values[0] << i for i in range(len(values) - 1)]

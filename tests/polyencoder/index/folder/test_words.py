@@ -121,7 +121,7 @@ def test_common_words_are_left_out_where_they_match_too_many_rows(make_words, mo
     words = make_words(["the dog", "the cat", "the 北 京", "the ski", "the snow"])
     every = words.find(["the", "dog", "北 京"], k=9, allowed=None)
     assert {row for row, _ in every} == {0, 1, 2, 3, 4}
-    monkeypatch.setattr(words_module, "MOST_MATCHES", 6)
+    monkeypatch.setattr(words_module, "MAX_MATCHES", 6)
     assert [row for row, _ in words.find(["the", "dog", "北 京"], k=9, allowed=None)] == [0, 2]
     assert len(words.find(["the"], k=9, allowed=None)) == 5  # the only one
     assert words.find(["none"], k=9, allowed=None) == []

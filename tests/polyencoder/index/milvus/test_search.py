@@ -76,7 +76,7 @@ class TestSearching:
     def test_pages_and_groups_of_contexts(self, shared, ranker, contexts, many, monkeypatch):
         expected = shared.search(contexts, top_k=7, exactness="certified")
         monkeypatch.setattr(collection_module, "_ROWS_A_PAGE", 23)
-        monkeypatch.setattr("polyencoder.index.row_search._RowSearch.most_named", 1)
+        monkeypatch.setattr("polyencoder.index.row_search._RowSearch.max_named", 1)
         for exactness in ("certified", "exact"):
             hits = shared.search(contexts, top_k=7, exactness=exactness)
             assert [[hit.id for hit in some] for some in hits] == [[hit.id for hit in some] for some in expected]

@@ -57,7 +57,7 @@ def test_any_shape(postgres, seed, rows, codes, dim, k, length, integers):
 def test_an_index_of_pgvector_finds_most_and_says_that_it_is_approximate(where, kind, options, monkeypatch):
     vectors, contexts = drawn(600, 4, 16, contexts=5)
     index = stored(where, vectors, [{"n": i % 3} for i in range(600)], kind=kind)
-    monkeypatch.setattr(table_module, "_FEW", 100)
+    monkeypatch.setattr(table_module, "_SCAN_ROWS", 100)
     hits = index.search(contexts, top_k=10, list_length=100, **options)
     right = scanned(contexts, vectors, k=10)
     found = sum(len(set(a) & set(b)) for a, b in zip(ids(hits), right, strict=True))
@@ -65,7 +65,7 @@ def test_an_index_of_pgvector_finds_most_and_says_that_it_is_approximate(where, 
     assert {hit.found for some in hits for hit in some} == {"approximate"}
     assert ids(index.search(contexts, top_k=10, exactness="certified")) == right
     assert {hit.metadata["n"] for some in index.search(contexts, filter={"n": 1}) for hit in some} == {1}
-    monkeypatch.setattr(table_module, "_FEW", 200)
+    monkeypatch.setattr(table_module, "_SCAN_ROWS", 200)
     few = index.search(contexts, filter={"n": 1}, list_length=40)  # so few are compared, which proves
     assert ids(index.search(contexts, filter={"n": 1}, list_length=40, exactness="certified")) == ids(few)
     assert {hit.found for some in few for hit in some} == {"certified"}
