@@ -82,7 +82,7 @@ def export_folder(
         CheckpointError: the folder is a file or holds something else, or without `overwrite` a model; a weight is too
             large for float16, or a graph deviates from torch. Nothing is written then.
         ConfigError: a package for the graphs is not installed.
-        InputError: the ranker is itself one of graphs, or an example cannot be used.
+        InputError: the ranker is itself made of graphs, or an example cannot be used.
     """
     check_place("folder", folder)
     target = Path(folder)
