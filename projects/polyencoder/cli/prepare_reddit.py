@@ -69,7 +69,7 @@ def prepare_reddit(
         say(f"left out: {reason:20} {index.left_out[reason]:,}")
     if summary := bad.summarize():
         say(summary)
-    say(f"kept: {index.num_kept:,} comments and submissions; {out}: {written:,} pairs")
+    say(f"kept: {index.num_texts:,} comments and submissions; {out}: {written:,} pairs")
 
 
 def _open(path: Path, *, packed: bool) -> IO[str]:

@@ -45,7 +45,7 @@ def encode_candidates(
 def read_candidates(
     model: RankerModel, text: TextEncoder, ids: Sequence[Sequence[int]], *, max_tokens: int | None = None
 ) -> Iterator[tuple[list[int], list[TokenVectors]]]:
-    """Candidates as `RankerModel.rescore` takes them, with their places; `max_tokens` of a batch, with padding."""
+    """Candidates as `RankerModel.rescore` takes them, with their positions; `max_tokens` of a batch, with padding."""
     for batch, tokens in _iter_batches(ids, text, model, batch_size=256, max_tokens=max_tokens):
         yield batch, model.read_candidates(tokens)
 
@@ -60,16 +60,16 @@ def encode_token_ids(
     max_tokens: int | None = None,
 ) -> ContextEncoding:
     """Encodes contexts, at least one, from their token ids: [contexts, codes, dim] with their mask."""
-    out: ContextEncoding | None = None
+    encoded: ContextEncoding | None = None
     for batch, tokens in _iter_batches(ids, text, model, batch_size=batch_size, max_tokens=max_tokens):
         part = model.encode_context(tokens)
-        if out is None:
-            out = part.build_empty(len(ids))
-        elif part.n_codes > out.n_codes:  # a shorter context may have more turns
-            out = out.pad_codes(part.n_codes)
-        out.put(torch.tensor(batch, device=part.vectors.device), part)
-    assert out is not None
-    return out
+        if encoded is None:
+            encoded = part.build_empty(len(ids))
+        elif part.n_codes > encoded.n_codes:  # a shorter context may have more turns
+            encoded = encoded.pad_codes(part.n_codes)
+        encoded.put(torch.tensor(batch, device=part.vectors.device), part)
+    assert encoded is not None
+    return encoded
 
 
 @torch.no_grad()
@@ -83,16 +83,16 @@ def encode_ids(
     progress: Callable[[int], object] | None = None,
 ) -> Tensor:
     """Applies `encode` to sequences, at least one, in batches; results in the order of the sequences."""
-    out: Tensor | None = None
+    encoded: Tensor | None = None
     for batch, tokens in _iter_batches(ids, text, model, batch_size=batch_size):
         vectors = encode(tokens)
-        if out is None:
-            out = vectors.new_empty(len(ids), *vectors.shape[1:])
-        out[torch.tensor(batch, device=vectors.device)] = vectors
+        if encoded is None:
+            encoded = vectors.new_empty(len(ids), *vectors.shape[1:])
+        encoded[torch.tensor(batch, device=vectors.device)] = vectors
         if progress is not None:
             progress(len(batch))
-    assert out is not None
-    return out
+    assert encoded is not None
+    return encoded
 
 
 def _iter_batches(
@@ -103,6 +103,6 @@ def _iter_batches(
     max_tokens = max_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS)
     batches = cut_into_batches([len(row) for row in ids], batch_size=batch_size, max_tokens=max_tokens)
     for number, batch in enumerate(reversed(batches), start=1):
-        yield batch, text.pad([ids[i] for i in batch]).to(device)
+        yield batch, text.pad([ids[position] for position in batch]).to(device)
         if device.type == "cpu" and number % RETURN_EVERY == 0:
             return_free_memory()

@@ -20,7 +20,7 @@ Progress = Callable[[int], object]
 
 BATCH_SIZE = 256  # texts
 CONTEXTS = 1 << 10  # whose vectors are in memory at once
-WITH_TOKENS = 1 << 7  # the same, where the vectors of their tokens are, too
+WITH_TOKENS = 1 << 7  # the same, with the vectors of their tokens
 
 
 class Encoder(ABC):
@@ -60,7 +60,7 @@ class Encoder(ABC):
     def read_candidates(
         self, ids: Sequence[Ids], *, max_tokens: int | None = None, progress: Progress | None = None
     ) -> list[TokenVectors]:
-        """Candidates as `rescore` takes them: their vectors and, of a late-interaction encoder, those of tokens."""
+        """Candidates as `rescore` takes them: vectors and, from a late-interaction encoder, vectors of tokens."""
 
     @abstractmethod
     def score_pairs(
@@ -70,12 +70,12 @@ class Encoder(ABC):
 
     @abstractmethod
     def get_term_weights(self) -> Mapping[str, Sequence[float]] | None:
-        """`RankerModel.export_weights` of a late-interaction encoder, as `LateScore` takes them; None of others."""
+        """`RankerModel.export_weights` of a late-interaction encoder, as `LateScore` takes them; else None."""
 
     @property
     @abstractmethod
     def facts(self) -> tuple[str, str]:
-        """Its size and what computes, in a ranker's `repr`."""
+        """The model's size and precision, for a ranker's `repr`."""
 
     @property
     @abstractmethod
@@ -84,14 +84,14 @@ class Encoder(ABC):
 
     @abstractmethod
     def copy_to_worker(self, *, number: int, threads: int) -> Encoder:
-        """This encoder in the worker process of this number, with so many threads; on a GPU of its own, if any."""
+        """Copies the encoder to worker process `number`, with this number of threads; each on its own GPU, if any."""
 
     def get_state(self) -> Hashable:
-        """A value that changes with the model's weights, for what is kept of their results."""
+        """A value that changes with the model's weights, for caches of their results."""
         return None
 
     def cache_candidates(self, ids: Sequence[Ids], *, max_tokens: int | None = None) -> list[TokenVectors]:
-        """Like `read_candidates`, for those that are not kept by `reader`."""
+        """Like `read_candidates`, with the cache of `reader`."""
         return self.reader(self, ids, max_tokens=max_tokens)
 
     def score(self, contexts: Contexts, vectors: Array) -> Array:
@@ -101,9 +101,9 @@ class Encoder(ABC):
     def rescore(self, contexts: Contexts, candidates: Sequence[TokenVectors]) -> Array:
         """Scores candidates that were read for each context: float32 [contexts, n]."""
         if (weights := self.get_term_weights()) is None:
-            return self.score(contexts, np.stack([one.vector for one in candidates]))
+            return self.score(contexts, np.stack([candidate.vector for candidate in candidates]))
         late = LateScore(weights)
-        return np.stack([late(one, candidates) for one in contexts.tokens or ()])
+        return np.stack([late(tokens, candidates) for tokens in contexts.tokens or ()])
 
     def score_ids(
         self,
@@ -126,22 +126,22 @@ class Encoder(ABC):
         read: list[TokenVectors] = []
         if by_tokens or self.reader.fits(self.model, candidates):
             read = self.cache_candidates(candidates, max_tokens=max_tokens)
-            vectors = None if by_tokens else np.stack([one.vector for one in read])
+            vectors = None if by_tokens else np.stack([candidate.vector for candidate in read])
         else:
             vectors = self.encode_candidates(candidates)
-        at_once = WITH_TOKENS if by_tokens else CONTEXTS
-        for first in range(0, len(contexts), at_once):
-            encoded = self.encode_contexts(contexts[first : first + at_once], max_tokens=max_tokens)
-            rows = None if index is None else index[first : first + at_once]
+        chunk_size = WITH_TOKENS if by_tokens else CONTEXTS
+        for start in range(0, len(contexts), chunk_size):
+            encoded = self.encode_contexts(contexts[start : start + chunk_size], max_tokens=max_tokens)
+            rows = None if index is None else index[start : start + chunk_size]
             if vectors is not None:
                 scores = self.score(encoded, vectors)
                 parts.append(scores if rows is None else np.take_along_axis(scores, rows.clip(0), 1))
             elif rows is None:
                 parts.append(self.rescore(encoded, read))
             else:
-                parts_of_rows = [
+                row_scores = [
                     self.rescore(encoded.select([i]), [read[j] for j in row.clip(0)]) for i, row in enumerate(rows)
                 ]
-                parts.append(np.concatenate(parts_of_rows))
+                parts.append(np.concatenate(row_scores))
         checked = check_scores(np.concatenate(parts))
         return checked if index is None else np.where(index < 0, np.float32(-np.inf), checked)

@@ -22,7 +22,7 @@ def compute_model_fingerprint(
     """Digest of everything a model's scores depend on: weights, settings, tokenizer.
 
     Float32 graphs of ONNX have their model's; int8 graphs have their own, which their quantization is part of.
-    `dtype`: as the weights will be when they have been saved so.
+    `dtype`: in which the weights are saved.
     """
     merged: Any = model.merge_adapters()
     config = asdict(merged.config)
@@ -40,7 +40,7 @@ def compute_candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
     """Digest of everything a candidate's vector depends on: the tower's weights, the reduction, the tokenizer."""
     if model.config.foreign_fingerprint is not None:
         return model.config.foreign_fingerprint
-    if model.candidate_fingerprint is not None:  # ONNX graphs store that of the model they were exported from
+    if model.candidate_fingerprint is not None:  # ONNX graphs store their model's
         return model.candidate_fingerprint
     model = model.merge_adapters().copy_for_saving()
     config = model.config

@@ -17,7 +17,7 @@ from polyencoder.text.batches import Array, group_lengths, pad_arrays
 CPU = "CPUExecutionProvider"
 BATCH_TOKENS = 1 << 14  # maximum tokens in memory at once, with padding
 CALL_TOKENS = 1 << 10  # tokens of a call on a CPU: more of them no longer fit its caches
-CALL_COST = 16  # tokens that take as long on a CPU as what a call costs beside them
+CALL_COST = 16  # fixed cost of a call on a CPU, in tokens
 
 
 class Graph:
@@ -45,11 +45,10 @@ class Graph:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3  # errors alone
-        # A graph's threads would wait for more work by spinning, while those of the ranker's other graph compute
+        # A graph's threads would wait for more work by spinning, while the threads of the ranker's other graph compute
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._on_cpu = list(providers) == [CPU]
-        # Merged into one operator, an addition and a normalisation, or a GELU, take longer on a CPU than one after the
-        # other
+        # On a CPU, an addition merged with a normalisation or a GELU takes longer than the two operators
         slower = ["SkipLayerNormFusion", "BiasGeluFusion"] if self._on_cpu else []
         try:
             self._session = runtime.InferenceSession(
@@ -57,11 +56,11 @@ class Graph:
             )
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             raise CheckpointError(f"{os.fspath(path)}: not a readable ONNX graph ({get_first_line(error)})") from None
-        self._inputs = {one.name for one in self._session.get_inputs()}
+        self._inputs = {node.name for node in self._session.get_inputs()}
         self._pad_id = pad_id
         self.separator = separator
-        self.outputs = [one.name for one in self._session.get_outputs()]
-        self.dims = {one.name: one.shape[-1] for one in self._session.get_outputs()}
+        self.outputs = [node.name for node in self._session.get_outputs()]
+        self.dims = {node.name: node.shape[-1] for node in self._session.get_outputs()}
         self.dim = self.dims[self.outputs[0]]
 
     @property
@@ -89,7 +88,7 @@ class Graph:
 
 
 def group_for_calls(lengths: Sequence[int]) -> list[list[int]]:
-    """Groups sequences of these lengths by index: little padding, and few tokens of a call."""
+    """Groups sequences of these lengths by index, with little padding and at most about `CALL_TOKENS` tokens each."""
     calls = []
     for rows in group_lengths(lengths, pass_cost=CALL_COST):
         size = max(CALL_TOKENS // max(lengths[rows[-1]], 1), 1)
@@ -104,7 +103,7 @@ def make_inputs(
     pad_id: int,
     separator: int | None = None,
 ) -> dict[str, Array]:
-    """The arrays for all possible inputs of a graph, by name; arguments are those of `Graph`."""
+    """The arrays for all possible inputs of a graph, by name. Takes the arguments of `Graph`."""
     inputs: dict[str, Array] = {}
     if separator is not None:
         last, extra = _split_contexts(sequences, separator)
@@ -126,5 +125,5 @@ def _split_contexts(
     for ids in map(list, sequences):
         end = ids.index(separator) if separator in ids else len(ids)
         last.append(ids[:end])
-        extra.append([i for i in ids[end:] if i != separator])
+        extra.append([token for token in ids[end:] if token != separator])
     return last, extra

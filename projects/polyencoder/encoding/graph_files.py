@@ -1,8 +1,8 @@
 """The files of an ONNX export, and checks that they belong together.
 
 Beside `polyencoder.json` and `tokenizer.json` there are the graphs (`context.onnx` and `candidates.onnx`, or a
-cross-encoder's `scorer.onnx`), perhaps each again as `*.int8.onnx`, and `onnx.json`, which says what they were made
-from. `polyencoder.safetensors` may be there too; then it must hold the same weights.
+cross-encoder's `scorer.onnx`), perhaps each again as `*.int8.onnx`, and `onnx.json`, which describes their origin.
+`polyencoder.safetensors` may be there too; then it must hold the same weights.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _GRAPHS: tuple[Set[str], ...] = ({CONTEXT, CANDIDATES}, {SCORER})  # of one mode
 DESCRIPTION = "onnx.json"
 FORMAT_VERSION = 1
 QUANTIZATION = 2
-"""How `quantize_int8` computes: one that gives other vectors has another number."""
+"""The version of `quantize_int8`: a version that gives other vectors has another number."""
 LONGEST_HEADER = 100_000_000  # bytes: safetensors' own limit
 
 HOW_TO_EXPORT = "write them with `polyencoder export` or `polyencoder.export.onnx.export_onnx`"
@@ -76,7 +76,7 @@ class Description:
     has_one_vector: bool
     """See `RankerModel.has_one_vector`."""
     score: dict[str, list[float]] | None = None
-    """`RankerModel.export_weights` of a late-interaction encoder; None of other models."""
+    """`RankerModel.export_weights` of a late-interaction encoder; None for other models."""
     tokens: str | None = None
     """`RankerModel.token_fingerprint`."""
     quantization: int = QUANTIZATION

@@ -36,7 +36,7 @@ from polyencoder.text.batches import cut_into_batches
 from polyencoder.text.context import join_pair
 from polyencoder.text.encoder import TextEncoder, read_tokenizer
 
-_OUTPUTS = 1 << 5  # texts the outputs of whose tokens are in memory at once
+_OUTPUTS = 1 << 5  # texts whose token outputs are in memory at once
 
 NO_WEIGHTS = (
     "a ranker of ONNX graphs has no torch weights to save: copy its folder, or save the ranker it was made from"
@@ -54,11 +54,11 @@ class GraphModel:
     weights_fingerprints: Mapping[str, str]
     """Fingerprints of the exported torch weights, and of their quantization."""
     candidate_fingerprint: str | None
-    """The fingerprint of an index's vectors; an int8 ranker's are others. None for a cross-encoder."""
+    """The fingerprint of an index's vectors; an int8 ranker has another. None for a cross-encoder."""
     term_weights: Mapping[str, Sequence[float]] | None = None
-    """`RankerModel.export_weights`; None of models whose scores need none."""
+    """`RankerModel.export_weights`; None for models whose scores need none."""
     token_fingerprint: str | None = None
-    """An int8 ranker's are others."""
+    """An int8 ranker has another."""
     context_vector: str | None = None
     """The vector of a multi-context ConveRT that ranks, see `RankerModel`."""
 
@@ -108,7 +108,7 @@ class GraphModel:
     def parameters(self) -> NoReturn:
         raise InputError(NO_WEIGHTS)
 
-    describe = parameters  # of a model that is saved with its card
+    describe = parameters  # for the card of a saved model
 
 
 class GraphEncoder(Encoder):
@@ -148,7 +148,7 @@ class GraphEncoder(Encoder):
             device: "cpu" or "cuda"; None for CUDA where onnxruntime has it.
 
         Raises:
-            CheckpointError: a file is missing or damaged, or the weights in the folder are not those of the graphs.
+            CheckpointError: a file is missing or damaged, or the folder has other weights than the graphs.
             ConfigError: onnxruntime is not installed, or the configuration or tokenizer cannot be used.
         """
         source = Path(folder)
@@ -194,22 +194,20 @@ class GraphEncoder(Encoder):
     ) -> Contexts:
         batches, parts = self._plan_batches(ids, batch_size=batch_size, max_tokens=max_tokens), []
         for batch in batches:
-            sequences = [ids[place] for place in batch]
+            sequences = [ids[position] for position in batch]
             outputs = self.model.graphs[CONTEXT](sequences)
             vectors, mask, tokens = outputs["vectors"], outputs.get("codes_mask"), None
             if self.model.context_vector is not None:
                 idx = get_args(ContextVector).index(self.model.context_vector)
                 vectors = vectors[:, idx : idx + 1]
                 mask = mask[:, idx : idx + 1] if mask is not None and self.model.context_vector == "extra" else None
-            elif (
-                mask is not None
-            ):  # a graph gives as many vectors for every context, and a scan would multiply them all
+            elif mask is not None:  # a graph pads every context to as many vectors, and a scan would multiply them all
                 used = np.flatnonzero(mask.any(axis=0)) if mask.any() else [0]
                 vectors, mask = vectors[:, used], mask[:, used]
             if self.model.token_dim is not None:
                 tokens = ContextTokens.from_arrays(sequences, outputs)
             parts.append(Contexts(vectors, mask, tokens=tokens))
-        order = np.argsort([place for batch in batches for place in batch])
+        order = np.argsort([position for batch in batches for position in batch])
         return Contexts.concatenate(parts).select(order.tolist())
 
     def encode_candidates(
@@ -217,7 +215,7 @@ class GraphEncoder(Encoder):
     ) -> Array:
         vectors = np.empty((len(ids), self.model.dim), dtype=np.float32)
         for batch in self._plan_batches(ids, batch_size=batch_size):
-            vectors[batch] = self.model.graphs[CANDIDATES]([ids[place] for place in batch])["vectors"]
+            vectors[batch] = self.model.graphs[CANDIDATES]([ids[position] for position in batch])["vectors"]
             if progress is not None:
                 progress(len(batch))
         return vectors
@@ -235,14 +233,14 @@ class GraphEncoder(Encoder):
     ) -> list[TokenVectors]:
         read: dict[int, TokenVectors] = {}
         for batch in self._plan_batches(ids, max_tokens=max_tokens):
-            sequences = [ids[place] for place in batch]
+            sequences = [ids[position] for position in batch]
             outputs = self.model.graphs[CANDIDATES](sequences)
             read |= zip(
                 batch, TokenVectors.from_arrays(sequences, outputs["vectors"], outputs.get("tokens")), strict=True
             )
             if progress is not None:
                 progress(len(batch))
-        return [read[place] for place in range(len(ids))]
+        return [read[position] for position in range(len(ids))]
 
     def score_pairs(
         self, contexts: Sequence[Ids], candidates: Sequence[Ids], index: Array, *, max_tokens: int | None = None
@@ -251,10 +249,10 @@ class GraphEncoder(Encoder):
         start, longest = self.model.config.candidate_start, self.model.config.pair_truncate
         for row, candidates_of_row in enumerate(index):
             columns = np.flatnonzero(candidates_of_row >= 0)
-            texts = [candidates[place] for place in candidates_of_row[columns].tolist()]
+            texts = [candidates[position] for position in candidates_of_row[columns].tolist()]
             pairs = [join_pair(contexts[row], ids, start=start, max_tokens=longest) for ids in texts]
             for batch in self._plan_batches([ids for ids, _ in pairs], max_tokens=max_tokens):
-                outputs = self.model.graphs[SCORER](*zip(*(pairs[place] for place in batch), strict=True))
+                outputs = self.model.graphs[SCORER](*zip(*(pairs[position] for position in batch), strict=True))
                 scores[row, columns[batch]] = outputs["scores"]
         return scores
 
@@ -275,7 +273,7 @@ class GraphEncoder(Encoder):
     def _plan_batches(
         self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, max_tokens: int | None = None
     ) -> list[list[int]]:
-        """The places of the texts of each batch: few of a model that gives a vector of each token."""
+        """The positions of each batch's texts; smaller batches for a model that gives a vector for each token."""
         size = batch_size if self.model.token_dim is None else min(batch_size, _OUTPUTS)
         return cut_into_batches([len(row) for row in ids], max_tokens=max_tokens or BATCH_TOKENS, batch_size=size)
 
@@ -309,7 +307,7 @@ def _choose_providers(runtime: Any, device: object | None) -> list[Any]:
 
 
 def _check_score(description: Description, graphs: Mapping[str, Graph], source: Path) -> None:
-    """Raises CheckpointError unless there are weights of a score for what the graphs give."""
+    """Raises CheckpointError unless the description has the score's weights for the graphs' outputs."""
     tokens = graphs[CANDIDATES].dims.get("tokens") if CANDIDATES in graphs else None
     expected = {} if tokens is None else {"term_weights": (5,), "scale": (1,), "token_weight": (tokens,)}
     shapes = {name: np.shape(weights) for name, weights in (description.score or {}).items()}

@@ -20,7 +20,7 @@ Dialogue = Context | Sequence[Mapping[str, Any]]
 
 
 class Learner(Protocol):
-    """The interface of what a `Trainer` trains: a model with its tokenizer, on a device."""
+    """The interface of a `Trainer`'s subject: a model with its tokenizer, on a device."""
 
     @property
     def model(self) -> Any:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from polyencoder.search.late import TokenVectors
 
-KEPT_BYTES = 1 << 27
-_OF_OBJECTS = 1 << 10  # bytes of a candidate's Python objects and key: more than those of a short vector
+CACHE_BYTES = 1 << 27
+_OBJECT_BYTES = 1 << 10  # of a candidate's Python objects and key: more than a short vector's
 
 
 class CandidateEncoder(Protocol):
@@ -26,9 +26,9 @@ class CandidateEncoder(Protocol):
 class CandidateReader:
     """Encodes candidates, and caches the last vectors, of one encoder's `get_state`, in `max_bytes`. Thread-safe."""
 
-    def __init__(self, *, max_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, *, max_bytes: int = CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[bytes, TokenVectors] = OrderedDict()  # the latest at the end
+        self._cache: OrderedDict[bytes, TokenVectors] = OrderedDict()  # the latest at the end
         self._bytes = 0
         self._state: object = None
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class CandidateReader:
     def fits(self, model: Any, ids: Sequence[Sequence[int]]) -> bool:
         """Whether the cache can hold all of these candidates."""
         numbers = model.dim * len(ids) + (model.token_dim or 0) * sum(map(len, ids))
-        return bool(4 * numbers + _OF_OBJECTS * len(ids) <= self._max_bytes)
+        return bool(4 * numbers + _OBJECT_BYTES * len(ids) <= self._max_bytes)
 
     def __call__(
         self, encoder: CandidateEncoder, ids: Sequence[Sequence[int]], *, max_tokens: int | None = None
@@ -50,29 +50,29 @@ class CandidateReader:
         state = encoder.get_state()
         with self._lock:
             if self._state != state:
-                self._kept.clear()
+                self._cache.clear()
                 self._bytes, self._state = 0, state
-            cached = {key: self._kept[key] for key in keys if key in self._kept}
+            cached = {key: self._cache[key] for key in keys if key in self._cache}
             for key in cached:
-                self._kept.move_to_end(key)
+                self._cache.move_to_end(key)
         new = {key: row for key, row in zip(keys, ids, strict=True) if key not in cached}
         if new:
-            read = dict(zip(new, encoder.read_candidates([*new.values()], max_tokens=max_tokens), strict=True))
-            self._keep(read, state)
-            cached |= read
+            encoded = dict(zip(new, encoder.read_candidates([*new.values()], max_tokens=max_tokens), strict=True))
+            self._store(encoded, state)
+            cached |= encoded
         return [cached[key] for key in keys]
 
-    def _keep(self, read: dict[bytes, TokenVectors], state: object) -> None:
+    def _store(self, encoded: dict[bytes, TokenVectors], state: object) -> None:
         with self._lock:
-            if self._state != state or sum(map(_compute_size, read.values())) > self._max_bytes:
+            if self._state != state or sum(map(_compute_size, encoded.values())) > self._max_bytes:
                 return
-            for key, vectors in read.items():
-                if key not in self._kept:
-                    self._kept[key] = vectors
+            for key, vectors in encoded.items():
+                if key not in self._cache:
+                    self._cache[key] = vectors
                     self._bytes += _compute_size(vectors)
             while self._bytes > self._max_bytes:
-                self._bytes -= _compute_size(self._kept.popitem(last=False)[1])
+                self._bytes -= _compute_size(self._cache.popitem(last=False)[1])
 
 
 def _compute_size(vectors: TokenVectors) -> int:
-    return int(vectors.vector.nbytes + vectors.tokens.nbytes) + _OF_OBJECTS
+    return int(vectors.vector.nbytes + vectors.tokens.nbytes) + _OBJECT_BYTES

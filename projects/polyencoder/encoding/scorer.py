@@ -1,4 +1,4 @@
-"""`Scorer`: encodes and scores texts with an `Encoder`, torch's or that of ONNX graphs."""
+"""`Scorer`: encodes and scores texts with an `Encoder`, of torch or of ONNX graphs."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Scorer:
         return scores if len(ids) == len(candidates) else scores[:, [row_of[text] for text in candidates]]
 
     def _find_distinct(self, candidates: list[str]) -> DistinctCandidates:
-        """`find_distinct_candidates`, remembered for the latest list: all turns of a chat rank the same ones."""
+        """`find_distinct_candidates`, remembered for the latest list: all turns of a chat rank the same list."""
         latest = self._latest
         if latest is None or latest[0] is not self.text.config or latest[1] != candidates:
             latest = self.text.config, candidates, find_distinct_candidates(self.text, candidates)
@@ -108,8 +108,8 @@ class Scorer:
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
         """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders.
 
-        Those of a late-interaction encoder also keep a vector of each token, all in memory: for many contexts `encode`
-        with the kind "context" gives their vectors alone.
+        A late-interaction encoder's also hold a vector of each token, all in memory: for many contexts, `encode` with
+        the kind "context" gives their vectors alone.
         """
         self.model.check_has_vectors()
         return self.encoder.encode_contexts(tokenize_contexts(self.text, check_contexts(contexts)))
@@ -138,7 +138,7 @@ class Scorer:
                 sequence of the last utterance before feed-forward 2. "context" and "candidate": the vectors whose
                 inner products are scores.
             normalize: scale them to length 1.
-            batch_size: the most texts of a batch; texts of similar length are batched, with a limit on tokens.
+            batch_size: maximum texts of a batch; texts of similar length are batched, with a limit on tokens.
             progress: show a progress bar on standard error.
 
         Raises:
@@ -166,9 +166,9 @@ class Scorer:
             elif kind == "pooled":
                 vectors = encoder.encode_pooled(ids, batch_size=size, progress=bar.update)
             else:
-                parts, at_once = [], CONTEXTS if model.token_dim is None else WITH_TOKENS
-                for first in range(0, len(ids), at_once):
-                    encoded = encoder.encode_contexts(ids[first : first + at_once], batch_size=size)
+                parts, chunk_size = [], CONTEXTS if model.token_dim is None else WITH_TOKENS
+                for start in range(0, len(ids), chunk_size):
+                    encoded = encoder.encode_contexts(ids[start : start + chunk_size], batch_size=size)
                     parts.append(encoded.context_vectors)
                     bar.update(len(encoded))
                 vectors = np.concatenate(parts)
@@ -210,19 +210,19 @@ def score_by_tokens(
     *,
     stored: Callable[[Iterable[str]], Mapping[str, TokenVectors]] | None = None,
 ) -> list[list[float]]:
-    """The scores of each context's own candidates, `lists`, by token vectors, those not in `stored` read together."""
+    """The scores of each context's candidates, `lists`, by token vectors; those not in `stored` are read together."""
     encoder, scores = ranker.encoder, list[list[float]]()
-    at_once = max(1, _TEXTS // max(1, *map(len, lists)))
-    for first in range(0, len(lists), at_once):
-        part = lists[first : first + at_once]
-        distinct = dict.fromkeys(candidate for own in part for candidate in own)
+    chunk_size = max(1, _TEXTS // max(1, *map(len, lists)))
+    for start in range(0, len(lists), chunk_size):
+        part = lists[start : start + chunk_size]
+        distinct = dict.fromkeys(chain.from_iterable(part))
         read = {} if stored is None else {**stored(distinct)}
         if new := [candidate for candidate in distinct if candidate not in read]:
             ids = ranker.text.tokenize_candidates(new, remember=False)
             read |= zip(new, encoder.cache_candidates(ids), strict=True)
-        for row, candidates in enumerate(part, start=first):
+        for row, candidates in enumerate(part, start=start):
             row_scores = (
-                encoder.rescore(contexts.select([row]), [read[one] for one in candidates])[0]
+                encoder.rescore(contexts.select([row]), [read[candidate] for candidate in candidates])[0]
                 if candidates
                 else np.empty(0)
             )

@@ -31,5 +31,5 @@ def find_distinct_candidates(text: TextEncoder, candidates: Iterable[str]) -> Di
     texts = list(dict.fromkeys(candidates))
     rows: dict[bytes, int] = {}
     ids = tokenize_candidates(text, texts, remember=True)
-    row_of = {one: rows.setdefault(row.tobytes(), len(rows)) for one, row in zip(texts, ids, strict=True)}
+    row_of = {candidate: rows.setdefault(row.tobytes(), len(rows)) for candidate, row in zip(texts, ids, strict=True)}
     return [array("i", row) for row in rows], row_of

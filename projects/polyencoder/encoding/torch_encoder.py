@@ -73,7 +73,7 @@ class TorchEncoder(Encoder):
                     results[row] = TokenVectors(to_array(vectors.vector).copy(), to_array(vectors.tokens).copy())
                 if progress is not None:
                     progress(len(batch))
-        return [one for one in results if one is not None]
+        return [vectors for vectors in results if vectors is not None]
 
     @torch.inference_mode()
     def score_pairs(
@@ -82,9 +82,9 @@ class TorchEncoder(Encoder):
         pad, parts = self.text.pad, []
         with in_evaluation(self.model):
             texts = pad(candidates).to(self.device)
-            at_once = max(1, _PAIRS // max(1, index.shape[1]))
-            for first in range(0, len(contexts), at_once):
-                part = slice(first, first + at_once)
+            chunk_size = max(1, _PAIRS // max(1, index.shape[1]))
+            for start in range(0, len(contexts), chunk_size):
+                part = slice(start, start + chunk_size)
                 columns = torch.tensor(index[part], device=self.device)
                 scores = self.model(pad(contexts[part]).to(self.device), texts, columns, max_tokens=max_tokens)
                 parts.append(to_array(scores))

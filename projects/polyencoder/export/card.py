@@ -29,10 +29,10 @@ from polyencoder.packages import format_versions
 from polyencoder.pictures import CURVE, RELIABILITY
 
 TASK = "text-ranking"
-"""The hub's name of what rankers do."""
+"""The hub's name of the task of rankers."""
 _LOADED = re.compile(r'^(ranker = Ranker\.from_pretrained\()"([^"]*)"', re.M)
 _LINE_ENDS = re.compile(r"[\r\n\v\f\x85\u2028\u2029]+")
-_SHOWN = 200  # characters of a text
+_MAX_CHARACTERS = 200  # of a text
 _BAR = "\\|"  # in a cell
 
 
@@ -107,12 +107,12 @@ def update_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "float
             lines.append(f"# {format_text(name)}")
         elif not line.startswith("| ONNX graphs |"):
             lines.append(line)
-    made = "\n".join(lines) + "\n"
-    return rename_card(_LOADED.sub(lambda match: f'{match[1]}"{name}"', made), name=name)
+    updated = "\n".join(lines) + "\n"
+    return rename_card(_LOADED.sub(lambda match: f'{match[1]}"{name}"', updated), name=name)
 
 
 def copy_pictures(source: Path, folder: Path) -> None:
-    """Copies the pictures of a card, for one that `update_card` has made."""
+    """Copies the pictures of a card, for the card that `update_card` made of it."""
     for name in (CURVE, RELIABILITY):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
@@ -125,7 +125,7 @@ def set_calibration(card: str, facts: str, *, pictured: bool) -> str:
 
 
 def keep_calibration(card: str, *, earlier: str) -> str:
-    """A card with the section about the calibration of an earlier one, if that has any."""
+    """A card with the section about the calibration of an `earlier` card, if that has one."""
     section = _CALIBRATION.search(earlier)
     return card if section is None else _set_section(card, f"{section[0].rstrip()}\n\n")
 
@@ -150,7 +150,7 @@ def _write_metadata(run: TrainingRun, *, name: str, tags: Iterable[str]) -> str:
         task=TASK,
         tags=tags,
         base_model=run.base_model,
-        datasets=dict.fromkeys(one for one in datasets if one),
+        datasets=dict.fromkeys(dataset for dataset in datasets if dataset),
         results=[
             result
             for part, measures, data in evaluations
@@ -221,12 +221,12 @@ def _write_worst(errors: Sequence[WorstError]) -> Iterator[str]:
     for error in errors:
         lines.append(f"- {_shorten(error.example.turns[-1])}: rank {error.rank} of {error.among}")
         ranked = [("right", *error.right), *(("above", *better) for better in error.above)]
-        lines += [f"  - {who} ({score:.4g}): {_shorten(response)}" for who, response, score in ranked]
+        lines += [f"  - {label} ({score:.4g}): {_shorten(response)}" for label, response, score in ranked]
     yield "\n".join(lines)
 
 
 def _shorten(value: str) -> str:
-    return format_code(value if len(value) <= _SHOWN else f"{value[: _SHOWN - 4]} ...")
+    return format_code(value if len(value) <= _MAX_CHARACTERS else f"{value[: _MAX_CHARACTERS - 4]} ...")
 
 
 def _describe_length(run: TrainingRun) -> str:
@@ -251,11 +251,11 @@ def format_text(value: Any) -> str:
 
 
 def format_code(value: Any) -> str:
-    """A code span of Markdown, in one line, whatever the text has of backticks."""
-    shown = _LINE_ENDS.sub(" ", str(value))
-    fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
+    """A code span of Markdown, in one line, however many backticks the text has."""
+    code = _LINE_ENDS.sub(" ", str(value))
+    fence = "`" * (1 + max(map(len, re.findall("`+", code)), default=0))
     space = " " if len(fence) > 1 else ""
-    return f"{fence}{space}{shown}{space}{fence}"
+    return f"{fence}{space}{code}{space}{fence}"
 
 
 def _clean_name(name: str) -> str:

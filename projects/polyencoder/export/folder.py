@@ -65,11 +65,11 @@ def export_folder(
 
     Args:
         ranker: a ranker of torch.
-        folder: where; new, empty, or an earlier export, whose files are replaced and whose other graphs go.
+        folder: new, empty, or an earlier export, whose files are replaced and whose other graphs are removed.
         dtype: of the weights; the graphs are made from the rounded weights.
         run: the facts of its training, for the model card.
-        earlier_card: that of the folder which the ranker was loaded from, which knows of its training: it becomes the
-            card, with this export's name, precision and graphs.
+        earlier_card: the card of the folder that the ranker was loaded from, with the facts of its training: it becomes
+            the card, with this export's name, precision and graphs.
         onnx: also write the ONNX graphs, each checked against torch.
         int8: also write the quantized graphs; implies `onnx`.
         examples: (context, label, candidates), on whose text the graphs are checked and R@1 is compared.
@@ -82,7 +82,7 @@ def export_folder(
         CheckpointError: the folder is a file or holds something else, or without `overwrite` a model; a weight is too
             large for float16, or a graph deviates from torch. Nothing is written then.
         ConfigError: a package for the graphs is not installed.
-        InputError: the ranker is itself one of graphs, or an example cannot be used.
+        InputError: the ranker is itself made of graphs, or an example cannot be used.
     """
     check_place("folder", folder)
     target = Path(folder)
@@ -90,23 +90,23 @@ def export_folder(
         if _has_model(target) and not holds_ranker(target):
             raise CheckpointError(f"{target}: holds an encoder, which is no export; give another folder")
     change = None
-    with reporting_write_errors(target, CheckpointError), publishing_model(target, overwrite=overwrite) as made:
-        save_ranker(ranker, made, dtype=dtype)
+    with reporting_write_errors(target, CheckpointError), publishing_model(target, overwrite=overwrite) as staging:
+        save_ranker(ranker, staging, dtype=dtype)
         graphs = ""
         if onnx or int8:
             graphs = "float32 and int8" if int8 else "float32"
-            change = _write_graphs(made, device=ranker.device.type, int8=int8, examples=examples)
+            change = _write_graphs(staging, device=ranker.device.type, int8=int8, examples=examples)
         facts: dict[str, Any] = {"name": target.resolve().name, "dtype": dtype, "graphs": graphs}
         card = (
             update_card(earlier_card, ranker, **facts) if earlier_card else write_model_card(ranker, run=run, **facts)
         )
-        (made / README).write_text(card, encoding="utf-8")
+        (staging / README).write_text(card, encoding="utf-8")
     return change
 
 
 def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[Example]) -> RecallChange | None:
     """Writes the graphs of the model in this folder, from its stored, rounded weights."""
-    from polyencoder.export.onnx import export_onnx, quantize_int8  # an extra, which few need
+    from polyencoder.export.onnx import export_onnx, quantize_int8  # here: they need an extra
 
     ranker = Scorer(*load_folder(folder), device="cpu")
     contexts = (" ".join(example.turns) for example in examples[:_CHECKED])
@@ -142,7 +142,7 @@ def _has_model(target: Path) -> bool:
 
 
 def publishing_model(target: Path, *, overwrite: bool = True) -> AbstractContextManager[Path]:
-    """`publishing` of a model; the card, graphs and calibration of a model that was there are removed.
+    """`publishing` of a model; the card, graphs and calibration of an earlier model in the folder are removed.
 
     Without `overwrite` a model that another process has written meanwhile is unchanged: FileExistsError.
     """

@@ -29,8 +29,8 @@ def format_front_matter(
 ) -> str:
     """The YAML block at the beginning of a card, between two lines of `---`.
 
-    name: in the model-index. library: that loads it. task: the hub's name of it, such as "text-ranking". base_model,
-    datasets: hub ids.
+    name: in the model-index. library: loads the model. task: the hub's name of the task, such as "text-ranking".
+    base_model, datasets: hub ids.
     """
     eval_results = [*results]
     data = ModelCardData(
@@ -50,7 +50,7 @@ def build_results(
 ) -> list[EvalResult]:
     """The results of an evaluation, `{"R20@1": 0.83}`; measures that are no finite number are left out.
 
-    task: the hub's name of it; `task_name`: for people. dataset: a hub id, or a file's name; `part`: "valid" or "test".
+    task: the hub's name of the task; `task_name`: for people. dataset: a hub id or file name; part: "valid" or "test".
     """
     return [
         EvalResult(
@@ -81,14 +81,14 @@ def parse_hub_dataset(name: Any) -> str | None:
 def cut_folder(value: Any) -> Any:
     """Cuts paths outside the working folder, and addresses, to their last parts: cards are published.
 
-    Of a text, or of a list or texts that are separated by commas. Names of the hub and paths below the working folder
-    remain.
+    Takes a text, also of several paths with commas between them, or a list of texts. Names of the hub and paths below
+    the working folder remain.
     """
-    if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
+    if isinstance(value, (list, tuple)) and all(isinstance(path, str) for path in value):
         value = ",".join(value)
     if not isinstance(value, str):
         return value
-    return ",".join(_cut_folder(one) for one in value.split(","))
+    return ",".join(_cut_folder(path) for path in value.split(","))
 
 
 def _cut_folder(path: str) -> str:
@@ -101,10 +101,10 @@ def _cut_folder(path: str) -> str:
 def rename_card(card: str, *, name: str) -> str:
     """A card whose model-index has another name; unchanged without a model-index."""
     try:
-        made = ModelCard(card)
+        parsed = ModelCard(card)
     except (yaml.YAMLError, ValueError, TypeError):  # people wrote it
         return card
-    if not isinstance(made.data, ModelCardData) or not made.data.eval_results:
+    if not isinstance(parsed.data, ModelCardData) or not parsed.data.eval_results:
         return card
-    made.data.model_name = name
-    return str(made)
+    parsed.data.model_name = name
+    return str(parsed)

@@ -49,7 +49,7 @@ def push(
 
 
 def _read_earlier_card(ranker: CalibratedRanker, source: Path | None) -> str | None:
-    """The card of the folder that a ranker was loaded from; None where its weights are others now."""
+    """The card of the folder that a ranker was loaded from; None if its weights have changed since."""
     if source is None or not (source / README).is_file() or not (source / WEIGHTS).is_file():
         return None
     stored = read_digests(source / WEIGHTS).get(WEIGHTS)

@@ -15,7 +15,7 @@ from polyencoder.evaluation.names import select_main_measures
 from polyencoder.export.metadata import cut_folder, parse_hub_dataset, parse_hub_id
 from polyencoder.modeling.families import FAMILIES
 
-# What of a training matters to a reader, when the options do not say which of them were given
+# The options that matter to a reader, for a file that does not say which options were given
 _FLAGS = (
     *("task", "mutators", "backbone", "init_model", "candidates", "eval_candidates", "batchsize", "num_epochs"),
     *("max_train_steps", "optimizer", "learningrate", "lr_scheduler", "warmup_updates", "type_optimization", "dropout"),
@@ -25,7 +25,7 @@ _FLAGS = (
 )
 _NOT_OF_CONVERT = ("history_size", "fp16", "backbone", "type_optimization")  # flags that `-m convert` does not have
 _LENGTH = ("train_steps", "total_exs")  # in ParlAI's reports
-_NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
+_HIDDEN = {"model_file", "dict_file", "datapath", "override"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TrainingRun:
     flags: Mapping[str, Any] = field(default_factory=dict)
     """The options that shaped it, `learningrate` -> 5e-05."""
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """R20@1 -> 0.83, for each part of the data, `valid` or `test`, or for another ranker of it."""
+    """R20@1 -> 0.83, for each part of the data, `valid` or `test`, and for each baseline."""
 
     command: str = "parlai train_model"
     """The command whose flags the options are."""
@@ -46,7 +46,7 @@ class TrainingRun:
     """The number of training pairs."""
     seed: int | None = None
     base_model: str | None = None
-    """The hub id of the encoder or ranker that it started from, if that has one."""
+    """The hub id of the encoder or ranker that training started from, if any."""
 
     @property
     def task(self) -> str | None:
@@ -59,7 +59,7 @@ class TrainingRun:
         name = self.flags.get("evaltask") or self.task or files
         if name is None:
             return None
-        return parse_hub_dataset(name) or ", ".join(Path(one).name for one in str(name).split(","))
+        return parse_hub_dataset(name) or ", ".join(Path(path).name for path in str(name).split(","))
 
 
 def name_measures(
@@ -67,14 +67,14 @@ def name_measures(
 ) -> dict[str, dict[str, float]]:
     """The main measures of a run's model and of its baselines, by the names that the card has; empty reports left out.
 
-    `stands_in`: those before training are a bi-encoder's.
+    `stands_in`: the measures before training are a bi-encoder's.
     """
     reports = {
         "valid": trained,
         "before training" + (", a bi-encoder of the backbone" if stands_in else ""): before,
         "TF-IDF": tfidf,
     }
-    return {who: select_main_measures(report) for who, report in reports.items() if report}
+    return {name: select_main_measures(report) for name, report in reports.items() if report}
 
 
 def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
@@ -83,7 +83,7 @@ def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
     absent = _NOT_OF_CONVERT if opt.get("model") == "convert" else ()
     options = opt.get("override") or {name: opt.get(name) for name in _FLAGS if name not in absent}
     base_model = parse_hub_id(opt.get("base_model"))  # the agent's note, as a relative path may look like a hub id
-    flags = {name: cut_folders(name, value) for name, value in sorted(options.items()) if name not in _NOT_SHOWN}
+    flags = {name: cut_folders(name, value) for name, value in sorted(options.items()) if name not in _HIDDEN}
     flags = {name: value for name, value in flags.items() if value is not None and value != "" and value != -1}
     stats = _read(f"{os.fspath(model_file)}.trainstats")
     metrics = {}
@@ -131,4 +131,4 @@ def _read_last_report(path: str) -> dict[str, Any] | None:
 def _find_best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
     reports = stats.get("valid_reports") or []
     best = stats.get("best_valid")
-    return next((one for one in reports if best == one.get(metric)), None)
+    return next((report for report in reports if best == report.get(metric)), None)

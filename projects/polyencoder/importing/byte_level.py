@@ -71,7 +71,7 @@ def build_byte_level(
 
 
 def convert_tokens(dict_file: Path, kind: str, tokens: list[str], special: list[str]) -> list[str]:
-    """ParlAI's tokens in the order of their ids, perhaps repeated, from those of `X.dict`."""
+    """Converts the tokens of `X.dict` to ParlAI's, in the order of their ids, perhaps repeated."""
     if kind == "gpt2":
         return [*tokens, *map(_decode_token, tokens)]  # mostly the same
     vocabulary = read_numbers(f"{dict_file}-vocab.json", kind="a vocabulary")
@@ -89,7 +89,7 @@ def _check_whole(token: str, index: int) -> str:
 
 
 def _decode_signs(signs: str) -> str:
-    return "".join(chr(b) if 32 <= b <= 127 else f"\\{hex(b).lstrip('0')}" for b in signs.encode())
+    return "".join(chr(byte) if 32 <= byte <= 127 else f"\\{hex(byte).lstrip('0')}" for byte in signs.encode())
 
 
 def _encode_signs(token: str, index: int) -> str:
@@ -107,7 +107,7 @@ def _encode_signs(token: str, index: int) -> str:
 def _derive_merges(tokens: Iterable[str]) -> list[Merge]:
     """The merges of a vocabulary, whose tokens are in the order in which they were trained.
 
-    Earlier merges leave a token in two pieces, which its own merge joins.
+    Earlier merges leave a token in two pieces, which the token's merge joins.
     """
     ranks: dict[Merge, int] = {}
     for token in tokens:

@@ -65,8 +65,8 @@ class FairseqDictionary:
     def check(self, is_piece: Callable[[str], bool], *, marked: Callable[[str], bool], source: str) -> None:
         """Raises CheckpointError unless these are the symbols of the encoding in `source`.
 
-        is_piece: whether the encoding has a symbol. marked: whether a symbol has its mark, and must be one of its
-        pieces.
+        is_piece: whether the encoding has a symbol. marked: whether a symbol has the encoding's mark, and must be a
+        piece.
         """
         symbols = self.symbols
         strange = [symbol for symbol in symbols if not is_piece(symbol)]

@@ -60,18 +60,18 @@ class Codes:
         # fastBPE writes how often a merge occurred, subword-nmt a version, without which it reads the codes differently
         has_counts = len(read_lines(self.codes, holds="the codes of fastBPE or subword-nmt")[0].split(" ")) == 3
         merges = read_merges(self.codes, versioned=not has_counts)
-        made = {left + right for left, right in merges}
+        merged = {left + right for left, right in merges}
 
         def is_piece(symbol: str) -> bool:
             piece = convert_symbol(symbol)
-            return len(piece.removesuffix(END_OF_WORD)) == 1 or piece in made
+            return len(piece.removesuffix(END_OF_WORD)) == 1 or piece in merged
 
         # The papers' vocabulary has symbols that its merges do not make, which no text has: as many symbols as merges,
         # among them the pieces that are merged no further
         longer = sum(len(symbol.removesuffix(CONTINUED)) > 1 for symbol in dictionary.symbols)
-        ends, others = END_OF_WORD, made.difference(*merges)  # hel -> hel@@, lo</w> -> lo
-        whole = [piece.removesuffix(ends) if piece.endswith(ends) else piece + CONTINUED for piece in others]
-        if len(made) < longer or not dictionary.has(whole):
+        ends, final_pieces = END_OF_WORD, merged.difference(*merges)  # hel -> hel@@, lo</w> -> lo
+        symbols = [piece.removesuffix(ends) if piece.endswith(ends) else piece + CONTINUED for piece in final_pieces]
+        if len(merged) < longer or not dictionary.has(symbols):
             dictionary.check(is_piece, marked=lambda symbol: symbol.endswith(CONTINUED), source=os.fspath(self.codes))
         tokenizer = build_merge_tokenizer(
             [*dictionary.ids], merges, special=dictionary.special, unknown="<unk>", origin=dictionary.path

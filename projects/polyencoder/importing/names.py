@@ -1,4 +1,4 @@
-"""Maps tensor names of other formats to those of Hugging Face encoders."""
+"""Maps tensor names of other formats to names of Hugging Face encoders."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def expand_names(table: Mapping[str, str], *, n_layers: int = 1) -> dict[str, st
 
 def check_names(
     state: Iterable[str],
-    wanted: Iterable[str],
+    required: Iterable[str],
     optional: Iterable[str] = (),
     *,
-    others: Iterable[str] = (),
+    earlier: Iterable[str] = (),
     origin: str,
 ) -> None:
     """Raises CheckpointError, naming the first problem, if a checkpoint's tensors do not match the model.
 
-    `wanted` must exist, `optional` may; `others` are problems found earlier.
+    `required` names must exist, `optional` ones may; `earlier`: problems from earlier checks.
     """
-    expected, present = dict.fromkeys([*wanted, *optional]), set(state)
-    problems = [f"{name} is missing" for name in wanted if name not in present]
+    expected, present = dict.fromkeys([*required, *optional]), set(state)
+    problems = [f"{name} is missing" for name in required if name not in present]
     problems += [f"{name} is not a tensor of this model" for name in state if name not in expected]
-    if problems := [*problems, *others]:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise CheckpointError(f"{origin}: not the model that its options describe: {problems[0]}{more}")
+    if problems := [*problems, *earlier]:
+        rest = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise CheckpointError(f"{origin}: not the model that its options describe: {problems[0]}{rest}")
 
 
 def rename(
     state: Mapping[str, Tensor], names: Mapping[str, str], *, left_out: tuple[str, ...], origin: str
 ) -> dict[str, Tensor]:
-    """The tensors of a state dict under their new names, in float32. Errors are those of `check_names`.
+    """The tensors of a state dict under their new names, in float32. Raises as `check_names` does.
 
     `left_out`: prefixes of tensors to drop, such as those of heads.
     """

@@ -19,7 +19,7 @@ TRUSTED = ("parlai", "polyencoder", "parlai_internal", "parlai_fb")
 """Packages that options may name: ParlAI, this project, and those that ParlAI always imports if they exist."""
 
 _MODEL_KEYS, _TASK_KEYS = ("model",), ("task", "evaltask")
-_CLASS = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")  # as ParlAI writes one: `package.module:Class`
+_CLASS = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")  # as ParlAI writes a class: `package.module:Class`
 _REPOSITORIES = {"internal:": "parlai_internal", "fb:": "parlai_fb", "light:": "light"}  # in ParlAI's names
 
 

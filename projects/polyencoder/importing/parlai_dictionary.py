@@ -212,8 +212,8 @@ def _build_subwords(
     pieces = {piece for left, right in merges for piece in (left, right, left + right)}
     # a special token keeps its name unless a word or piece of texts has it too
     names = {token: convert_symbol(token) if pieces & {token, token + END_OF_WORD} else token for token in special}
-    apart = [token for token, name in names.items() if name == token]
-    tokenizer = build_merge_tokenizer(tokens, merges, special=apart, unknown=special[-1], origin=dict_file)
+    unchanged = [token for token, name in names.items() if name == token]
+    tokenizer = build_merge_tokenizer(tokens, merges, special=unchanged, unknown=special[-1], origin=dict_file)
     tokenizer.normalizer = normalizers.Replace("\n", f" {_LINE_END} ")
     tokenizer.pre_tokenizer = keep_matches(r"[\w]+|[^\w\s]")
     tokenizer.decoder = decoders.Sequence([decoders.Replace(_LINE_END, "\n"), tokenizer.decoder])

@@ -41,7 +41,7 @@ ENCODER_OPTIONS: dict[str, Any] = {
 _POST, _PRE = "bert", "roberta-prelayernorm"
 VARIANTS = {"xlm": _POST, "bart": _POST, "aiayn": _POST, "prelayernorm": _PRE}
 
-# ParlAI's tensors -> those of both classes, and its normalizations -> those of each variant
+# ParlAI's tensors -> the tensors of both classes, and ParlAI's normalizations -> the tensors of each variant
 _NAMES = {
     "embeddings.weight": WORDS,
     "position_embeddings.weight": POSITIONS,
@@ -79,7 +79,7 @@ def build_encoder_names(opt: Mapping[str, Any]) -> dict[str, str]:
 def extract_encoder_weights(
     state: Mapping[str, Tensor], prefix: str, opt: Mapping[str, Any], *, longest: int
 ) -> dict[str, Tensor]:
-    """The tensors of the encoder at `prefix`, in float32, as those of the Hugging Face class.
+    """The tensors of the encoder at `prefix`, in float32, as tensors of the Hugging Face class.
 
     `longest`: maximum tokens of a sequence. The last position is repeated if ParlAI has fewer, where
     it would stop with an error.
@@ -99,7 +99,7 @@ def extract_encoder_weights(
 
 
 def build_encoder_config(opt: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The configuration for `build_backbone` of the encoder with these options and weights."""
+    """The configuration of an encoder with these options and weights, for `build_backbone`."""
     config = build_scratch_config(
         vocabulary_size=weights[WORDS].size(0),
         dim=opt["embedding_size"],

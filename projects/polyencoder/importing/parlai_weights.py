@@ -87,17 +87,17 @@ def convert_parlai(
     opt = _complete(opt, architecture, origin=origin)
     shared = {"cand_encoder"} if opt.get("share_encoders") else set()
     towers = {prefix: tower for prefix, tower in _TOWERS[architecture].items() if prefix not in shared}
-    others = _build_other_names(opt, architecture)
-    names = [f"{prefix}.{name}" for prefix in towers for name in build_encoder_names(opt)] + list(others)
+    other_names = _build_other_names(opt, architecture)
+    names = [f"{prefix}.{name}" for prefix in towers for name in build_encoder_names(opt)] + list(other_names)
     seconds = _build_second_names(opt) if architecture == "bi" else {}
     differing = [
         f"{name} differs from {first}, which it should equal"
         for name, first in seconds.items()
         if first is not None and {name, first} <= state.keys() and not torch.equal(state[name], state[first])
     ]
-    check_names(state, names, seconds, others=differing, origin=origin)
+    check_names(state, names, seconds, earlier=differing, origin=origin)
 
-    weights = {ours: state[name].float() for name, ours in others.items()}
+    weights = {ours: state[name].float() for name, ours in other_names.items()}
     longest = text.longest_context + (text.label_truncate if architecture == "cross" else 0)
     encoder: dict[str, Tensor] = {}
     for prefix, tower in towers.items():  # of one size, which the options do not always contain
@@ -110,7 +110,7 @@ def convert_parlai(
 
 
 def explain_batch_dependence(opt: Mapping[str, Any], architecture: Architecture) -> list[str]:
-    """Why ParlAI's scores of an example depend on the rest of its batch, so that ours differ; None if they do not."""
+    """Why ParlAI's scores of an example depend on the rest of its batch, so that ours differ; empty if they do not."""
     opt = ENCODER_OPTIONS | _OPTIONS[architecture] | dict(opt)
     differences = []
     if opt["reduction_type"] == "max":
@@ -137,7 +137,7 @@ def _complete(opt: Mapping[str, Any], architecture: Architecture, *, origin: str
         if value not in allowed:
             raise CheckpointError(
                 f"{origin}: its weights are for {name} {value}, which is not supported: "
-                f"{reason}; only {' or '.join(str(one) for one in allowed)} can"
+                f"{reason}; only {' or '.join(map(str, allowed))} can"
             )
     if values["n_encoder_layers"] > 0:
         values["n_layers"] = values["n_encoder_layers"]
@@ -165,8 +165,8 @@ def _build_other_names(opt: Mapping[str, Any], architecture: Architecture) -> di
 def _build_second_names(opt: Mapping[str, Any]) -> dict[str, str | None]:
     """Redundant tensors of a bi-encoder's state: name -> the name whose tensor it must equal; None if unused.
 
-    ParlAI keeps the word embeddings beside the encoders that use them. Its context encoder is the encoder of memories
-    too, and with `share_encoders` that of candidates; memories may have a perceptron.
+    ParlAI keeps the word embeddings beside the encoders that use them. Its context encoder also encodes memories and,
+    with `share_encoders`, candidates; memories may have a perceptron.
     """
     encoder = build_encoder_names(opt)
     context, candidates = "context_encoder.embeddings.weight", "cand_encoder.embeddings.weight"
@@ -196,14 +196,14 @@ def _scale_perceptron(weights: dict[str, Tensor], scaling: float, *, normalize: 
 def _build_ranker_config(
     opt: Mapping[str, Any], architecture: Architecture, text: TextConfig, backbone: dict[str, Any]
 ) -> RankerConfig:
-    of_its_own: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if architecture == "bi":
         shared, normalize = bool(opt["share_encoders"]), bool(opt["normalize_sent_emb"])
-        of_its_own = {"share_encoders": shared, "candidate_mlp": shared, "normalize": normalize}
+        fields = {"share_encoders": shared, "candidate_mlp": shared, "normalize": normalize}
         if normalize:  # ParlAI's vectors have length 1, whatever their scale
-            of_its_own["output_scaling"] = 1.0
+            fields["output_scaling"] = 1.0
     if architecture == "poly":
-        of_its_own = {
+        fields = {
             "context_vectors": opt["polyencoder_type"],
             "n_codes": opt["poly_n_codes"],
             "poly_attention": opt["poly_attention_type"],
@@ -217,5 +217,5 @@ def _build_ranker_config(
         text=text,
         reduction=opt["reduction_type"],
         pair_start=architecture == "cross",  # ParlAI's pairs are start context end start candidate end
-        **{"output_scaling": opt["output_scaling"]} | of_its_own,
+        **{"output_scaling": opt["output_scaling"]} | fields,
     )

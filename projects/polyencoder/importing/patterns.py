@@ -22,7 +22,7 @@ def build_white_space_pattern() -> str:
 
 def build_lower_case() -> list[normalizers.Normalizer]:
     """Python's `str.lower`, including the final form of the Greek sigma at the end of a word."""
-    # As Python does, skip what is ignored before looking for a letter: some characters are both (modifier letters).
+    # As Python does, skip ignored characters before looking for a letter: modifier letters are both.
     letter, ignored = r"[\p{Cased}&&[^\p{Case_Ignorable}]]", r"\p{Case_Ignorable}*"
     before, after = f"(?<={letter}{ignored}Σ)", f"(?!{ignored}{letter})"
     return [normalizers.Replace(Regex(f"Σ{before}{after}"), "ς"), normalizers.Lowercase()]

@@ -80,7 +80,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def get_tensors(states: Mapping[str, Any], *keys: str) -> dict[str, Tensor]:
-    """The state dict at the first of these keys that exists; empty if there is none, or it is not a state dict."""
+    """The state dict at the first of the keys that exists; empty if there is none, or its value is no state dict."""
     state = next((states[key] for key in keys if key in states), None)
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         return {}
@@ -88,7 +88,7 @@ def get_tensors(states: Mapping[str, Any], *keys: str) -> dict[str, Tensor]:
 
 
 def to_plain(value: Any) -> Any:
-    """Options as dictionaries, lists and values, from a Namespace, omegaconf nodes or these."""
+    """Converts a Namespace, omegaconf nodes, dictionaries or lists of options to dictionaries, lists and values."""
     if isinstance(value, argparse.Namespace):
         return to_plain(vars(value))
     if isinstance(value, PlainObject):

@@ -1,7 +1,7 @@
 """Gradient caching: recomputes activations in the backward pass, chunk by chunk, to save memory.
 
-Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021. Of each chunk only the
-vectors are kept; `torch.utils.checkpoint` runs it again, with the same random state, when their gradients are known.
+Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021. Only the vectors of each
+chunk stay in memory; `torch.utils.checkpoint` computes the rest again, with the same random state, for the gradients.
 """
 
 from __future__ import annotations
@@ -56,6 +56,6 @@ def apply_in_pieces(
     """
     if pieces is None or max_tokens is None:
         return [function(tokens)], None
-    places = cut_into_batches(tokens.mask.sum(1).tolist(), max_tokens=max_tokens)
-    rows = [torch.tensor(piece, device=tokens.ids.device) for piece in places]
-    return [pieces(function, tokens.select(piece)) for piece in rows], torch.argsort(torch.cat(rows))
+    batches = cut_into_batches(tokens.mask.sum(1).tolist(), max_tokens=max_tokens)
+    chunks = [torch.tensor(batch, device=tokens.ids.device) for batch in batches]
+    return [pieces(function, tokens.select(chunk)) for chunk in chunks], torch.argsort(torch.cat(chunks))

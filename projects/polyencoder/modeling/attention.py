@@ -1,8 +1,8 @@
 """Chooses the attention implementation: registers ours with transformers under a name.
 
 Models that use transformers' `AttentionInterface` call it in each layer. With the keyword argument `packing`, sequences
-are packed in a row, and the packing computes attention within each. Without it, it is transformers' `sdpa`, on a CPU
-with a faster kernel and a smaller mask.
+are packed in a row, and the packing computes attention within each. Otherwise transformers' `sdpa` computes attention,
+on a CPU with a faster kernel and a smaller mask.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAME = "polyencoder"
 # From transformers 5.0: the mask function of bidirectional attention
 PADDING_ALONE = getattr(masking_utils, "bidirectional_mask_function", None)
 
-# Options that plain attention can ignore; with any other one, transformers' `sdpa` runs.
+# Options that plain attention can ignore; with any other, transformers' `sdpa` runs.
 _IGNORED_OPTIONS = {"deterministic", "position_ids", "sliding_window"}
 
 
@@ -47,8 +47,8 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Queries, keys and values [batch, heads, length, dim] -> [batch, length, heads, dim], and no weights."""
     if packing is not None:  # the mask is unused
-        how = AttentionOptions(dropout, scaling, options.get("sliding_window"))
-        return packing.attend(query, key, value, how), None
+        settings = AttentionOptions(dropout, scaling, options.get("sliding_window"))
+        return packing.attend(query, key, value, settings), None
     used = {name for name, value in options.items() if value is not None and value is not False} - _IGNORED_OPTIONS
     is_plain = query.size(1) == key.size(1) and not getattr(module, "is_causal", False) and not used
     if query.device.type != "cpu" or is_traced() or not is_plain:

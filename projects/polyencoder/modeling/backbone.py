@@ -67,8 +67,8 @@ class Backbone(nn.Module):
     def forward(self, tokens: TokenBatch, *, first_only: bool = False) -> Tensor:
         """Outputs of the last layer: [batch, length, dim], undefined at padding.
 
-        With `first_only` those of the first tokens, [batch, 1, dim]: in inference on a CPU the last layer computes no
-        others (in training, dropout would draw other random numbers).
+        With `first_only`, the outputs of the first tokens, [batch, 1, dim]: in inference on a CPU the last layer
+        computes these alone (in training, dropout would draw other random numbers).
 
         Padding is avoided if it costs time. On a CPU sequences are packed: in one row in training, which keeps all
         activations anyway, in rows that fit the caches in inference. Models that cannot be packed run on groups of
@@ -179,7 +179,7 @@ class Backbone(nn.Module):
             "input_ids": packing.take(tokens.ids),
             "position_ids": packing.positions.unsqueeze(0) + self.first_position,
             # A 4-D mask is passed on unchanged: no padding. The packing computes attention.
-            "attention_mask": tokens.mask.new_ones(1, 1, 1, len(packing.places)),
+            "attention_mask": tokens.mask.new_ones(1, 1, 1, len(packing.indices)),
         }
         if self.takes_segments and tokens.segments is not None:
             inputs["token_type_ids"] = packing.take(tokens.segments)

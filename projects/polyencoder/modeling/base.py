@@ -42,9 +42,9 @@ class RankerModel(TrainableModel, Capabilities, ABC):
     weights_fingerprints: Mapping[str, str] | None = None
     """Fingerprints of all weights before they were cast, by dtype."""
     foreign_vectors: Callable[[Tensor], Tensor] | None = None
-    """Rows -> float32 [rows, dim], the vectors of candidates for `RankerConfig.foreign_dim`; while it is trained."""
+    """Rows -> float32 [rows, dim], the vectors of candidates for `RankerConfig.foreign_dim`, during training."""
     base: RankerModel | None
-    """The ranker to whose score the model's own is added, for `RankerConfig.base`; never trained."""
+    """The ranker whose score is added to the model's, for `RankerConfig.base`; never trained."""
     context_vector: str | None = None
     """For a multi-context model: which vector `encode_context` returns."""
 
@@ -88,7 +88,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         *,
         max_tokens: int | None = None,
     ) -> Mapping[str, Tensor]:
-        """The trained scores, by objective, of a model that `reads_pairs`; the first are those of `forward`."""
+        """The trained scores, by objective, of a model that `reads_pairs`; the first are the scores of `forward`."""
         return {"": self(contexts, candidates, index, max_tokens=max_tokens)}
 
     @property
@@ -98,9 +98,9 @@ class RankerModel(TrainableModel, Capabilities, ABC):
 
     @property
     def token_dim(self) -> int | None:
-        """The dimension of the token vectors that `forward` compares, if those of each text depend on it alone.
+        """The dimension of the token vectors that `forward` compares, if they depend on their own text alone.
 
-        None of other models. Those of candidates are read once, by `read_candidates`, for many calls of `rescore`.
+        None for other models. `read_candidates` computes the candidates' token vectors once, for many `rescore` calls.
         """
         return None
 
@@ -149,23 +149,23 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         return model
 
     def truncate_vectors(self, vectors: Tensor, dim: int) -> Tensor:
-        """Its vectors of contexts or candidates as [..., dim]: what it gives with this `vector_dim`."""
+        """Shortens the model's vectors to [..., dim], as a model with this `vector_dim` computes them."""
         raise InputError(f"a {self.title} has no vectors to shorten")
 
     def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
-        """Encodes candidates for `rescore`: vectors alone, and with a `token_dim` those of tokens, too."""
+        """Encodes candidates for `rescore`: their vectors and, with a `token_dim`, the vectors of their tokens."""
         return [TokenVectors(vector, vector.new_empty(0, 0)) for vector in self.encode_candidates(tokens)]
 
     def rescore(self, contexts: ContextEncoding, candidates: Sequence[TokenVectors]) -> Tensor:
         """Scores [batch, n] as `forward` does, without its gradients, of candidates that were read before.
 
-        The contexts are those of `encode_context`, with any `tokens`; there is at least one candidate.
+        The contexts are outputs of `encode_context`, with their `tokens`; there is at least one candidate.
         """
-        return self.score(contexts, torch.stack([one.vector for one in candidates]))
+        return self.score(contexts, torch.stack([candidate.vector for candidate in candidates]))
 
     @property
     def has_new_terms(self) -> bool:
-        """Whether the score has weights of its terms that are those of a new model, which training fits first."""
+        """Whether the weights of the score's terms are still those of a new model, so that training fits them first."""
         return False
 
     term_weights: Any
@@ -176,7 +176,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
     ) -> Callable[[Tensor], Tensor]:
         """Term weights, [k] in float64 -> scores [batch, n], of a model that `has_new_terms`, for fitting the weights.
 
-        The arguments are those of `forward`; texts are encoded once, without gradients.
+        Takes the arguments of `forward`; texts are encoded once, without gradients.
         """
         raise NotImplementedError
 
@@ -185,7 +185,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         return None
 
     def pooled(self, tokens: TokenBatch) -> Tensor:
-        """Encodes contexts for transfer to other tasks, before heads: [batch, size]. InputError if it cannot."""
+        """Encodes contexts for transfer to other tasks, before heads: [batch, size]. InputError: no such vectors."""
         raise InputError(f"a {self.title} has no pooled vectors: ask for another kind", argument="kind")
 
     def encode_objectives(self, tokens: TokenBatch) -> ContextEncoding:
@@ -269,7 +269,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         return {CONTEXT: ContextStep(self), CANDIDATES: CandidatesStep(self)}
 
     def export_weights(self) -> dict[str, Tensor]:
-        """The weights that scores are computed with from what graphs give, by name."""
+        """The weights, by name, with which scores are computed from the outputs of graphs."""
         return {}
 
     def describe(self) -> dict[str, str]:
@@ -292,4 +292,4 @@ class RankerModel(TrainableModel, Capabilities, ABC):
 
     def describe_weights(self, dtype: str) -> str:
         """The number of weights, and the dtype they are stored in."""
-        return f"{sum(p.numel() for p in self.parameters()):,}, stored in {dtype}"
+        return f"{sum(parameter.numel() for parameter in self.parameters()):,}, stored in {dtype}"

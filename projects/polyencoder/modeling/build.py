@@ -65,8 +65,8 @@ def lay_out(
 ) -> None:
     """Shortens a new ranker's default text lengths to the backbone's maximum, and logs it; `explicit` ones stay.
 
-    A cross-encoder's fields `config` get the pairs of a reranker, the `encoder`: a context, the question, has a quarter
-    of their tokens at most, a candidate, the passage, the rest. A ranker to start from that has pairs keeps its own.
+    The fields `config` of a cross-encoder take over the pair layout of the reranker `encoder`: a context (the question)
+    has at most a quarter of the tokens, a candidate (the passage) the rest. The pair layout of a ranker stays as it is.
     """
     reranker = encoder if config.get("dense") and not get_family(architecture).can.has_vectors else None
     if reranker is not None:
@@ -124,8 +124,8 @@ def from_encoder(
 ) -> Parts:
     """Builds a ranker around a pre-trained encoder; see `Ranker.from_backbone`.
 
-    One that is not `trained` further ranks as it is: all that it needs must be in its files, and as a bi-encoder it
-    reads as much of a text as it can.
+    A ranker that is not `trained` further ranks as it is: the encoder's files must hold all its weights, and as a
+    bi-encoder it reads as much of a text as it can.
     """
     from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 
@@ -143,10 +143,10 @@ def from_encoder(
     tokenizer, special = load_tokenizer(name)
     special = separate_turns(tokenizer, special, separator or choose_separator(tokenizer))
     words: Any = backbone.model.get_input_embeddings()
-    if not trained and (more := tokenizer.get_vocab_size() - words.num_embeddings) > 0:
+    if not trained and (excess := tokenizer.get_vocab_size() - words.num_embeddings) > 0:
         last = max(tokenizer.get_vocab().items(), key=lambda item: item[1])[0]
         raise CheckpointError(
-            f"{name}: its tokenizer has {more} tokens more than its embeddings, such as {last!r}: save it after "
+            f"{name}: its tokenizer has {excess} tokens more than its embeddings, such as {last!r}: save it after "
             " `resize_token_embeddings` and training, or take the tokens out"
         )
     backbone.resize(tokenizer.get_vocab_size())
@@ -172,7 +172,7 @@ def from_ranker(
 ) -> Parts:
     """Builds a ranker from another's encoders, tokenizer and, where the architecture has them, other weights.
 
-    `config` and `text` are explicit fields, `config` also the `residual` of `select_inherited_fields`; others are
+    `config` and `text` are explicit fields, `config` with the `residual` of `select_inherited_fields`; others are
     inherited (`select_inherited_fields`) or defaults. `origin` names the other ranker in errors. Raises ConfigError if
     one of the two is a ConveRT, or for a `separator` that is not the other's, whose tokenizer is kept.
     """

@@ -6,8 +6,8 @@ from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.encoder_config import get_max_length
 
-# What a configuration says of the encoder of candidates, which a model with foreign candidates lacks
-_OF_CANDIDATES = ("share_encoders", "candidate_mlp")
+# Fields about the encoder of candidates, which a model with foreign candidates lacks
+_CANDIDATE_FIELDS = ("share_encoders", "candidate_mlp")
 
 
 class Capabilities:
@@ -20,10 +20,10 @@ class Capabilities:
     has_one_vector: bool = True
     """Whether a context has one vector, as a candidate has, so that they are text embeddings: `get_context_vectors`."""
     reads_pairs: bool = False
-    """Whether `forward` compares the tokens of both texts. If the model also has vectors, these retrieve what
-    `forward` reranks."""
+    """Whether `forward` compares the tokens of both texts. If the model also has vectors, they retrieve the candidates
+    that `forward` reranks."""
     has_new_parts: bool = False
-    """Whether it adds parts to its encoder that are trained at a rate of their own (`RankerModel.new_parameters`)."""
+    """Whether it adds parts to its encoder, with a separate learning rate (`RankerModel.new_parameters`)."""
     shortens: bool = False
     """Whether the first dimensions of its vectors can be used alone (`RankerConfig.vector_dim`)."""
 
@@ -52,10 +52,10 @@ class Capabilities:
         if config.vector_dim is not None:
             cls.check_shortens(config)
         if config.foreign_dim is not None:
-            contradicts = [name for name in _OF_CANDIDATES if getattr(config, name)]
+            contradicts = [name for name in _CANDIDATE_FIELDS if getattr(config, name)]
             if contradicts or not cls.shortens:  # of single vectors
-                what = contradicts[0] if contradicts else f"the architecture {config.architecture}"
-                raise ConfigError(f"{what} needs an encoder of candidates, but their vectors are another encoder's")
+                setting = contradicts[0] if contradicts else f"the architecture {config.architecture}"
+                raise ConfigError(f"{setting} needs an encoder of candidates, but their vectors are another encoder's")
         limit = get_max_length(config.backbone)
         longest = cls.compute_longest_sequence(config)
         if limit is not None and longest > limit:
@@ -73,7 +73,7 @@ class Capabilities:
 
     @classmethod
     def compute_longest_sequence(cls, config: RankerConfig) -> int:
-        """The most tokens that the encoder reads at once: of a context or, where it reads them together, of a pair."""
+        """The maximum tokens that the encoder reads at once: of a context, or of a pair if it reads both together."""
         if cls.has_vectors:
             return config.text.longest_context
         both = config.text.longest_context + config.text.label_truncate
@@ -82,15 +82,15 @@ class Capabilities:
     @classmethod
     def check_shortens(cls, config: RankerConfig) -> None:
         """Raises ConfigError unless the first dimensions of a model's vectors can be used alone."""
-        why = f"a {cls.title} compares more than single vectors" if not cls.shortens else None
+        reason = f"a {cls.title} compares more than single vectors" if not cls.shortens else None
         if config.poly_attention == "multihead":
-            why = "its multi-head attention reads all dimensions"
+            reason = "its multi-head attention reads all dimensions"
         elif not cls.has_one_vector and config.context_vectors == "turns":
-            why = "its vectors of turns are sums of vectors of equal length"
+            reason = "its vectors of turns are sums of vectors of equal length"
         elif config.foreign_dim is not None:
-            why = "those of candidates are another encoder's"
-        if why is not None:
-            raise ConfigError(f"vectors cannot be shortened to their first dimensions: {why}", argument="vector_dim")
+            reason = "those of candidates are another encoder's"
+        if reason is not None:
+            raise ConfigError(f"vectors cannot be shortened to their first dimensions: {reason}", argument="vector_dim")
 
 
 class BiCapabilities(Capabilities):

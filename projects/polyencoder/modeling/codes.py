@@ -16,7 +16,7 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
 TURN_TERMS = ("whole context", "turn", "latest turn")
-TURN_WEIGHTS = (0.5, 0.3, 0.2)  # fitted to a first batch instead, they leave the latest turn alone, and train worse
+TURN_WEIGHTS = (0.5, 0.3, 0.2)  # a fit to the first batch would weigh the latest turn alone, and train worse
 
 
 def parse_turn_end(separator: Sequence[int]) -> TurnEnd:
@@ -36,9 +36,9 @@ def number_turns(ids: Tensor, mask: Tensor, *, end: TurnEnd) -> Tensor:
     return (ends.cumsum(1) - ends).masked_fill(~mask, -1)
 
 
-def compute_turn_means(outputs: Tensor, turn_of: Tensor, numbers: Tensor) -> Tensor:
-    """Means of outputs [batch, length, dim] by `turn_of` (-1: padding): [batch, turns, dim], 0 without tokens."""
-    belongs = turn_of.unsqueeze(1) == numbers.unsqueeze(-1)  # [batch, turns, length]
+def compute_turn_means(outputs: Tensor, token_turns: Tensor, numbers: Tensor) -> Tensor:
+    """Means of outputs [batch, length, dim] by `token_turns` (-1: padding): [batch, turns, dim], 0 without tokens."""
+    belongs = token_turns.unsqueeze(1) == numbers.unsqueeze(-1)  # [batch, turns, length]
     return (belongs / belongs.sum(-1, keepdim=True).clamp(min=1)).to(outputs.dtype) @ outputs
 
 
@@ -73,8 +73,8 @@ class FixedVectors(nn.Module):
     def compute_weights(self, outputs: Tensor, tokens: TokenBatch) -> Tensor:
         """The weight of each output in each context vector: [batch, m, length]."""
         length = outputs.size(1)
-        each: ContextEncoding = self(torch.eye(length, device=outputs.device).expand(len(outputs), -1, -1), tokens)
-        return each.vectors
+        encoded: ContextEncoding = self(torch.eye(length, device=outputs.device).expand(len(outputs), -1, -1), tokens)
+        return encoded.vectors
 
 
 class FirstOutputs(FixedVectors):
@@ -112,7 +112,7 @@ class LastOutputs(FixedVectors):
 
 
 class TurnMeans(FixedVectors):
-    """The mean output of each of the latest m turns; `turn_end`: the id or ids that end one."""
+    """The mean output of each of the latest m turns; `turn_end`: the id or ids that end a turn."""
 
     def __init__(self, n_codes: int, *, turn_end: TurnEnd) -> None:
         super().__init__()
@@ -120,13 +120,13 @@ class TurnMeans(FixedVectors):
 
     def forward(self, outputs: Tensor, tokens: TokenBatch) -> ContextEncoding:
         """Outputs [batch, length, dim] -> [batch, min(m, turns), dim], the latest turn last."""
-        turn_of = number_turns(tokens.ids, tokens.mask, end=self.turn_end)
-        last = turn_of.amax(1, keepdim=True)  # [batch, 1], below 0 without any token
+        token_turns = number_turns(tokens.ids, tokens.mask, end=self.turn_end)
+        last = token_turns.amax(1, keepdim=True)  # [batch, 1], below 0 without any token
         # A graph has the same number of vectors for every batch.
         width = self.n_codes if is_traced() or not len(last) else min(self.n_codes, max(1, int(last.max()) + 1))
         numbers = last + torch.arange(1 - width, 1, device=outputs.device)
-        present = (turn_of.unsqueeze(1) == numbers.unsqueeze(-1)).any(-1) & (numbers >= 0)
-        return ContextEncoding(compute_turn_means(outputs, turn_of, numbers.clamp(min=0)), present)
+        present = (token_turns.unsqueeze(1) == numbers.unsqueeze(-1)).any(-1) & (numbers >= 0)
+        return ContextEncoding(compute_turn_means(outputs, token_turns, numbers.clamp(min=0)), present)
 
 
 def build_codes(

@@ -32,11 +32,11 @@ BASE_CONTEXTS = 16  # contexts that a residual cross-encoder's base scores at on
 class CrossEncoder(CrossCapabilities, RankerModel):
     """score = W h_1 of T([context, candidate]), segment 0 for the context's tokens and 1 for the candidate's.
 
-    One that starts from a trained reranker has that one's hidden layer between h_1 and W (`RankerConfig.dense`).
+    If it starts from a trained reranker, the reranker's hidden layer is between h_1 and W (`RankerConfig.dense`).
 
     A residual cross-encoder (`RankerConfig.base`) adds this to the score of the ranker that it started from, which is
     frozen: score = base(context, candidate) + W h_1. W is 0 at first, so that it ranks as its base before training. The
-    base reads the same tokens as two texts, the pair joins them.
+    base reads the same tokens, as two texts.
     """
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
@@ -85,7 +85,7 @@ class CrossEncoder(CrossCapabilities, RankerModel):
         if index is None:
             index = torch.arange(len(candidates), device=contexts.ids.device).expand(len(contexts), -1)
         if self.base is not None and not torch.is_grad_enabled() and not any(p.any() for p in self.linear.parameters()):
-            # before the training of a residual one
+            # a residual cross-encoder before training
             return self._compute_base_scores(contexts, candidates, index).masked_fill(index < 0, -torch.inf)
         rows, columns = (index >= 0).nonzero(as_tuple=True)
         pairs = self._join_pairs(contexts, candidates, rows.tolist(), index[rows, columns].tolist())
@@ -125,8 +125,8 @@ class CrossEncoder(CrossCapabilities, RankerModel):
         encoded = self.base.encode_context(contexts)
         with torch.autocast(index.device.type, enabled=False):  # scores stay in float32
             dtype = promote_dtype(encoded.vectors.dtype)
-            own_vectors = [TokenVectors(*(part.to(dtype) for part in read[row])) for row in range(len(used))]
-            scores = self.base.rescore(encoded.to(dtype=dtype), own_vectors)
+            token_vectors = [TokenVectors(*(part.to(dtype) for part in read[row])) for row in range(len(used))]
+            scores = self.base.rescore(encoded.to(dtype=dtype), token_vectors)
         return scores.gather(1, inverse)
 
     def export_steps(self) -> dict[str, Step]:

@@ -26,7 +26,7 @@ DROPOUT = {*_DROPOUT, *_ATTENTION_DROPOUT}
 
 
 def set_dropout(config: dict[str, Any], *, dropout: float | None, attention_dropout: float | None) -> dict[str, Any]:
-    """Changes the dropout rates of an encoder's configuration; None keeps one."""
+    """Changes the dropout rates of an encoder's configuration; None keeps a rate."""
     rates = build_dropout_keys(dropout, attention_dropout)
     return config | {key: rate for key, rate in rates.items() if key in config}
 

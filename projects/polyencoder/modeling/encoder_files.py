@@ -52,7 +52,7 @@ LONGEST = 512
 
 
 def find_longest_input(name: str | os.PathLike[str], backbone: Mapping[str, Any], *, folder: str = "") -> int:
-    """The most tokens that an encoder, or a reranker of a pair, reads; `folder` is the tokenizer's inside it."""
+    """The maximum tokens of an encoder's text, or of a reranker's pair; `folder`: of the tokenizer, inside `name`."""
     tokenizer = read_json(name, f"{folder}/tokenizer_config.json".lstrip("/"), dict) or {}
     limits = (get_max_length({**backbone}), tokenizer.get("model_max_length"))
     return int(min((limit for limit in limits if isinstance(limit, int | float) and limit > 0), default=LONGEST))
@@ -88,10 +88,10 @@ def explaining_load(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
                 "transformers has itself",
                 argument="backbone",
             ) from error
-        what = None
+        description = None
         if not any((Path(name) / file).is_file() for file in ("config.json", "modules.json", ADAPTERS)):
-            what = describe_file(name)
-        reason = f"it looks like {what}" if what else get_first_line(error)
+            description = describe_file(name)
+        reason = f"it looks like {description}" if description else get_first_line(error)
         raise ConfigError(f"{problem} ({reason})", argument="backbone") from error
     finally:
         if bars:

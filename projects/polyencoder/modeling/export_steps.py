@@ -20,7 +20,7 @@ class Step(nn.Module):
     """The separator of a multi-context model's two texts (`encoding.graph.make_inputs`)."""
 
     def __init__(self, model: Any) -> None:
-        """`model`: a `RankerModel`, whose module uses this one."""
+        """`model`: a `RankerModel`, whose module imports this module."""
         super().__init__()
         self.model = model
 
@@ -46,7 +46,7 @@ class ContextStep(Step):
 class BothTextsStep(Step):
     """A multi-context ConveRT's contexts -> vectors [batch, 3, dim], `CONTEXT_VECTORS`, and their mask [batch, 3].
 
-    extra_ids and extra_mask are those of the earlier utterances; the mask is False without any.
+    extra_ids and extra_mask: of the earlier utterances; the mask is False without any.
     """
 
     inputs = ("ids", "mask", "extra_ids", "extra_mask")
@@ -77,10 +77,10 @@ class CandidatesStep(Step):
 
 
 class LateContextStep(Step):
-    """A late-interaction encoder's contexts -> what is compared of each, with as many turns as tokens.
+    """A late-interaction encoder's contexts -> the vectors to compare, with as many turns as tokens.
 
-    vectors [batch, length, dim], those of the search, codes_mask [batch, length], False behind the latest turn; vector
-    [batch, dim], the context's own; tokens [batch, length, token_dim] and turns [batch, length, dim], of length 1.
+    vectors [batch, length, dim], for searches; codes_mask [batch, length], False behind the latest turn; vector
+    [batch, dim], of the whole context; tokens [batch, length, token_dim] and turns [batch, length, dim], of length 1.
     """
 
     outputs = ("vectors", "codes_mask", "vector", "tokens", "turns")
@@ -98,7 +98,7 @@ class LateContextStep(Step):
 
 
 class LateCandidatesStep(Step):
-    """Its candidates -> vectors [batch, dim], and tokens [batch, length, token_dim] of length 1."""
+    """Candidates for late interaction -> vectors [batch, dim], and tokens [batch, length, token_dim] of length 1."""
 
     outputs = ("vectors", "tokens")
 

@@ -72,7 +72,7 @@ class Family:
 
     @property
     def model(self) -> type[RankerModel]:
-        """Its class, called with a `RankerConfig`, and a `Backbone` if the architecture has one."""
+        """The class of its models, called with a `RankerConfig`, and a `Backbone` if the architecture has one."""
         module, _, name = self.import_path.partition(":")
         model: Any = getattr(import_module(f"polyencoder.modeling.{module}"), name) if module else self.can
         return model

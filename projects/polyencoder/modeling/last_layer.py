@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from polyencoder.modeling.packing import Blocks, Packing
 
 _PARTS = {"attention", "intermediate", "output"}
-_OWN = {"query", "key", "value", "dropout"}
+_ATTENTION_PARTS = {"query", "key", "value", "dropout"}
 
 
 class LastLayer(nn.Module):
@@ -45,14 +45,14 @@ class LastLayer(nn.Module):
         return (
             parts == _PARTS
             and isinstance(attention, nn.Module)
-            and {name for name, _ in attention.named_children()} == _OWN
+            and {name for name, _ in attention.named_children()} == _ATTENTION_PARTS
         )
 
     def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
-        *others: Any,
+        *arguments: Any,
         packing: Packing | None = None,
         first_only: bool = False,
         **options: Any,

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 TERMS = ("vectors", "candidate tokens", "context tokens", "best turn", "latest turn")
 """The terms of the score, in the order of its weights."""
 NEW_WEIGHTS = (1.0, 0.0, 0.0, 0.0, 0.0)  # the bi-encoder's score
-DOT_SCALE = 20.0  # of the cosines beside a bi-encoder's dot products, which have none; a sentence encoder's
-TOKENS = 1 << 14  # maximum tokens per batch in inference
-TOKENS_KEPT = 1 << 16  # of candidates whose vectors are in memory at once in inference
+DOT_SCALE = 20.0  # of the cosines beside unscaled dot products: a sentence encoder's
+BATCH_TOKENS = 1 << 14  # maximum tokens per batch in inference
+TOKENS_IN_MEMORY = 1 << 16  # of candidates whose vectors are in memory at once in inference
 
 
 class LateEncoder(LateCapabilities, BiEncoder):
@@ -51,8 +51,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
     context, of length 1, and s is the bi-encoder's scale of a cosine. M(a, b) = sum_i p_i max_j cos(a_i,
     b_j) is MaxSim over the tokens of two texts (Khattab and Zaharia, "ColBERT", SIGIR 2020, Section 3), as a mean: the
     weights p of a candidate's tokens are a softmax over a trained product with each, of a context's tokens all equal.
-    Both directions and the turns: as a poly-encoder compares a candidate with several vectors of a context, without
-    trained codes.
+    Like a poly-encoder, it compares a candidate with several vectors of a context, but without trained codes.
 
     w begins as (1, 0, 0, 0, 0), so that a new model ranks as the bi-encoder that it starts from; its
     training begins by fitting w to the first batch (`training.term_weights`).
@@ -61,7 +60,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
 
         z_j = v_1 x + |x| (v_2 y_j + v_3 y_m)
 
-    Training adds the loss of that score to that of the whole.
+    Training adds the loss of this score to the loss of the whole score.
     """
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
@@ -128,7 +127,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
 
     def get_context_vectors(self, contexts: ContextEncoding) -> Tensor:
         assert contexts.tokens is not None
-        return torch.cat([one.vectors for one in contexts.tokens])
+        return torch.cat([text.vectors for text in contexts.tokens])
 
     def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
         vectors, token_vectors = self.build_compared_vectors(self.candidate_tower(tokens), tokens.mask)
@@ -140,12 +139,12 @@ class LateEncoder(LateCapabilities, BiEncoder):
         assert contexts.tokens is not None
         read = stack_texts(contexts.tokens)
         scores = torch.empty(contexts.batch_size, len(candidates), device=read.tokens.device)
-        num_columns = max(1, TOKENS_KEPT // max(len(one.tokens) for one in candidates))
-        for group in group_lengths([len(one.tokens) for one in candidates]):
+        num_columns = max(1, TOKENS_IN_MEMORY // max(len(candidate.tokens) for candidate in candidates))
+        for group in group_lengths([len(candidate.tokens) for candidate in candidates]):
             for columns in torch.tensor(group).split(num_columns):
                 vectors, tokens, mask = pack_candidates([candidates[column] for column in columns.tolist()])
                 texts = self._build_candidate_texts(vectors, tokens.to(read.tokens.dtype), mask)
-                for rows in torch.arange(len(scores)).split(max(1, TOKENS_KEPT // read.tokens.size(1))):
+                for rows in torch.arange(len(scores)).split(max(1, TOKENS_IN_MEMORY // read.tokens.size(1))):
                     block = (rows.unsqueeze(1), columns)
                     scores[block] = self.compare(read.select(rows.to(scores.device)), texts).float()
         return scores
@@ -164,7 +163,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
 
         In training, the activations of at most `max_tokens` tokens of contexts or of candidates are kept at once,
         and computed again for the gradients; the vectors of all tokens are kept. Otherwise the vectors of at most
-        `TOKENS_KEPT` tokens of contexts are in memory, and of as many of candidates.
+        `TOKENS_IN_MEMORY` tokens of contexts are in memory, and of as many of candidates.
         """
         if torch.is_grad_enabled():
             return self.score_objectives(contexts, candidates, index, max_tokens=max_tokens)[""]
@@ -176,8 +175,8 @@ class LateEncoder(LateCapabilities, BiEncoder):
             return scores.gather(1, inverse).masked_fill(index < 0, -torch.inf)
         scores = torch.full(index.shape, -torch.inf, device=contexts.ids.device)
         width = candidates.ids.size(1) * index.size(1)  # of each context's own candidates
-        at_once = max(1, TOKENS_KEPT // max(contexts.ids.size(1), width))
-        for rows in torch.arange(len(contexts), device=scores.device).split(at_once):
+        chunk_size = max(1, TOKENS_IN_MEMORY // max(contexts.ids.size(1), width))
+        for rows in torch.arange(len(contexts), device=scores.device).split(chunk_size):
             read = self._read_all(self.read_contexts, contexts.select(rows), max_tokens=max_tokens)
             used, inverse = index[rows].clamp(min=0).unique(return_inverse=True)
             texts = self._read_all(self._read_candidate, candidates.select(used), max_tokens=max_tokens)
@@ -207,9 +206,9 @@ class LateEncoder(LateCapabilities, BiEncoder):
     def _score_all(self, contexts: TokenBatch, candidates: TokenBatch, *, max_tokens: int | None) -> Tensor:
         """Scores [batch, n] of all candidates, in inference."""
         scores = torch.empty(len(contexts), len(candidates), device=contexts.ids.device)
-        parts = cut_into_batches(candidates.mask.sum(1).tolist(), max_tokens=TOKENS_KEPT)
-        at_once = max(1, TOKENS_KEPT // max(1, contexts.ids.size(1)))
-        for rows in torch.arange(len(contexts), device=scores.device).split(at_once):
+        parts = cut_into_batches(candidates.mask.sum(1).tolist(), max_tokens=TOKENS_IN_MEMORY)
+        chunk_size = max(1, TOKENS_IN_MEMORY // max(1, contexts.ids.size(1)))
+        for rows in torch.arange(len(contexts), device=scores.device).split(chunk_size):
             read = self._read_all(self.read_contexts, contexts.select(rows), max_tokens=max_tokens)
             for part in parts:
                 columns = torch.tensor(part, device=scores.device)
@@ -218,7 +217,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
         return scores
 
     def _read_all(self, read: Callable[[TokenBatch], Texts], tokens: TokenBatch, *, max_tokens: int | None) -> Texts:
-        return _read(read, tokens, Pieces(self), max_tokens=min(max_tokens or TOKENS, TOKENS))
+        return _read(read, tokens, Pieces(self), max_tokens=min(max_tokens or BATCH_TOKENS, BATCH_TOKENS))
 
     def compare(self, contexts: Texts, candidates: Texts, index: Tensor | None = None) -> Tensor:
         """Scores [batch, n] of candidates: all of them for every context, or those in `index` [batch, n]."""
@@ -233,11 +232,11 @@ class LateEncoder(LateCapabilities, BiEncoder):
             candidates = candidates.select(index.clamp(min=0))
         forth, back = compute_max_similarities(contexts.tokens, contexts.weights, candidates.tokens, candidates.weights)
         with torch.autocast(forth.device.type, enabled=False):
-            vectors, others = _to_float32(contexts.vectors), _to_float32(candidates.vectors)
-            dots = self.score(ContextEncoding(vectors.unsqueeze(1)), others)
+            vectors, candidate_vectors = _to_float32(contexts.vectors), _to_float32(candidates.vectors)
+            dots = self.score(ContextEncoding(vectors.unsqueeze(1)), candidate_vectors)
             turns = multiply(contexts.turns, candidates.turns.squeeze(-2))  # [batch, turns, n]
             cosines = (forth, back, turns.amax(1), turns[:, -1])
-            return torch.stack([dots, *(self._scale * one.to(dots.dtype) for one in cosines)], dim=-1)
+            return torch.stack([dots, *(self._scale * cosine.to(dots.dtype) for cosine in cosines)], dim=-1)
 
     # ---- vectors to compare
 
@@ -259,7 +258,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
         return self._build_candidate_texts(*self.build_compared_vectors(outputs, mask), mask)
 
     def build_compared_vectors(self, outputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The vectors of candidates and of their tokens, from the outputs of the latter."""
+        """The vectors of candidates and of their tokens, from the tokens' outputs."""
         return self._finish_candidates(self._pool_candidate(outputs, mask)), self._project_tokens(outputs, mask)
 
     def _build_candidate_texts(self, vectors: Tensor, tokens: Tensor, mask: Tensor) -> Texts:
@@ -275,16 +274,16 @@ class LateEncoder(LateCapabilities, BiEncoder):
 
     def _average_turns(self, tokens: TokenBatch, outputs: Tensor) -> Tensor:
         """The mean output of each turn, of length 1: [batch, turns, dim]; a shorter context repeats its latest turn."""
-        turn_of, last = self._find_latest_turn(tokens)
+        token_turns, last = self._find_latest_turn(tokens)
         # A graph has as many for every batch: one for each token is enough.
         num_turns = outputs.size(1) if is_traced() else int(last.max()) + 1 if len(last) else 1
         numbers = torch.arange(num_turns, device=outputs.device)
-        return F.normalize(_to_float32(compute_turn_means(outputs, turn_of, torch.minimum(numbers, last))), dim=-1)
+        return F.normalize(_to_float32(compute_turn_means(outputs, token_turns, torch.minimum(numbers, last))), dim=-1)
 
     def _find_latest_turn(self, tokens: TokenBatch) -> tuple[Tensor, Tensor]:
         """The turn of each token, [batch, length], and each context's latest turn, [batch, 1]."""
-        turn_of = number_turns(tokens.ids, tokens.mask, end=self.config.turn_end)
-        return turn_of, turn_of.amax(1, keepdim=True).clamp(min=0)
+        token_turns = number_turns(tokens.ids, tokens.mask, end=self.config.turn_end)
+        return token_turns, token_turns.amax(1, keepdim=True).clamp(min=0)
 
     # ---- export and description
 

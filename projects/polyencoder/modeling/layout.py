@@ -1,7 +1,7 @@
 """The layout of a model's folder: its towers and heads as modules of sentence-transformers, one folder each.
 
 `AutoModel` reads each tower, and `SentenceTransformer` or `CrossEncoder` the whole where their modules can compute
-what the model does. What is no module's, such as codes and weights of terms, has a file of its own (`storage.names`).
+what the model does. Tensors of no module, such as codes and weights of terms, have a separate file (`storage.names`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FOLDER = re.compile(r"((query|document)_)?\d+_(Transformer|StaticEmbedding|Pool
 
 @dataclass(frozen=True)
 class Module:
-    """One module: its folder, its settings by file, and the prefixes of its tensors -> in the ranker.
+    """A module: its folder, its settings by file, and the prefixes of its tensors -> their prefixes in the ranker.
 
     scale: the only number of `linear.weight`, in a Dense that multiplies a score.
     """
@@ -66,15 +66,15 @@ class Module:
         return self.kind in ("Transformer", "StaticEmbedding")
 
     def take(self, weights: dict[str, Any]) -> dict[str, Any]:
-        """Removes its tensors from those of a ranker, by their names in its own file."""
-        taken = {}
+        """Removes the module's tensors from a ranker's weights; returns them by their names in the module's file."""
+        tensors = {}
         for theirs, ours in self.tensors.items():
             for name in [name for name in weights if name.startswith(ours)]:
-                taken[theirs + name.removeprefix(ours)] = weights.pop(name)
-        return taken
+                tensors[theirs + name.removeprefix(ours)] = weights.pop(name)
+        return tensors
 
     def rename_tensors(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """The tensors of its file by their names in the ranker."""
+        """The tensors of the module's file by their names in the ranker."""
         return {
             ours + name.removeprefix(theirs): tensor
             for theirs, ours in self.tensors.items()
@@ -83,14 +83,14 @@ class Module:
         }
 
     def move_inside(self, folder: str, *, prefix: str) -> Module:
-        """The same one of a ranker that is part of another."""
+        """The same module in a ranker that is part of another."""
         tensors = {theirs: prefix + ours for theirs, ours in self.tensors.items()}
         return replace(self, folder=f"{folder}/{self.folder}".rstrip("/"), tensors=tensors)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The modules of a model, and the files at the top of its folder, by their names, that tell how they are used."""
+    """The modules of a model, and the files at the top of its folder, by name, that describe the use of the modules."""
 
     modules: tuple[Module, ...] = ()
     files: Mapping[str, Any] = field(default_factory=dict)
@@ -99,8 +99,8 @@ class Layout:
 def build_layout(config: RankerConfig, *, dim: int = 1, dtype: WeightDtype = "float32") -> Layout:
     """The layout of a model with this configuration.
 
-    A backbone that no class of transformers is, ConveRT's or one of ParlAI's without a norm of embeddings, has no
-    modules. Where modules cannot compute what the model does, there are no `files`: no library shall take them for all.
+    A backbone without a class in transformers, ConveRT's or a ParlAI encoder without a norm of embeddings, has no
+    modules. Where modules cannot compute what the model does, there are no `files`: no library shall load them.
 
     dim, dtype: of the towers' outputs, and of the stored weights; for writing only.
     """
@@ -117,15 +117,15 @@ def build_layout(config: RankerConfig, *, dim: int = 1, dtype: WeightDtype = "fl
 def list_layout_files(folder: Path) -> list[str]:
     """The files of a model, a ranker or an encoder, in a folder, by their paths in it."""
     names = [name for name in (*_FILES, MODULES, ROUTER, SENTENCE_CONFIG, CONFIG, WEIGHTS) if (folder / name).is_file()]
-    for inside in folder.iterdir() if folder.is_dir() else ():
-        if _FOLDER.fullmatch(inside.name) and inside.is_dir() and not inside.is_symlink():
-            paths = (path for path in inside.rglob("*") if path.name in _FILES and path.is_file())
+    for subfolder in folder.iterdir() if folder.is_dir() else ():
+        if _FOLDER.fullmatch(subfolder.name) and subfolder.is_dir() and not subfolder.is_symlink():
+            paths = (path for path in subfolder.rglob("*") if path.name in _FILES and path.is_file())
             names += [path.relative_to(folder).as_posix() for path in paths]
     return names
 
 
 def build_tokenizer_config(*, segments: bool, **settings: Any) -> dict[str, Any]:
-    """The values of tokenizer_config.json: `settings`, such as a `pad_token`, beside those of all tokenizers here."""
+    """The values of tokenizer_config.json: `settings`, such as a `pad_token`, and the values of all tokenizers here."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",  # so that transformers does not rebuild it for a model family
         "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
@@ -143,10 +143,10 @@ class _Towers:
     dtype: WeightDtype
 
     def build_text_layout(self) -> Layout:
-        """The modules of a bi-, poly- or late-interaction encoder: one row of them, or a `Router` of two."""
+        """The modules of a bi-, poly- or late-interaction encoder: a row of modules, or a `Router` of two rows."""
         config = self.config
         size = config.dense[-1].size if config.dense else self.dim
-        one_tower = config.share_encoders or config.foreign_dim is not None
+        shares_tower = config.share_encoders or config.foreign_dim is not None
         foreign_map = DenseConfig(size=config.foreign_dim or size, bias=False)
         foreign = () if config.foreign_dim is None else self.build_dense(size, {"foreign_map": foreign_map})
         perceptron = {
@@ -162,18 +162,18 @@ class _Towers:
         def build_tower(name: str, dense: str, lengths: Mapping[str, int], side: str) -> tuple[Module, ...]:
             return (*self.build_modules(name, lengths, side=side), *self.build_hidden(dense))
 
-        query = build_tower("context_tower", "dense", lengths if one_tower else _number_first(lengths), side)
-        if one_tower and not mlp:
+        query = build_tower("context_tower", "dense", lengths if shares_tower else _select_length(lengths), side)
+        if shares_tower and not mlp:
             row = _number_folders([*query, *foreign, *normalize], root=is_readable)
             return Layout(row, self.build_files(row) if is_readable else {})
         query = _number_folders([*query, *foreign], prefix="query_")
-        if one_tower:
+        if shares_tower:
             document = (*query, *_number_folders(mlp, prefix="document_", start=len(query)))
         else:
-            candidate = build_tower("own_candidate_tower", "own_candidate_dense", _number_first(lengths, at=1), "right")
+            candidate = build_tower("own_candidate_tower", "own_candidate_dense", _select_length(lengths, 1), "right")
             document = _number_folders([*candidate, *mlp], prefix="document_")
-        behind = _number_folders(normalize, start=1)
-        modules = tuple({module.folder: module for module in (*query, *document, *behind)}.values())
+        last_modules = _number_folders(normalize, start=1)
+        modules = tuple({module.folder: module for module in (*query, *document, *last_modules)}.values())
         if not is_readable:
             return Layout(modules)
         routes = {"query": query, "document": document}
@@ -182,7 +182,7 @@ class _Towers:
             "structure": {route: [module.folder for module in row] for route, row in routes.items()},
             "parameters": {"default_route": "document", "allow_empty_key": True, "route_mappings": {}},
         }
-        return Layout(modules, {ROUTER: router, **self.build_files([Module("Router"), *behind])})
+        return Layout(modules, {ROUTER: router, **self.build_files([Module("Router"), *last_modules])})
 
     def build_pair_layout(self) -> Layout:
         """The modules of a cross-encoder."""
@@ -211,7 +211,7 @@ class _Towers:
         return bool(self.config.backbone["model_type"] == "static_embedding")
 
     def build_modules(self, name: str, lengths: Mapping[str, int], *, side: str) -> list[Module]:
-        """A backbone and its pooling; `side` of a text that is lost, if it is too long."""
+        """A backbone and its pooling; `side`: where a text that is too long is cut."""
         if self.is_static and self.config.reduction == "mean":
             tensors = {"embedding.": f"{name}.model.embeddings."}
             return [Module("StaticEmbedding", tensors=tensors)]
@@ -237,7 +237,7 @@ class _Towers:
         return [transformer, Module("Pooling", files={MODULE_CONFIG: pooling})]
 
     def build_hidden(self, name: str) -> list[Module]:
-        """The modules of `RankerConfig.dense`, whose weights are those of the module of this name (`build_dense`)."""
+        """The modules of `RankerConfig.dense`; `name`: of the submodule with their weights (`pooling.build_dense`)."""
         modules: list[Module] = []
         size, position = self.dim, 0
         for layer in self.config.dense:
@@ -285,13 +285,13 @@ class _Towers:
         return {MODULES: modules, SENTENCE_CONFIG: settings}
 
 
-def _number_first(lengths: Mapping[str, int], *, at: int = 0) -> dict[str, int]:
-    return {"max_seq_length": [*lengths.values()][at]}
+def _select_length(lengths: Mapping[str, int], index: int = 0) -> dict[str, int]:
+    return {"max_seq_length": [*lengths.values()][index]}
 
 
 def _number_folders(
     row: Iterable[Module], *, prefix: str = "", start: int = 0, root: bool = False
 ) -> tuple[Module, ...]:
-    """Modules with their folders' names; the first one's is the model's own with `root`."""
+    """Names the modules' folders; with `root`, the first module is in the model's own folder."""
     named = [replace(module, folder=f"{prefix}{i}_{module.kind}") for i, module in enumerate(row, start)]
     return tuple([replace(named[0], folder=""), *named[1:]] if root else named)

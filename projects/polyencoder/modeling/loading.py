@@ -79,7 +79,7 @@ AutoConfig.register(StaticConfig.model_type, StaticConfig, exist_ok=True)
 AutoModel.register(StaticConfig, StaticModel, exist_ok=True)
 
 
-_MOST_LAYERS = 1_000
+_MAX_LAYERS = 1_000
 _WRAPPERS = r"^(_orig_mod\.|module\.|0\.auto_model\.|0\.model\.|auto_model\.)+"
 """Prefixes of weights' names by torch.compile, DistributedDataParallel and sentence-transformers."""
 
@@ -95,8 +95,8 @@ def build_backbone(config: dict[str, Any]) -> Backbone:
         raise ConfigError(f"this version of transformers knows no model type {model_type!r:.60}")
     try:
         hf_config = AutoConfig.for_model(model_type, **values)
-        if int(getattr(hf_config, "num_hidden_layers", 1)) > _MOST_LAYERS:
-            raise ValueError(f"num_hidden_layers is {hf_config.num_hidden_layers}, more than {_MOST_LAYERS:,}")
+        if int(getattr(hf_config, "num_hidden_layers", 1)) > _MAX_LAYERS:
+            raise ValueError(f"num_hidden_layers is {hf_config.num_hidden_layers}, more than {_MAX_LAYERS:,}")
         model = AutoModel.from_config(hf_config, dtype=torch.float32, trust_remote_code=False)
     except Exception as error:  # transformers and torch raise many types for invalid values
         raise ConfigError(f"the backbone's configuration is not a valid {model_type}: {join_lines(error)}") from error
@@ -113,11 +113,11 @@ def load_pretrained(
     Code that comes with a model is never run. Raises ConfigError if the model does not exist or is not a plain encoder,
     CheckpointError if weights are missing or not finite.
     """
-    with explaining_load(name) as where:
+    with explaining_load(name) as options:
         encoder = read_sentence_encoder(name)
         if encoder is not None and encoder.static is not None:
             return Backbone(build_static_model(encoder.static))
-        model = _load(name, build_dropout_keys(dropout, attention_dropout), **_locate(encoder), **where)
+        model = _load(name, build_dropout_keys(dropout, attention_dropout), **_locate(encoder), **options)
     is_decoder = getattr(model.config, "is_encoder_decoder", False) or getattr(model.config, "is_decoder", False)
     # not all decoders' configurations say so
     if is_decoder or any(getattr(module, "is_causal", False) for module in model.modules()):
@@ -129,13 +129,13 @@ def load_pretrained(
     return Backbone(model)
 
 
-def _load(name: str | os.PathLike[str], rates: dict[str, float], **where: Any) -> Any:
-    """Loads an encoder's model; CheckpointError, naming the first one, if its files lack weights."""
-    file = f"{where.get('subfolder', '')}/{ADAPTERS}".lstrip("/")
+def _load(name: str | os.PathLike[str], rates: dict[str, float], **options: Any) -> Any:
+    """Loads an encoder's model. CheckpointError, which names the first missing weight, if its files lack any."""
+    file = f"{options.get('subfolder', '')}/{ADAPTERS}".lstrip("/")
     if (adapters := read_json(name, file, dict)) is not None:
-        return _load_adapted(name, adapters, rates, **where)
+        return _load_lora(name, adapters, rates, **options)
     # without trust_remote_code=False, transformers asks on the terminal and runs the code after a "y"
-    config = AutoConfig.from_pretrained(name, trust_remote_code=False, **where)
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False, **options)
     for key, rate in rates.items():
         if hasattr(config, key):
             setattr(config, key, rate)
@@ -150,9 +150,9 @@ def _load(name: str | os.PathLike[str], rates: dict[str, float], **where: Any) -
                     trust_remote_code=False,
                     output_loading_info=True,
                     key_mapping=mapping,
-                    **where,
+                    **options,
                 )
-            # the pooler is never used, and what the files have beyond an encoder are heads
+            # the pooler is never used, and tensors beyond the encoder's are heads
             missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
         raise CheckpointError(
@@ -162,8 +162,8 @@ def _load(name: str | os.PathLike[str], rates: dict[str, float], **where: Any) -
     return model
 
 
-def _load_adapted(name: str | os.PathLike[str], adapters: dict[str, Any], rates: dict[str, float], **where: Any) -> Any:
-    """Loads the encoder that PEFT's adapters are of, and adds them to its weights."""
+def _load_lora(name: str | os.PathLike[str], adapters: dict[str, Any], rates: dict[str, float], **options: Any) -> Any:
+    """Loads the encoder that PEFT's adapters belong to, and merges them into its weights."""
     base = adapters.get("base_model_name_or_path")
     peft = require("peft", extra="lora")
     if not isinstance(base, str) or adapters.get("peft_type") != "LORA":
@@ -173,8 +173,8 @@ def _load_adapted(name: str | os.PathLike[str], adapters: dict[str, Any], rates:
             argument="backbone",
         )
     try:
-        with explaining_load(base) as at:
-            model = _load(base, rates, **at)
+        with explaining_load(base) as base_options:
+            model = _load(base, rates, **base_options)
     except ConfigError as error:
         raise ConfigError(
             f"backbone {name}: holds LoRA adapters of the encoder {base}, which must be there too: {error}",
@@ -182,7 +182,7 @@ def _load_adapted(name: str | os.PathLike[str], adapters: dict[str, Any], rates:
         ) from None
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*missing adapter keys")
-        return peft.PeftModel.from_pretrained(model, os.fspath(name), **where).merge_and_unload()
+        return peft.PeftModel.from_pretrained(model, os.fspath(name), **options).merge_and_unload()
 
 
 def _locate(encoder: SentenceEncoder | None) -> dict[str, str]:
@@ -191,12 +191,12 @@ def _locate(encoder: SentenceEncoder | None) -> dict[str, str]:
 
 def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, Any]]:
     """Loads an encoder's fast tokenizer, and its special tokens as fields of a `TextConfig`."""
-    with explaining_load(name) as where:
+    with explaining_load(name) as options:
         encoder = read_sentence_encoder(name)
         if encoder is not None and encoder.static is not None:
             return build_static_tokenizer(encoder.static)
         loaded = AutoTokenizer.from_pretrained(
-            name, use_fast=True, trust_remote_code=False, **_locate(encoder), **where
+            name, use_fast=True, trust_remote_code=False, **_locate(encoder), **options
         )
     if not getattr(loaded, "is_fast", False):
         raise ConfigError(f"backbone {name}: its tokenizer has no fast (tokenizer.json) version", argument="backbone")

@@ -64,8 +64,9 @@ def add_adapters(
         )
         peft.inject_adapter_in_model(config, encoder)
     model.train(model.training)  # the new layers, too
-    trained, every = (sum(p.numel() for p in model.parameters() if p.requires_grad or of_all) for of_all in (0, 1))
-    _log.info("lora of rank %d: %s of %s weights are trained", rank, f"{trained:,}", f"{every:,}")
+    total = sum(parameter.numel() for parameter in model.parameters())
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    _log.info("lora of rank %d: %s of %s weights are trained", rank, f"{trained:,}", f"{total:,}")
 
 
 def merge_adapters(model: M) -> M:
@@ -88,14 +89,14 @@ def select_adapted_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def get_trained_state(model: nn.Module) -> dict[str, Tensor]:
-    """All tensors but the frozen weights, and a digest of these."""
+    """All tensors but the frozen weights, and a digest of the frozen weights."""
     frozen = _select_frozen(model)
     state = {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}
     return {**state, FROZEN: _compute_digest(frozen)}
 
 
 def load_trained(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Restores what `get_trained_state` gave. CheckpointError if the frozen weights are others, or names differ."""
+    """Restores what `get_trained_state` gave. CheckpointError if the frozen weights or the names differ."""
     frozen = _select_frozen(model)
     if FROZEN not in state or not torch.equal(state[FROZEN], _compute_digest(frozen)):
         raise CheckpointError(

@@ -39,7 +39,7 @@ Forward = Callable[[TokenBatch, Any], Tensor]
 def explain_unpacked(model: nn.Module, run: Forward, *, layers: int, longest: int, window: int) -> str | None:
     """Compares packed with padded outputs of `run` on a few tokens: why they differ, or None. The model is unchanged.
 
-    layers: the expected calls of the packing's attention. longest, window: tokens of a sequence, and of attention or 0.
+    layers: the expected calls of the packing's attention. longest: tokens of a sequence; window: of attention, or 0.
     """
     tokens = _build_tokens(model, max(1, min(longest, window + 7)))
     mask = tokens.mask
@@ -60,22 +60,22 @@ def explain_unpacked(model: nn.Module, run: Forward, *, layers: int, longest: in
 def gives_first(
     model: nn.Module, run: Forward, run_first: Forward, *, change: Callable[[], object], longest: int
 ) -> bool:
-    """Whether outputs are the same after `change`, and `run_first` gives those of first tokens (`explain_unpacked`)."""
+    """Whether outputs are the same after `change`, and `run_first` gives first tokens' outputs (`explain_unpacked`)."""
     tokens = _build_tokens(model, min(longest, 7))
     mask, packing = tokens.mask, pack(tokens.mask, training=False)
     try:
         with _computing_exactly(model):
-            every = run(tokens, packing)
+            expected = run(tokens, packing)
             change()
-            again, first = run(tokens, packing), run_first(tokens, packing)
+            actual, first = run(tokens, packing), run_first(tokens, packing)
     except Exception:  # families whose layers are named like BERT's but differ
         return False
-    return _is_close(again[mask], every[mask]) and _is_close(first, every[:, :1])
+    return _is_close(actual[mask], expected[mask]) and _is_close(first, expected[:, :1])
 
 
 def _is_close(actual: Tensor, expected: Tensor) -> bool:
-    same = actual.shape == expected.shape
-    return same and bool((actual - expected).abs().max() <= LARGEST_DIFFERENCE * expected.abs().max())
+    same_shape = actual.shape == expected.shape
+    return same_shape and bool((actual - expected).abs().max() <= LARGEST_DIFFERENCE * expected.abs().max())
 
 
 def _build_tokens(model: nn.Module, length: int) -> TokenBatch:

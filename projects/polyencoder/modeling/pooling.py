@@ -17,7 +17,7 @@ def reduce(outputs: Tensor, mask: Tensor, *, reduction: Reduction, first_m: int 
     `first` takes the output of the start token, `mean` and `max` are over all tokens, `mean_first` averages the first
     `first_m` tokens, `mean_except_first` all but the start token: the paper's "all of them except the first one".
     `last` takes the output of the last token, `weighted_mean` weights outputs by their positions, from 1 (Muennighoff,
-    "SGPT", 2022). The first `skip` tokens, those of a prompt, are left out. Padding never counts; the result of an
+    "SGPT", 2022). The first `skip` tokens, a prompt's, are left out. Padding never counts; the result of an
     empty sequence is 0.
     """
     skip = max(skip, 1) if reduction == "mean_except_first" else skip

@@ -21,7 +21,7 @@ from polyencoder.modeling.varlen import AttentionOptions
 
 
 def make_packable(model: PreTrainedModel) -> PreTrainedModel:
-    """An MPNet as one that can be packed, with the same modules under the same names; other models unchanged."""
+    """Converts an MPNet so that it can be packed, with its modules and their names; other models are unchanged."""
     if model.config.model_type != "mpnet":
         return model
     original: Any = model
@@ -50,13 +50,13 @@ class _PackableMPNet(MPNetModel):
         hidden = self.embeddings(input_ids=input_ids, position_ids=position_ids, inputs_embeds=inputs_embeds)
         longest = hidden.size(1) if packing is None else int(packing.positions.max()) + 1
         bias = self.encoder.compute_position_bias(hidden.new_empty(1, longest))[0]
-        seen = None if packing is not None or attention_mask is None else attention_mask[:, None, None].bool()
+        mask = None if packing is not None or attention_mask is None else attention_mask[:, None, None].bool()
         for layer in self.encoder.layer:
-            hidden = _apply_layer(layer, hidden, bias, seen, packing)
+            hidden = _apply_layer(layer, hidden, bias, mask, packing)
         return BaseModelOutput(last_hidden_state=hidden)
 
 
-def _apply_layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, packing: Packing | None) -> Tensor:
+def _apply_layer(layer: Any, hidden: Tensor, bias: Tensor, mask: Tensor | None, packing: Packing | None) -> Tensor:
     """One transformer layer, normalised after each of its two parts: [batch, length, dim] -> the same."""
     block: Any = layer.attention
     projections = block.attn
@@ -70,9 +70,9 @@ def _apply_layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, 
     if packing is not None:
         attended = packing.attend(q, k, v, AttentionOptions(dropout, bias=bias))
     elif q.device.type == "cpu" and not is_traced():
-        attended = apply_attention(q, k, v, attn_mask=seen, dropout_p=dropout, bias=bias).transpose(1, 2)
+        attended = apply_attention(q, k, v, attn_mask=mask, dropout_p=dropout, bias=bias).transpose(1, 2)
     else:
-        mask = combine_bias(bias.to(q.dtype), seen)
+        mask = combine_bias(bias.to(q.dtype), mask)
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
     attended = block.LayerNorm(block.dropout(projections.o(attended.flatten(2))) + hidden)
     return layer.output(layer.intermediate(attended), attended)

@@ -53,7 +53,7 @@ class RerankerHead:
         return {"reduction": self.reduction, "dense": (self.dense,)}
 
     def copy_to(self, model: nn.Module, *, origin: str) -> None:
-        """Gives a cross-encoder these weights."""
+        """Copies the weights into a cross-encoder."""
         try:
             model.load_state_dict(dict(self.weights), strict=False)
         except RuntimeError as error:
@@ -75,9 +75,9 @@ def read_reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
     if classifier is None:
         return None
 
-    def build_refusal(why: str) -> ConfigError:
+    def build_refusal(reason: str) -> ConfigError:
         return ConfigError(
-            f"{name}: {classifier} cannot be a cross-encoder: {why}; to train one from its encoder alone, save that "
+            f"{name}: {classifier} cannot be a cross-encoder: {reason}; to train one from its encoder alone, save that "
             "with transformers' AutoModel",
             argument="backbone",
         )
@@ -110,7 +110,7 @@ def read_reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
 
 
 def read_pair_start(name: str | os.PathLike[str], text: TextEncoder) -> PairStart:
-    """How the tokenizer of a reranker joins its pairs. ConfigError if rankers do not join them so."""
+    """How the tokenizer of a reranker joins its pairs. ConfigError if rankers join pairs otherwise."""
     try:
         start = text.pair_start
     except ConfigError as error:
@@ -120,7 +120,7 @@ def read_pair_start(name: str | os.PathLike[str], text: TextEncoder) -> PairStar
 
 
 def _read_tensors(name: str | os.PathLike[str], layers: Mapping[str, str]) -> dict[str, Tensor]:
-    """The weights and biases of `layers`, by the names that these are given; without those that are missing."""
+    """The weights and biases of `layers`, by their names in a cross-encoder; missing tensors are left out."""
     tensors: dict[str, Tensor] = {}
     if (path := find_file(name, WEIGHTS)) is None:
         raise ConfigError(

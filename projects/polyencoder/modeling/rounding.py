@@ -43,20 +43,20 @@ def sample_weights(model: nn.Module) -> bytes:
     samples = [p.reshape(-1)[p.numel() // 2] for p in [*model.parameters()][::12] if p.numel()]
     if not samples:  # of graphs
         return b""
-    return torch.stack([one.double() for one in samples]).cpu().numpy().tobytes()
+    return torch.stack([sample.double() for sample in samples]).cpu().numpy().tobytes()
 
 
 T = TypeVar("T")
 
 
 class LowPrecisionWeights:
-    """Chooses a model's weights of inference: its own, or a bfloat16 copy, in no deep copy, pickle or `state_dict`."""
+    """Chooses a model's weights for inference: its own, or a bfloat16 copy, in no deep copy, pickle or `state_dict`."""
 
     def __init__(self, *, permanent: bool = False) -> None:
         self.permanent = permanent
         """Whether the model's own weights were cast, so that it can be neither trained nor exported."""
         self._copy: nn.Module | None = None
-        self._copied: Hashable = None  # the state of the weights it was made of
+        self._copied: Hashable = None  # the state of the weights when they were copied
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(LowPrecisionWeights, permanent=self.permanent), ()
@@ -71,7 +71,7 @@ class LowPrecisionWeights:
     def cast_model(self, model: nn.Module, *, training: bool) -> nn.Module | None:
         """The model to run with low-precision weights; None to run `model` under the caller's autocast.
 
-        After `cast` that is `model`; in inference under bfloat16 autocast, a copy, which is made on first use and
+        Returns `model` after `cast`; in inference under bfloat16 autocast, a copy, which is made on first use and
         whenever the weights have changed.
         """
         if self.permanent:

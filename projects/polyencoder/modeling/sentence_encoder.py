@@ -1,4 +1,4 @@
-"""Reads encoders that sentence-transformers saved, with its own classes, as settings and weights of rankers."""
+"""Reads encoders that sentence-transformers saved, with the library's classes, as settings and weights of rankers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 COSINE_SCALING = 4.47
-"""`output_scaling` of normalized vectors: its square, 20, is the cosine's scale that most were trained with."""
+"""`output_scaling` of normalized vectors: its square, 20, is the cosine's scale in the training of most encoders."""
 
 _CONFIG_KEYS = ("__version__", "model_type", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
 _PROMPT_NAMES = {"context_prompt": ("query",), "candidate_prompt": ("document", "passage", "corpus")}
@@ -48,8 +48,8 @@ _TRANSFORMER = {  # the values of a Transformer's keys with which it is the tran
 class SentenceEncoder:
     """A sentence encoder without its transformer.
 
-    fields: of a `RankerConfig`. dense: its linear layers. static: its table, if it has that in a transformer's place.
-    subfolder: of the transformer. lengths: the most tokens, by sentence-transformers' names.
+    fields: of a `RankerConfig`. dense: its linear layers. static: its table, if it has a table but no transformer.
+    subfolder: of the transformer. lengths: maximum tokens, by sentence-transformers' names.
     """
 
     fields: Mapping[str, Any]
@@ -72,42 +72,43 @@ def read_sentence_encoder(name: str | os.PathLike[str]) -> SentenceEncoder | Non
     modules = read_json(name, MODULES, list)
     config = read_json(name, SENTENCE_CONFIG, dict) or {}
     similarity, order = config.get("similarity_fn_name"), ",".join(kind for kind in kinds if kind != "Dropout")
-    theirs = [str(module.get("type")).startswith("sentence_transformers.") for module in modules]
-    if not all(theirs) or not _MODULES.fullmatch(order):
+    are_theirs = [str(module.get("type")).startswith("sentence_transformers.") for module in modules]
+    if not all(are_theirs) or not _MODULES.fullmatch(order):
         raise _build_refusal(name, f"modules.json has {', '.join(str(module.get('type')) for module in modules)}")
     if similarity not in (None, "cosine", "dot"):
         raise _build_refusal(name, f"the similarity {similarity}")
     if unknown := [key for key in config if key not in _CONFIG_KEYS]:
         raise _build_refusal(name, f"{SENTENCE_CONFIG} has {unknown[0]}")
-    from sentence_transformers.base.modules import Dense, Transformer  # here: a second, which few need
+    from sentence_transformers.base.modules import Dense, Transformer  # here: it takes a second
     from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 
     fields: dict[str, Any] = {} if config.get("truncate_dim") is None else {"vector_dim": config["truncate_dim"]}
     if "Normalize" in kinds or similarity != "dot":  # cosine is sentence-transformers' default
         fields |= {"normalize": True, "output_scaling": COSINE_SCALING}
-    others: dict[str, Any] = {"pooling": "mean"}
+    attributes: dict[str, Any] = {"pooling": "mean"}
     layers: list[Dense] = []
-    with explaining_load(name) as where:
+    with explaining_load(name) as offline:
         for module, kind in zip(modules, kinds, strict=True):
-            at: dict[str, Any] = {"subfolder": _get_folder(name, module), **where}
+            options: dict[str, Any] = {"subfolder": _get_folder(name, module), **offline}
             if kind == "Transformer":
-                others |= _read_transformer(name, Transformer.load_config(os.fspath(name), **at), at["subfolder"])
+                attributes["subfolder"] = options["subfolder"]
+                attributes |= _read_transformer(name, Transformer.load_config(os.fspath(name), **options))
             elif kind == "StaticEmbedding":
-                others["static"] = StaticEmbedding.load(os.fspath(name), **at)
+                attributes["static"] = StaticEmbedding.load(os.fspath(name), **options)
                 fields["reduction"] = "mean"
             elif kind == "Pooling":
-                pooling = Pooling.load(os.fspath(name), **at)
-                others["pooling"] = pooling.pooling_mode
+                pooling = Pooling.load(os.fspath(name), **options)
+                attributes["pooling"] = pooling.pooling_mode
                 fields |= {"reduction": _REDUCTIONS[mode]} if (mode := pooling.pooling_mode) in _REDUCTIONS else {}
                 fields |= {} if pooling.include_prompt else {"prompt_tokens": (0, 0)}  # completed with the tokenizer
             elif kind == "Dense":
-                layers.append(Dense.load(os.fspath(name), **at))
+                layers.append(Dense.load(os.fspath(name), **options))
     if layers:
         fields["dense"] = tuple(_read_dense(name, layer) for layer in layers)
-    return SentenceEncoder(fields, dense=tuple(layer.linear for layer in layers), **others)
+    return SentenceEncoder(fields, dense=tuple(layer.linear for layer in layers), **attributes)
 
 
-def _read_transformer(name: str | os.PathLike[str], config: dict[str, Any], subfolder: str) -> dict[str, Any]:
+def _read_transformer(name: str | os.PathLike[str], config: dict[str, Any]) -> dict[str, Any]:
     """A transformer's file as fields of a `SentenceEncoder`."""
     lengths = {key: config.pop(key) for key in _LENGTHS if config.get(key)}
     lower_case = bool(config.pop("do_lower_case", False))
@@ -115,7 +116,7 @@ def _read_transformer(name: str | os.PathLike[str], config: dict[str, Any], subf
     for key, value in config.items():
         if value != _TRANSFORMER.get(key) and value not in (None, {}):
             raise _build_refusal(name, f"its Transformer has {key} {value!r:.80}")
-    return {"subfolder": subfolder, "lower_case": lower_case, "lengths": lengths}
+    return {"lower_case": lower_case, "lengths": lengths}
 
 
 def _read_dense(name: str | os.PathLike[str], layer: Any) -> DenseConfig:
@@ -128,9 +129,9 @@ def _read_dense(name: str | os.PathLike[str], layer: Any) -> DenseConfig:
     return DenseConfig(size=linear.out_features, activation=activation, bias=bias)  # type: ignore[arg-type]
 
 
-def _build_refusal(name: str | os.PathLike[str], what: str) -> ConfigError:
+def _build_refusal(name: str | os.PathLike[str], problem: str) -> ConfigError:
     return ConfigError(
-        f"{name}: {what}, which rankers do not have: a Transformer, its Pooling, Dense with an activation of torch, "
+        f"{name}: {problem}, which rankers do not have: a Transformer, its Pooling, Dense with an activation of torch, "
         "Normalize; in a copy without modules.json its transformer can be used alone",
         argument="backbone",
     )
@@ -157,7 +158,7 @@ def _get_folder(name: str | os.PathLike[str], module: dict[str, Any]) -> str:
 
 
 def read_architecture(name: str | os.PathLike[str]) -> Architecture:
-    """The architecture as which an encoder ranks without training: that of a reranker, if it is a classifier."""
+    """The architecture in which an encoder ranks without training: "cross" for a classifier, a reranker; else "bi"."""
     return "cross" if read_sentence_encoder(name) is None and read_classifier(name) else "bi"
 
 
@@ -166,8 +167,8 @@ def read_config_fields(
 ) -> dict[str, Any]:
     """The fields of a `RankerConfig` that follow from a sentence encoder, except the `explicit` ones; logs them.
 
-    A cross-encoder gets those of a trained reranker's head. Empty for an unreachable hub id, and for other encoders: a
-    warning names trained layers behind the transformer. Raises as `read_sentence_encoder` and `read_reranker_head` do.
+    A cross-encoder gets those of a reranker's head. Empty for an unreachable hub id, and for other encoders: a warning
+    names trained layers behind the transformer. Raises as `read_sentence_encoder` and `read_reranker_head` do.
     """
     encoder, has_vectors = read_sentence_encoder(name), get_family(architecture).can.has_vectors
     if encoder is None:
@@ -179,13 +180,13 @@ def read_config_fields(
         return {}
     if not {"reduction"} & {*encoder.fields, *explicit}:
         raise ConfigError(f"{name}: its pooling, {encoder.pooling}, is not supported", argument="reduction")
-    leave = {*explicit}
+    excluded = {*explicit}
     if explicit.get("normalize") is False:
-        leave.add("output_scaling")  # its scaling is the cosine's
-    leave |= set() if has_vectors else {*encoder.fields} - {"reduction"}
-    fields = {key: value for key, value in encoder.fields.items() if key not in leave}
-    shown = ", ".join(f"{key} {value}" for key, value in fields.items())
-    _log.info("%s is a sentence encoder (modules.json): %s", name, shown or "settings are given")
+        excluded.add("output_scaling")  # its scaling is the cosine's
+    excluded |= set() if has_vectors else {*encoder.fields} - {"reduction"}
+    fields = {key: value for key, value in encoder.fields.items() if key not in excluded}
+    listed = ", ".join(f"{key} {value}" for key, value in fields.items())
+    _log.info("%s is a sentence encoder (modules.json): %s", name, listed or "settings are given")
     return fields
 
 
@@ -212,7 +213,7 @@ def describe_left_out(name: str | os.PathLike[str]) -> str:
 
 
 def start_from_dense(model: RankerModel, name: str | os.PathLike[str]) -> None:
-    """Gives the linear layers of a new model the weights of the sentence encoder's, or of the reranker's head."""
+    """Copies the weights of a sentence encoder's linear layers, or of a reranker's head, into those of a new model."""
     if not model.config.dense:
         return
     encoder = read_sentence_encoder(name)

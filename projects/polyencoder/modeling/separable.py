@@ -34,15 +34,15 @@ class TwoTowers(RankerModel):
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
         super().__init__(config)
         self.context_tower = backbone
-        one_tower = config.share_encoders or config.foreign_dim is not None
-        self.own_candidate_tower = None if one_tower else copy.deepcopy(backbone)
+        shares_tower = config.share_encoders or config.foreign_dim is not None
+        self.own_candidate_tower = None if shares_tower else copy.deepcopy(backbone)
         self.dense = build_dense(backbone.dim, config.dense)
         if config.vector_dim is not None and config.vector_dim > self._full_dim:
             raise ConfigError(
                 f"vector_dim is {config.vector_dim}, but the model's vectors have {self._full_dim} dimensions",
                 argument="vector_dim",
             )
-        self.own_candidate_dense = None if one_tower else copy.deepcopy(self.dense)
+        self.own_candidate_dense = None if shares_tower else copy.deepcopy(self.dense)
         self.foreign_map = (
             None if config.foreign_dim is None else nn.Linear(self._full_dim, config.foreign_dim, bias=False)
         )
@@ -82,8 +82,8 @@ class TwoTowers(RankerModel):
     def candidate_modules(self) -> list[nn.Module]:
         if self.has_foreign_candidates:
             return []
-        behind = (self.own_candidate_dense or self.dense, self.candidate_mlp)
-        return [self.candidate_tower, *(module for module in behind if module is not None)]
+        heads = (self.own_candidate_dense or self.dense, self.candidate_mlp)
+        return [self.candidate_tower, *(module for module in heads if module is not None)]
 
     @property
     def _first_only(self) -> bool:
@@ -127,7 +127,7 @@ def build_perceptron(dim: int) -> nn.Sequential:
 
 
 class TurnVectors(NamedTuple):
-    """The vectors that those of a poly-encoder with the context vectors `turns` are sums of.
+    """The vectors whose weighted sums are a poly-encoder's context vectors of the kind `turns`.
 
     pooled: the bi-encoder's, [batch, 1, dim]. turns: of the latest turns, the latest last, [batch, m, dim], with their
     mask.
@@ -139,8 +139,8 @@ class TurnVectors(NamedTuple):
 
     def weigh(self, weights: Tensor) -> ContextEncoding:
         """The context vectors, for the three weights."""
-        whole, each, latest = weights
-        vectors = whole * self.pooled + each * self.turns + latest * self.turns[:, -1:]
+        whole, turn, latest = weights
+        vectors = whole * self.pooled + turn * self.turns + latest * self.turns[:, -1:]
         return ContextEncoding(vectors.to(torch.promote_types(self.pooled.dtype, weights.dtype)), self.mask)
 
 
@@ -156,7 +156,7 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
     """Encodes the context as m vectors; each candidate attends over them before the dot product (Section 4.4).
 
     The paper's vectors are trained codes over the outputs, or some of the outputs. With the context vectors `turns`,
-    which are not the paper's, there is one for each of the latest m turns,
+    which are not the paper's, there is a vector for each of the latest m turns,
 
         z_j = w_1 x + w_2 y_j + w_3 y_m
 
@@ -197,8 +197,8 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
         return [*self.codes.parameters(), *([] if self.term_weights is None else [self.term_weights])]
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        turned = None if self.term_weights is None else self._average_turns(tokens).weigh(self.term_weights)
-        return self._attend(self._attend_codes(tokens) if turned is None else turned)
+        weighted = None if self.term_weights is None else self._average_turns(tokens).weigh(self.term_weights)
+        return self._attend(self._attend_codes(tokens) if weighted is None else weighted)
 
     def _attend(self, context: ContextEncoding) -> ContextEncoding:
         return context if self.attention is None else self.attention(context)
@@ -217,9 +217,9 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
         means: ContextEncoding = self.codes(outputs, tokens)
         pooled = self._scale_vectors(self._pool_context(outputs, tokens.mask)).unsqueeze(1)
         turns = self._map_vectors(means.vectors)
-        exact = promote_dtype(pooled.dtype)
-        lengths = pooled.to(exact).norm(dim=-1, keepdim=True)
-        return TurnVectors(pooled, lengths * nn.functional.normalize(turns.to(exact), dim=-1), means.mask)
+        dtype = promote_dtype(pooled.dtype)
+        lengths = pooled.to(dtype).norm(dim=-1, keepdim=True)
+        return TurnVectors(pooled, lengths * nn.functional.normalize(turns.to(dtype), dim=-1), means.mask)
 
     def _compute_outputs(self, tokens: TokenBatch) -> Tensor:
         """The outputs that the codes attend over; unscaled if each vector is mapped or normalized first."""

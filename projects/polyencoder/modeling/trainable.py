@@ -1,4 +1,4 @@
-"""`TrainableModel`: what a `Trainer` needs of a model, a ranker or one in pre-training; freezes and compiles it."""
+"""`TrainableModel`: the interface of rankers and of models in pre-training for a `Trainer`; freezing, compiling."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class TrainableModel(nn.Module):
 
     @property
     def new_parameters(self) -> list[nn.Parameter]:
-        """The parts that a ranker adds to its encoder, random or default first, with a learning rate of their own."""
+        """The parts that a ranker adds to its encoder, random or default first, with a separate learning rate."""
         return []
 
     @property
     def never_trained(self) -> list[nn.Module]:
-        """Modules that stay what they are in any training."""
+        """Modules that no training changes."""
         return []
 
     def train(self, mode: bool = True) -> Self:
@@ -65,12 +65,12 @@ class TrainableModel(nn.Module):
     # ---- LoRA
 
     is_adapted: bool = False
-    """Whether it has adapters beside its encoders' frozen weights."""
+    """Whether the model has adapters beside its encoders' frozen weights."""
 
     def add_adapters(self, **options: Any) -> None:
         """Trains adapters (`lora.add_adapters`) in place of encoders' weights, but not of `inference_only` modules."""
-        frozen = {id(one) for module in self.inference_only for one in module.modules()}
-        add_adapters(self, [one for one in self.backbones if id(one) not in frozen], **options)
+        frozen = {id(part) for module in self.inference_only for part in module.modules()}
+        add_adapters(self, [backbone for backbone in self.backbones if id(backbone) not in frozen], **options)
         self.is_adapted = True
 
     def merge_adapters(self) -> Self:
@@ -86,7 +86,7 @@ class TrainableModel(nn.Module):
         return get_trained_state(self) if self.is_adapted else self.state_dict()
 
     def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restores what `get_trained_state` gave. KeyError: it has none of a weight."""
+        """Restores what `get_trained_state` gave. KeyError: a weight is missing."""
         if self.is_adapted:
             load_trained(self, state)
             return

@@ -29,8 +29,8 @@ _SOURCES = {
 _LENGTHS = ("text_truncate", "label_truncate", "history_size")
 
 # fields of weights that only one architecture has: codes, their attention, the map of token vectors
-_OF_ARCHITECTURE = ("context_vectors", "poly_attention", "poly_attention_heads", "token_dim")
-_OF_KIND = ("n_codes", "codes_attention", "codes_attention_heads")  # of context vectors: others have their own number
+_ARCHITECTURE_FIELDS = ("context_vectors", "poly_attention", "poly_attention_heads", "token_dim")
+_KIND_FIELDS = ("n_codes", "codes_attention", "codes_attention_heads")  # of a kind of context vectors
 
 
 def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origin: str) -> list[str]:
@@ -45,18 +45,18 @@ def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origi
     for name, tensor in state.items():
         tower = next((tower for tower in _SOURCES if name.startswith(tower)), None)
         names = [name] if tower is None else [source + name[len(tower) :] for source in _SOURCES[tower]]
-        counterpart = next((weights[n] for n in names if n in weights), None)
+        counterpart = next((weights[source] for source in names if source in weights), None)
         if counterpart is not None and counterpart.shape == tensor.shape:
             tensor.copy_(counterpart)
         elif tower is None:
             fresh.append(name)
         else:
-            what = (
+            problem = (
                 "is missing"
                 if counterpart is None
                 else f"has shape {list(counterpart.shape)}, not {list(tensor.shape)}"
             )
-            raise CheckpointError(f"{origin}: cannot start from these weights: {names[0]} {what}")
+            raise CheckpointError(f"{origin}: cannot start from these weights: {names[0]} {problem}")
     return fresh
 
 
@@ -67,27 +67,27 @@ def select_inherited_fields(
     explicit: Mapping[str, Any] | None = None,
     residual: bool | None = None,
 ) -> dict[str, Any]:
-    """The fields (pooling, scaling, ...) that a ranker of this architecture takes from the one it starts from.
+    """The fields (pooling, scaling, ...) that a ranker of this architecture takes from the ranker that it starts from.
 
     `explicit`: fields that the caller sets. The scaling of normalized vectors (a cosine's) differs from one of
-    outputs: it is inherited only if both normalize, or neither does. So is the number of context vectors, only if
-    both have the same kind. `residual`: whether the ranker adds its score to that of the one it starts from; None where
-    it can.
+    outputs: it is inherited only if both normalize, or neither does; the number of context vectors only if both have
+    the same kind. `residual`: whether the ranker adds its score to the score of the ranker that it starts from; None
+    where this is possible.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: a `residual` that is not possible.
     """
     explicit = explicit or {}
     if not get_family(stored.architecture).can.has_vectors:
-        stored = replace(stored, normalize=False)  # of no vectors, whose scaling would be a cosine's
+        stored = replace(stored, normalize=False)  # without vectors, its scaling is no cosine's
     names, together = ["reduction", "reduction_outputs"], not get_family(architecture).can.has_vectors
     names += ["pair_start", "pair_truncate"] if together else ["normalize", "candidate_mlp", "prompt_tokens"]
-    # a sentence encoder's layers, or those of a reranker's head
+    # the layers of a sentence encoder, or of a reranker's head
     names += ["dense"] if together != get_family(stored.architecture).can.has_vectors else []
     names += [] if together else ["vector_dim"]  # an error of `check_config` where vectors cannot be shortened
     if architecture == stored.architecture:
         same_kind = explicit.get("context_vectors") in (None, stored.context_vectors)
-        names += [*_OF_ARCHITECTURE, *(_OF_KIND if same_kind else [])]
+        names += [*_ARCHITECTURE_FIELDS, *(_KIND_FIELDS if same_kind else [])]
     inherited = {name: getattr(stored, name) for name in names}
     has_length_1 = not together and explicit.get("normalize", stored.normalize)
     means_the_same = has_length_1 == stored.normalize or (
@@ -101,11 +101,11 @@ def select_inherited_fields(
     return inherited | ({"output_scaling": stored.output_scaling} if means_the_same else {})
 
 
-def build_residual_error(why: str) -> ConfigError:
+def build_residual_error(reason: str) -> ConfigError:
     """The error of `residual` without a ranker to add to."""
     return ConfigError(
         "residual adds a cross-encoder's score to that of the bi-, poly- or late-interaction encoder that it starts "
-        f"from, but {why}: leave it out",
+        f"from, but {reason}: leave it out",
         argument="residual",
     )
 
@@ -115,7 +115,7 @@ def check_layout(config: RankerConfig) -> None:
     if config.base is None:
         return
     text, base_text = config.text, replace(config.base.text, candidate_rows=False)
-    for name in (one.name for one in fields(TextConfig) if one.name not in _LENGTHS):
+    for name in (field.name for field in fields(TextConfig) if field.name not in _LENGTHS):
         if (value := getattr(text, name)) != (base_value := getattr(base_text, name)):
             raise ConfigError(
                 f"{name} is {value!r}, but the ranker that the cross-encoder starts from, to whose score it adds "
@@ -125,6 +125,6 @@ def check_layout(config: RankerConfig) -> None:
 
 
 def _get_base(stored: RankerConfig) -> RankerConfig | None:
-    """The ranker to add to; None if the stored one scores no texts by vectors of its own."""
+    """The ranker to add to; None if the stored ranker scores no texts by vectors of its own."""
     has_own_vectors = get_family(stored.architecture).can.has_vectors and stored.foreign_dim is None
     return stored if has_own_vectors else stored.base

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 _LARGEST_HEAD = 256  # dimensions
-_GIVEN = ("query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k")  # positional arguments of torch's kernel
+_POSITIONAL = ("query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k")  # arguments of torch's kernel
 
 
 class AttentionOptions(NamedTuple):
@@ -28,9 +28,9 @@ class AttentionOptions(NamedTuple):
     scale: float | None = None
     """The scale of products of queries and keys; None for 1 / sqrt(dim)."""
     window: int | None = None
-    """Tokens attend to those less than this many positions away; None for the whole sequence."""
+    """Tokens attend to tokens less than this many positions away; None for the whole sequence."""
     bias: Tensor | None = None
-    """[heads, length, length] of the longest sequence: added to the scores of each, from its first token on."""
+    """[heads, length, length] of the longest sequence: added to all sequences' scores, from their first token on."""
 
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor, int, AttentionOptions], Tensor]
@@ -57,7 +57,7 @@ def find_kernel(query: Tensor, options: AttentionOptions) -> Kernel | None:
 @cache
 def _load_torch_kernel() -> Kernel | None:
     parameters = _list_torch_options()
-    if parameters[: len(_GIVEN)] != _GIVEN:  # no kernel, or its signature has changed
+    if parameters[: len(_POSITIONAL)] != _POSITIONAL:  # no kernel, or its signature has changed
         return None
     varlen = import_module("torch.nn.attention.varlen").varlen_attn
 

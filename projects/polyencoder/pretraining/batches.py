@@ -33,19 +33,19 @@ class PairInputs:
 
     def remember(self, examples: Sequence[PairExample]) -> None:
         """Tokenizes all texts of examples at once, which is faster."""
-        texts = chain.from_iterable([*one.turns, one.label, *filter(None, [one.other])] for one in examples)
-        self.text.tokenize(list(dict.fromkeys(texts)))
+        rows = ([*example.turns, example.label, *filter(None, [example.other])] for example in examples)
+        self.text.tokenize(list(dict.fromkeys(chain.from_iterable(rows))))
 
     def mask(self, example: PairExample, rng: np.random.Generator) -> PairInput:
         """The example with masked words."""
         inputs = build_pair_input(self.text, example.turns, example.label, longest=self.longest)
-        seen, targets = self.masking(inputs.ids, rng)
-        return replace(inputs, ids=seen.tolist(), targets=targets.tolist())
+        masked, targets = self.masking(inputs.ids, rng)
+        return replace(inputs, ids=masked.tolist(), targets=targets.tolist())
 
     def draw_next(self, example: PairExample, rng: np.random.Generator) -> PairInput:
-        """The example with its own response or, every other time, another one.
+        """The example with its own response or, with probability 1/2, another.
 
-        With `contrastive` both are sequences of their own, and the negatives are the responses of the other examples.
+        With `contrastive`, context and response are separate sequences, and other examples' responses are negatives.
         """
         if self._next == "contrastive":
             return build_pair_input(self.text, example.turns, example.label, longest=self.longest, apart=True)
@@ -57,10 +57,10 @@ class PairInputs:
 class PairBatches(Callback):
     """Endless batches, alternately for masked words and next utterances; checkpoints store the position.
 
-    `pool` examples at a time (None for those of some 32 batches) are read, each drawn for one of the objectives, sorted
-    by length, and cut into batches, which come in random order: an example is in one batch of an epoch, and to resume
-    needs no more than the number of examples that were read. tokens: of a batch of one process, padding included, but
-    for what pairs that are apart have more.
+    `pool` examples at a time (None for those of about 32 batches) are read, each drawn for one of the objectives,
+    sorted by length, and cut into batches, which come in random order: an example is in one batch of an epoch, and to
+    resume needs no more than the number of examples that were read. tokens: of a process's batch, padding included,
+    apart from the extra padding of separate contexts and responses.
     """
 
     name = "data"
@@ -85,10 +85,10 @@ class PairBatches(Callback):
         self.reader = reader or Reader()
         self._source, self._inputs, self._tokens, self._seed = source, inputs, tokens, seed
         self._pool = pool or max(64, POOL * tokens // SHORT)
-        self._position = (0, 0)  # pool, and the batches of it that are done
+        self._position = (0, 0)  # the pool, and its finished batches
 
     def __call__(self) -> Iterator[PairBatch]:
-        """Yields batches, after those of earlier steps."""
+        """Yields batches, after the batches of earlier steps."""
         first, done = self._position
         examples = iter_endless(self._source, seed=self._seed, reader=self.reader, seen=first * self._pool)
         number = first
@@ -105,22 +105,22 @@ class PairBatches(Callback):
         """Batches of a pool's examples, as many for each objective."""
         self._inputs.remember(pool)
         masked: list[PairInput] = []
-        others: list[PairInput] = []
+        paired: list[PairInput] = []
         for example in pool:
             rng = np.random.default_rng(example.key)
             if rng.random() < 0.5:
                 masked.append(self._inputs.mask(example, rng))
             else:
-                others.append(self._inputs.draw_next(example, rng))
-        parts = [self._cut(inputs, order) for inputs in (masked, others)]
+                paired.append(self._inputs.draw_next(example, rng))
+        parts = [self._cut(inputs, order) for inputs in (masked, paired)]
         count = max(map(len, parts))
-        for first, other in zip(*(_halve_largest(part, count) for part in parts), strict=True):
-            yield first
-            yield other
+        for masked_batch, paired_batch in zip(*(_halve_largest(part, count) for part in parts), strict=True):
+            yield masked_batch
+            yield paired_batch
 
     def _cut(self, inputs: Sequence[PairInput], order: SeededRandom) -> list[list[PairInput]]:
-        batches = _cut_evenly([len(one.ids) for one in inputs], max_tokens=self._tokens)
-        return [[inputs[place] for place in batch] for batch in order.shuffle_buffered(batches)]
+        batches = _cut_evenly([len(pair.ids) for pair in inputs], max_tokens=self._tokens)
+        return [[inputs[position] for position in batch] for batch in order.shuffle_buffered(batches)]
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
         if isinstance(batch, PairBatch):
@@ -131,17 +131,17 @@ class PairBatches(Callback):
 def _cut_evenly(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
     """Like `cut_into_batches`, with the same number of batches but evenly filled, without a small last one.
 
-    Each is one update, whose loss is a mean: one of few examples would count as much as all others.
+    Each batch is an update, whose loss is a mean: a batch of few examples would count as much as the others.
     """
     batches = cut_into_batches(lengths, max_tokens=max_tokens)
     low, high = max(lengths, default=0), max_tokens
     while low < high:
         middle = (low + high) // 2
-        tried = cut_into_batches(lengths, max_tokens=middle)
-        if len(tried) > len(batches):
+        smaller = cut_into_batches(lengths, max_tokens=middle)
+        if len(smaller) > len(batches):
             low = middle + 1
         else:
-            high, batches = middle, tried
+            high, batches = middle, smaller
     return batches
 
 
@@ -149,6 +149,6 @@ def _halve_largest(batches: list[list[PairInput]], count: int) -> list[list[Pair
     """Halves the largest batches until there are as many as needed."""
     while len(batches) < count:
         largest = max(range(len(batches)), key=lambda i: len(batches[i]))
-        whole = batches[largest]
-        batches[largest : largest + 1] = [whole[: len(whole) // 2], whole[len(whole) // 2 :]]
+        batch = batches[largest]
+        batches[largest : largest + 1] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
     return batches

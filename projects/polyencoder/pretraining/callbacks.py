@@ -73,9 +73,9 @@ class HeldOut(Evaluation):
 def _build_held_out_batches(examples: Sequence[PairExample], inputs: PairInputs, *, tokens: int) -> list[PairBatch]:
     batches = []
     for make in (inputs.mask, inputs.draw_next):
-        made = [make(example, np.random.default_rng(example.key)) for example in examples]
-        for places in cut_into_batches([len(one.ids) for one in made], max_tokens=tokens):
-            batches.append(build_pair_batch([made[place] for place in places], pad_id=inputs.text.pad_id))
+        pairs = [make(example, np.random.default_rng(example.key)) for example in examples]
+        for rows in cut_into_batches([len(pair.ids) for pair in pairs], max_tokens=tokens):
+            batches.append(build_pair_batch([pairs[row] for row in rows], pad_id=inputs.text.pad_id))
     return [batch for batch in batches if batch.has_choice]
 
 

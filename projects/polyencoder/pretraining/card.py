@@ -15,7 +15,7 @@ from polyencoder.pretraining.start import Pretrained
 from polyencoder.storage.files import reporting_write_errors, write_text
 
 TASK = "fill-mask"
-"""The hub's name of what pre-trained encoders do."""
+"""The hub's name of the task of pre-trained encoders."""
 
 
 def write_encoder_card(
@@ -33,7 +33,7 @@ def write_encoder_card(
     """The README.md of an encoder's folder; paths are cut to their last part.
 
     report: held-out `perplexity`, `masked_accuracy` and `next_accuracy`, if known. backbone: the encoder that was
-    continued, if any. corpus: files, or names of tasks. updates, tokens: what it was trained for, of all processes.
+    continued, if any. corpus: files, or names of tasks. updates, tokens: of its training, in all processes.
     """
     config, name = pretrained.model.encoder.model.config, format_text(Path(folder).resolve().name)
     has_head = pretrained.model.next_utterance is not None
@@ -87,8 +87,8 @@ def write_encoder(pretrained: Pretrained, folder: str, report: Mapping[str, floa
 def format_ranker_flags(pretrained: Pretrained) -> str:
     """Flags of `polyencoder train` for a ranker from this encoder, each with a leading space.
 
-    All of it is trained, its embeddings too, as with the paper's own weights (Humeau et al., Section 5.3). Contexts and
-    candidates are at most as long as its sequences. Where pre-training compared vectors, the ranker scores as that did.
+    The whole encoder is trained, as with the paper's weights (Humeau et al., Section 5.3). Contexts and candidates are
+    at most as long as its sequences. Where pre-training compared vectors, the ranker scores as pre-training did.
     """
     longest, model = pretrained.longest, pretrained.model
     lengths = {"text-truncate": TextConfig.text_truncate, "label-truncate": TextConfig.label_truncate}

@@ -22,8 +22,8 @@ DRAWS = 20  # maximum draws for a negative
 class PairExample(Example):
     """A context and its response, the label.
 
-    other: a response of another document, of another text; None where none was found. key: of the random choices that
-    are made for it, in whichever process.
+    other: a response of another document with another text, if one was drawn. key: the seed of the example's random
+    choices, which are the same in every process.
     """
 
     other: str | None = None
@@ -33,11 +33,11 @@ class PairExample(Example):
 class Corpus:
     """A source of examples from files, read in each epoch (`polyencoder.data.epochs.Source`).
 
-    Files come in random order, examples through a buffer. All that is drawn is drawn before readers take their shares:
-    together these have the examples of one alone. In memory are the buffer, and `WINDOW` responses.
+    Files come in random order, examples through a buffer. Random numbers are drawn before readers take their shares, so
+    that together they read the same examples as a single reader. In memory are the buffer, and `WINDOW` responses.
 
-    held_out: the share of documents that is held out, `part`: which of them are read. history: the most turns of a
-    context. buffer: examples that are held to mix them. bad: gets the error of a record that cannot be used.
+    held_out: the share of documents that is held out, `part`: which of them are read. history: maximum turns of a
+    context. buffer: examples in memory, in random order. bad: gets the error of a record that cannot be used.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class Corpus:
 
     def _read_usable(self, file: str | DataFile, bad: OnBad) -> Iterator[CorpusDocument]:
         for document in read_documents(file, bad=bad):
-            of_part = self._part == "all" or document.is_held_out(self._held_out) == (self._part == "held out")
-            if document.responses and of_part:
+            is_in_part = self._part == "all" or document.is_held_out(self._held_out) == (self._part == "held out")
+            if document.responses and is_in_part:
                 yield document
 
     def _iter_examples(self, documents: Iterator[CorpusDocument], draws: SeededRandom) -> Iterator[PairExample]:
         ahead: deque[CorpusDocument] = deque()
         window: list[tuple[int, str]] = []  # responses with the numbers of their documents
         for document in documents:
-            window += [(len(ahead), document.units[place]) for place in document.responses]
+            window += [(len(ahead), document.units[position]) for position in document.responses]
             ahead.append(document)
             if len(window) >= WINDOW:
                 break
@@ -103,7 +103,7 @@ def draw_other_response(
     `window` has responses with the numbers of their documents.
     """
     for _ in range(DRAWS):
-        whose, text = draws.choose(window)
-        if whose != document and text != response:
+        number, text = draws.choose(window)
+        if number != document and text != response:
             return text
     return None

@@ -58,8 +58,8 @@ def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[C
       turn before it, `context/1`, ... as in PolyAI's datasets;
     - `sentences`, a list of texts, or `text`, an article that is cut into sentences;
     - the rows of Ubuntu's CSV files: a pair, unless the response is a wrong one; DSTC7's dialogues: conversations;
-    - in a text file: a line with tabs is an article, with a sentence between each two; of other lines each is a
-      sentence, and an empty line ends their article.
+    - in a text file: a line with tabs is an article, whose sentences the tabs separate; each other line is a sentence,
+      and an empty line ends their article.
 
     Empty units are skipped.
 
@@ -99,7 +99,7 @@ def _parse_document(record: dict[str, Any], where: str) -> CorpusDocument | None
         return CorpusDocument(_parse_units(record, "sentences", where), where, "text")
     if "text" in record:
         units = _parse_units(record, "text", where, lines=True)
-        return CorpusDocument([one for unit in units for one in _SENTENCE_END.split(unit) if one], where, "text")
+        return CorpusDocument([part for unit in units for part in _SENTENCE_END.split(unit) if part], where, "text")
     if MESSAGES in record:
         return CorpusDocument(_clean(_parse_dstc7_turns(record, where), MESSAGES, where), where, "conversation")
     if is_ubuntu(record):
@@ -122,8 +122,8 @@ def _convert_dialog(exchanges: Any) -> Any:
 def _parse_dstc7_turns(record: dict[str, Any], where: str) -> list[str]:
     """The messages of a dialogue, and the right answer, if there. InputError: they are not as in DSTC7's files."""
     try:
-        turns = [one["utterance"] for one in (*record[MESSAGES], *record.get(ANSWERS, ())[:1])]
-        if not all(isinstance(one, str) for one in turns):
+        turns = [message["utterance"] for message in (*record[MESSAGES], *record.get(ANSWERS, ())[:1])]
+        if not all(isinstance(turn, str) for turn in turns):
             raise TypeError("an utterance that is no text")
         return turns
     except (KeyError, TypeError) as error:
@@ -150,17 +150,17 @@ def _clean(values: Any, name: str, where: str) -> list[str]:
 def _read_articles(file: str | DataFile, bad: OnBad) -> Iterator[CorpusDocument]:
     """The articles of a text file."""
     units: list[str] = []
-    began = ""
+    start = ""
     for where, record in iter_records(file, bad=bad):
         line = record["text"]
         sentences = [unit for text in line.split("\t") if (unit := " ".join(text.split()))]
         if units and (len(sentences) != 1 or len(units) == LONGEST):
-            yield CorpusDocument(units, began, "text")
+            yield CorpusDocument(units, start, "text")
             units = units[-1:] if len(sentences) == 1 else []
         if len(sentences) > 1:
             yield CorpusDocument(sentences, where, "text")
         elif sentences:
-            began = began if units else where
+            start = start if units else where
             units.append(sentences[0])
     if units:
-        yield CorpusDocument(units, began, "text")
+        yield CorpusDocument(units, start, "text")

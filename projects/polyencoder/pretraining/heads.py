@@ -38,9 +38,9 @@ class MaskedWords(nn.Module):
 class PretrainingModel(TrainableModel):
     """An encoder, `masked_words`, tied to its embeddings, and `next_utterance`, a linear layer on its first output.
 
-    The latter has the shape of a cross-encoder's last layer: one score, whose sigmoid says how likely a response
+    The linear layer has the shape of a cross-encoder's last layer: one score, whose sigmoid says how likely a response
     follows. It exists with `next` "yes-no"; to find a context's response among others takes no weights, but a
-    `reduction` of outputs to the vector of a text, whose length may be one for all (`normalize`).
+    `reduction` of outputs to the vector of a text, which `normalize` scales to the same length for all texts.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Token sequences of examples: `[S] context [S] response [S]`, segment 0 and segment 1 (Section 4.1).
 
-Or both apart, `[S] context [S]` and `[S] response [S]`, as a bi-encoder reads them, of segment 0.
+Or two sequences, `[S] context [S]` and `[S] response [S]`, as a bi-encoder reads them, of segment 0.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ CONTEXT_SHARE = 4  # a response leaves a quarter of the tokens for its context
 class PairInput:
     """An input of one or two sequences: the tokens, the number of context tokens, and the targets.
 
-    Where nothing else is, the context's response is to be found, and they are two.
+    Without `targets` and `follows` there are two sequences, and the context's response is to be found among others.
 
-    targets: the token that was at each place, `IGNORED` where none is asked for. follows: whether the response does.
+    targets: the original token at each position, `IGNORED` where none is predicted. follows: whether the response does.
     """
 
     ids: Sequence[int]
@@ -42,8 +42,8 @@ class PairBatch(Batch):
     """Sequences of contexts and responses, which have no candidates.
 
     contexts: the sequences with their segments. A batch has one of: targets, [batch, length]; follows, [batch], 1.0 or
-    0.0; answers, [n]: the sequences are then n contexts followed by the different responses, and this is each context's
-    own. position: in its source.
+    0.0; answers, [n]: the sequences are then n contexts followed by the different responses, and `answers` is the
+    number of each context's response. position: in its source.
     """
 
     targets: Tensor | None = None
@@ -70,15 +70,15 @@ def build_pair_input(
     """Joins the tokens of a context and a response, at most `longest`; with `apart` each has a start token.
 
     The response is kept whole where that leaves a quarter of the tokens, or all that the context has, and else loses
-    its end; the latest turns of the context are kept, whole where possible. A cross-encoder reads the same of them.
+    its end; the latest turns of the context are kept, whole where possible. A cross-encoder reads the same tokens.
     """
     lines = select_latest_utterances(turns, size=text.config.history_size)
     ids, response_ids = text.tokenize(lines), text.tokenize([response])[0]
     start = [text.start_id] if apart else []  # of the response
     room = longest - 3 - len(start)  # start, end, end
     separator = text.separator_ids
-    wanted = sum(map(len, ids)) + len(separator) * (len(ids) - 1)
-    response_ids = response_ids[: room - min(wanted, room // CONTEXT_SHARE)]
+    context_length = sum(map(len, ids)) + len(separator) * (len(ids) - 1)
+    response_ids = response_ids[: room - min(context_length, room // CONTEXT_SHARE)]
     max_tokens = min(text.config.text_truncate, longest - len(start) - len(response_ids) - 1)
     context = text.tokenize_lines(lines, max_tokens=max_tokens)
     return PairInput([*context, *start, *response_ids, text.end_id], len(context))
@@ -88,23 +88,23 @@ def build_pair_batch(inputs: Sequence[PairInput], *, pad_id: int, position: tupl
     """Pads inputs of one objective to a batch."""
     if inputs[0].targets is None and inputs[0].follows is None:
         return _build_split_batch(inputs, pad_id=pad_id, position=position)
-    segments = [[0] * one.context + [1] * (len(one.ids) - one.context) for one in inputs]
-    tokens = pad([one.ids for one in inputs], pad_id=pad_id, segments=segments)
+    segments = [[0] * pair.context + [1] * (len(pair.ids) - pair.context) for pair in inputs]
+    tokens = pad([pair.ids for pair in inputs], pad_id=pad_id, segments=segments)
     targets = follows = None
     if inputs[0].targets is not None:
         rows = np.full(tokens.ids.shape, IGNORED, dtype=np.int64)
-        for row, example in zip(rows, inputs, strict=True):
-            assert example.targets is not None
-            row[: len(example.targets)] = example.targets
+        for row, pair in zip(rows, inputs, strict=True):
+            assert pair.targets is not None
+            row[: len(pair.targets)] = pair.targets
         targets = torch.from_numpy(rows)
     else:
-        follows = torch.tensor([float(one.follows is True) for one in inputs])
+        follows = torch.tensor([float(pair.follows is True) for pair in inputs])
     return PairBatch(tokens, CandidatePool([]), targets=targets, follows=follows, position=position)
 
 
 def _build_split_batch(inputs: Sequence[PairInput], *, pad_id: int, position: tuple[int, int]) -> PairBatch:
-    """Contexts, then their responses; equal responses are one, so that none is another's negative."""
-    places: dict[tuple[int, ...], int] = {}
-    answers = [places.setdefault(tuple(one.ids[one.context :]), len(places)) for one in inputs]
-    tokens = pad([*(one.ids[: one.context] for one in inputs), *places], pad_id=pad_id)
+    """Contexts, then their responses; equal responses are merged, so that none is another's negative."""
+    responses: dict[tuple[int, ...], int] = {}
+    answers = [responses.setdefault(tuple(pair.ids[pair.context :]), len(responses)) for pair in inputs]
+    tokens = pad([*(pair.ids[: pair.context] for pair in inputs), *responses], pad_id=pad_id)
     return PairBatch(tokens, CandidatePool([]), answers=torch.tensor(answers), position=position)

@@ -32,15 +32,15 @@ class Masking:
     def __call__(self, ids: Sequence[int], rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The masked sequence, and its targets: the chosen tokens, `IGNORED` elsewhere."""
         tokens = np.asarray(ids, dtype=np.int64)
-        seen, targets = tokens.copy(), np.full_like(tokens, IGNORED)
+        masked, targets = tokens.copy(), np.full_like(tokens, IGNORED)
         positions = self._is_ordinary[tokens].nonzero()[0]
         if not len(positions):
-            return seen, targets
+            return masked, targets
         count = max(1, round(len(positions) * self._probability))
         chosen = rng.choice(positions, count, replace=False)
         targets[chosen] = tokens[chosen]
         draw = rng.random(count)
-        seen[chosen[draw < MASKED]] = self.mask_id
+        masked[chosen[draw < MASKED]] = self.mask_id
         replaced = chosen[(draw >= MASKED) & (draw < MASKED + REPLACED)]
-        seen[replaced] = rng.choice(self._ordinary, len(replaced))
-        return seen, targets
+        masked[replaced] = rng.choice(self._ordinary, len(replaced))
+        return masked, targets

@@ -30,8 +30,8 @@ class PretrainingObjective:
     Or, of a batch whose contexts and responses are apart, cross-entropy over its responses: the others are the
     negatives (Henderson et al., "Efficient natural language response suggestion for Smart Reply", 2017).
 
-    With several processes a loss is the mean over what all of them have; the responses are those of each one's batch.
-    An outcome's `losses` are those of words, or of examples; it has no scores, and sums `masked_loss` and
+    With several processes a loss is the mean over the words or examples of all, each with its own batch's responses.
+    An outcome's `losses` are of words or of examples; it has no scores, and sums `masked_loss` and
     `masked_accuracy`, or `next_loss` and `next_accuracy`.
     """
 
@@ -85,7 +85,7 @@ class Chance:
     def from_batches(cls, held_out: Sequence[PairBatch], read: Iterable[PairExample], text: TextEncoder) -> Chance:
         """Computes it for held-out batches, with word frequencies from sample responses."""
         counts = torch.ones(len(text), dtype=torch.float64)
-        ids = [one for tokens in text.tokenize([example.label for example in read]) for one in tokens]
+        ids = [token for tokens in text.tokenize([example.label for example in read]) for token in tokens]
         counts += torch.bincount(torch.tensor(ids, dtype=torch.long), minlength=len(counts))
         targets = [batch.targets[batch.targets != IGNORED] for batch in held_out if batch.targets is not None]
         losses = -(counts / counts.sum()).log()[torch.cat(targets)] if targets else torch.zeros(1)

@@ -31,7 +31,7 @@ _LINK = re.compile(r"https?://|www\.|\[[^\]]*\]\([^)]*\)", re.IGNORECASE)
 _QUOTE = re.compile(r"^\s*>", re.MULTILINE)
 _CODE = re.compile(r"```|`[^`]+`|^(?: {4}|\t)\S", re.MULTILINE)
 
-AT_ONCE = 10_000  # rows
+INSERTED_ROWS = 10_000  # in a transaction
 ROOT = -1  # the number of a submission in its thread
 _ID = re.compile(r"[0-9a-z]{1,13}", re.IGNORECASE | re.ASCII)
 _LARGEST = 2**63 - 1  # of SQLite's integers
@@ -109,11 +109,11 @@ class Comment(NamedTuple):
 class ThreadIndex:
     """An on-disk index of kept texts, ordered by thread; a context manager, at whose end `path` is removed.
 
-    In memory are rows of one thread, and SQLite's cache. left_out: how many comments and submissions were, by reason.
+    In memory are rows of one thread, and SQLite's cache. left_out: the number of skipped texts, by reason.
     """
 
     def __init__(self, path: Path, filters: Filters) -> None:
-        self.path, self.left_out, self.num_kept = path, Counter[str](), 0
+        self.path, self.left_out, self.num_texts = path, Counter[str](), 0
         self._filters = filters
         path.unlink(missing_ok=True)
         self._rows = sqlite3.connect(path, isolation_level=None)
@@ -143,12 +143,12 @@ class ThreadIndex:
                 count += 1
                 try:
                     rows.append(self._build_row(record, where))
-                    self.num_kept += 1
+                    self.num_texts += 1
                 except SkippedComment as reason:
                     self.left_out[str(reason)] += 1
                 except InputError as error:
                     bad(error)
-                if len(rows) >= AT_ONCE:
+                if len(rows) >= INSERTED_ROWS:
                     self._add(rows)
                     rows = []
                     yield count
@@ -161,18 +161,18 @@ class ThreadIndex:
         for thread, rows in groupby(cursor, key=itemgetter(0)):
             texts = {number: (parent, text) for _, number, parent, text in rows}
             for number, (parent, text) in texts.items():
-                path, above = [number], parent
-                while above in texts and above not in path and len(path) <= history:
-                    path.append(above)
-                    above = texts[above][0]
+                path, ancestor = [number], parent
+                while ancestor in texts and ancestor not in path and len(path) <= history:
+                    path.append(ancestor)
+                    ancestor = texts[ancestor][0]
                 if len(path) > 1:
                     yield Comment([texts[number][1] for number in path[:0:-1]], text, thread)
 
     def _build_row(self, record: Mapping[str, Any], where: str) -> tuple[int, int, int | None, str]:
         if "body" in record:
             thread, number = _parse_id(record, "link_id", where, kinds=("t3_",))[1], _parse_id(record, "id", where)[1]
-            kind, above = _parse_id(record, "parent_id", where, kinds=("t1_", "t3_"))
-            parent: int | None = ROOT if kind == "t3_" else above
+            kind, parent_number = _parse_id(record, "parent_id", where, kinds=("t1_", "t3_"))
+            parent: int | None = ROOT if kind == "t3_" else parent_number
             if parent == number:
                 raise InputError(f"{where}: the comment {record['id']!r} is its own parent")
         elif "title" in record:
@@ -202,5 +202,5 @@ def _parse_id(record: Mapping[str, Any], name: str, where: str, *, kinds: Sequen
         number = value
     if kind in kinds and 0 <= number <= _LARGEST:
         return kind, number
-    wanted = " or ".join(f"{kind}... ({_KINDS[kind]})" for kind in kinds if kind) or "a number in base 36"
-    raise InputError(f"{where}: {name!r} is {value!r:.40}; it must be {wanted}")
+    expected = " or ".join(f"{kind}... ({_KINDS[kind]})" for kind in kinds if kind) or "a number in base 36"
+    raise InputError(f"{where}: {name!r} is {value!r:.40}; it must be {expected}")

@@ -38,10 +38,10 @@ from polyencoder.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 
-NOT_ON_THE_CARD = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}  # paths, and what it shows anyway
+NOT_ON_THE_CARD = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}  # paths, or shown elsewhere
 COUNTED = 10_000  # examples whose words are counted
 SPREAD = 20  # held-out examples are drawn from this many times as many, so that they come from more documents
-ENDS = {"max_steps", "max_seconds", "warmup_steps"}  # too, if the learning rates are unchanged
+ENDS = {"max_steps", "max_seconds", "warmup_steps"}  # settings that may change, too, if the learning rates do not
 
 
 @dataclass(frozen=True)

@@ -33,14 +33,14 @@ Special = dict[str, Any]
 
 POSITIONS = 512
 MASKS = ("[MASK]", "<mask>")
-UNKNOWN = ("[UNK]", "<unk>", "__unk__", "__unk__</w>")  # the last two of the papers' dictionary
+UNKNOWN = ("[UNK]", "<unk>", "__unk__", "__unk__</w>")  # the last two are the papers' dictionary's
 
 
 @dataclass(frozen=True)
 class Pretrained:
     """A pre-training model with its tokenizer, on a device (`polyencoder.encoding.protocol.Learner`).
 
-    longest: the most tokens of a sequence. masking: chooses words of its vocabulary.
+    longest: maximum tokens of a sequence. masking: chooses words of its vocabulary.
     """
 
     model: PretrainingModel
@@ -111,8 +111,8 @@ def build_starting_model(settings: PretrainingSettings) -> Pretrained:
         take_heads(model, backbone)
     roles = (text.config.pad_token, text.config.start_token, text.config.end_token, text.config.separator)
     ids = [tokenizer.token_to_id(token) for token in (_find_known(tokenizer, MASKS), *roles) if token]
-    mask_id, *others = [token_id for token_id in ids if token_id is not None]
-    masking = Masking(mask_id, others, tokenizer.get_vocab_size(), objective.mask_probability)
+    mask_id, *special_ids = [token_id for token_id in ids if token_id is not None]
+    masking = Masking(mask_id, special_ids, tokenizer.get_vocab_size(), objective.mask_probability)
     device = check_device(settings.evaluation.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     return Pretrained(model.to(device), text, device, longest, masking)
 
@@ -156,13 +156,13 @@ def choose_text_vectors(reduction: Reduction | None, backbone: str | None) -> di
     if not backbone:
         return pooling
     sentence = read_sentence_encoder(backbone)
-    for dropped, what, file in (
+    for dropped, parts, file in (
         (sentence and sentence.dense, "Dense or other modules behind its pooling", "modules.json"),
         (any(read_prompts(backbone).values()), "prompts", "config_sentence_transformers.json"),
     ):
         if dropped:
             raise ConfigError(
-                f"{backbone} has {what}, and is pre-trained without: give the transformer alone as `backbone`, a copy "
+                f"{backbone} has {parts}, and is pre-trained without: give the transformer alone as `backbone`, a copy "
                 f"of a sentence encoder's folder without {file}",
                 argument="backbone",
             )

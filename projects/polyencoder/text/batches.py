@@ -25,7 +25,7 @@ def pad_arrays(sequences: Sequence[Sequence[int]], *, pad_id: int, width: int = 
 def cut_into_batches(lengths: Sequence[int], *, max_tokens: int, batch_size: int | None = None) -> list[list[int]]:
     """Cuts sequences of these lengths into batches of at most `max_tokens` tokens, padding included.
 
-    Gives the sequences' places, from the shortest to the longest, so that a batch is of like length and one long
+    Returns the sequences' positions, from the shortest to the longest, so that a batch has similar lengths and one long
     sequence does not widen a thousand short ones. A sequence of more than `max_tokens` is a batch of its own.
     """
     batches: list[list[int]] = []

@@ -12,13 +12,13 @@ PERSON_TOKENS = ("__p1__", "__p2__")
 
 _HAS_PERSON = re.compile(r"^__p[12]__ ", re.MULTILINE)
 
-# ConvAI2's way of writing one, which ParlAI's other tasks share; behind a token of its `person_tokens` too
+# A persona line as ConvAI2 and ParlAI's other tasks write it, also behind one of ParlAI's `person_tokens`
 PERSONA_MARK = re.compile(r"^\s*(?:__p[12]__ )?(?:your|partner's) persona:", re.IGNORECASE)
 
 
 def find_persona_lines(lines: Sequence[str]) -> set[int]:
     """The indices of the persona lines."""
-    return {place for place, line in enumerate(lines) if PERSONA_MARK.match(line)}
+    return {row for row, line in enumerate(lines) if PERSONA_MARK.match(line)}
 
 
 def select_persona_lines(lines: Sequence[str]) -> list[str]:
@@ -59,12 +59,12 @@ def split_persona(turns: Iterable[str]) -> list[str]:
 
 
 def select_latest_utterances(lines: Sequence[str], *, size: int) -> list[str]:
-    """The last `size` utterances of a dialogue, each line one, -1 for all; and every persona line before them.
+    """The last `size` utterances of a dialogue, one per line (-1: all), and every persona line before them.
 
     The paper considers "at most 20 utterances of dialogue history", and "the context also contains the persona
     sentences" (Section 5.1 of its first version): these are no utterances.
     """
-    spoken = [place for place, line in enumerate(lines) if not PERSONA_MARK.match(line)]
+    spoken = [row for row, line in enumerate(lines) if not PERSONA_MARK.match(line)]
     if size < 0 or len(spoken) <= size:
         return list(lines)
     first = spoken[-size]
@@ -74,8 +74,8 @@ def select_latest_utterances(lines: Sequence[str], *, size: int) -> list[str]:
 def split_immediate_and_extra(turns: Sequence[str], *, size: int, numbered: bool = False) -> tuple[str, str]:
     """Splits turns into ConveRT's inputs (Section 2.2): the last turn, and the others of the last `size` (-1: all).
 
-    These are one text, joined by spaces, the most recent first and the persona lines, each of which is a turn here, at
-    the end, since it is cut there. `numbered` puts `0: ` before the most recent, `1: ` before the one before it, and so
+    The other turns are one text, joined by spaces: the most recent first, persona lines (each a turn here) at the end,
+    which is cut first. `numbered` puts `0: ` before the most recent turn, `1: ` before the turn before it, and so
     on, as ConveRT's model for DSTC7 has them. Without earlier turns and persona lines, or with a size of 1, it is "".
     """
     if not turns:
@@ -125,14 +125,14 @@ def select_turns(
 ) -> dict[int, Sequence[int]]:
     """The indices of the turns, in order, that fit into `max_tokens` with `separator` tokens between them.
 
-    The persona lines, those at the places `persona`, and the latest turns are kept. A turn that does not fit beside
-    the persona is left out whole, with all earlier ones. The last turn is always kept; it is cut on this side only if
+    The persona lines, at the indices `persona`, and the latest turns are kept. A turn that does not fit beside the
+    persona is left out whole, with all earlier turns. The last turn is always kept; it is cut on this side only if
     it alone is too long, or if it takes more than half of the tokens and the persona needs them. Persona lines
     that do not fit beside the last turn are dropped.
     """
     if not turns:
         return {}
-    spoken = [place for place in range(len(turns)) if place not in persona] or [len(turns) - 1]
+    spoken = [row for row in range(len(turns)) if row not in persona] or [len(turns) - 1]
     *earlier, last = spoken
     reserved = min(len(turns[last]), max(1, max_tokens // 2))
     room = max_tokens - reserved
@@ -149,7 +149,7 @@ def select_turns(
             break
         fitting[row] = turns[row]
         room -= cost
-    return {place: fitting[place] for place in sorted(fitting)}
+    return {row: fitting[row] for row in sorted(fitting)}
 
 
 def join_tokens(
@@ -160,7 +160,7 @@ def join_tokens(
 
 
 def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> list[int]:
-    """Adds start and end to a candidate's tokens, whose first are kept: at most `max_tokens` in all."""
+    """Adds start and end to a candidate's first tokens: at most `max_tokens` in all."""
     return [start, *ids[: max_tokens - 2], end]
 
 
@@ -170,8 +170,8 @@ def join_pair(
     """Joins a context and a candidate for a cross-encoder: token ids, and their segments, 0 or 1.
 
     `start` is `RankerConfig.candidate_start`. With "end" and "same_segment" all is segment 0: tokenizers that make such
-    pairs give no others, even beside a BERT, which has two. Of a candidate that makes the pair longer than `max_tokens`
-    the first tokens and the end token are kept.
+    pairs give no other segment, even for a BERT, which has two. A candidate that makes the pair longer than
+    `max_tokens` keeps its first tokens and its end token.
     """
     rest = candidate if start is True else [*(context[-1:] if start == "end" else ()), *candidate[1:]]
     if max_tokens is not None and len(context) + len(rest) > max_tokens:
@@ -185,6 +185,6 @@ def normalize_text(text: str) -> str:
 
 
 def normalize_lines(turns: Iterable[str] | str) -> set[str]:
-    """The turns of a context and their lines, normalized by `normalize_text`, to detect candidates that repeat one."""
+    """The turns of a context and their lines, normalized by `normalize_text`, to find candidates that repeat them."""
     turns = [turns] if isinstance(turns, str) else turns
-    return {normalize_text(said) for turn in turns for said in (turn, *turn.splitlines())} - {""}
+    return {normalize_text(line) for turn in turns for line in (turn, *turn.splitlines())} - {""}

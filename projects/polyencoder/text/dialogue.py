@@ -11,7 +11,7 @@ from polyencoder.checks import check_list, check_text, format_value, is_blank
 from polyencoder.errors import InputError
 
 SystemMessages = Literal["leave-out", "persona"]
-"""The use of a chat's system messages. A prompt says how to answer, not what was said: it is no turn."""
+"""The use of a chat's system messages. A prompt tells the model how to answer: it is no turn of the dialogue."""
 PERSONA = "your persona: "
 SYSTEM, SPEAKERS = ("system", "developer"), ("user", "assistant")
 TOOLS = ("tool", "function")
@@ -31,13 +31,13 @@ def to_turns(name: str, value: Any, *, system: SystemMessages = "leave-out") -> 
         return [check_text(name, value)]
     if are_messages(items := check_list(name, value, of="turns or messages, or one text")):
         return convert_messages(items, name=name, system=system)
-    return [check_text(f"{name}, turn {place}", turn) for place, turn in enumerate(items)]
+    return [check_text(f"{name}, turn {number}", turn) for number, turn in enumerate(items)]
 
 
 def check_contexts(values: Any, *, name: str = "context") -> list[list[str]]:
     """A list of contexts, each as a list of turns. InputError names an invalid one."""
     items = check_list(f"{name}s", values, of=f"{name}s, each a text or a list of turns")
-    turns = [check_context(f"{name} {place}", value) for place, value in enumerate(items)]
+    turns = [check_context(f"{name} {number}", value) for number, value in enumerate(items)]
     if any(map(count_system_messages, items)):
         warn_of_system_messages("as a persona, their lines are turns that begin with 'your persona: '")
     return turns
@@ -49,9 +49,9 @@ def warn_of_system_messages(instead: str) -> None:
     logging.getLogger(__name__).warning(f"the system messages of contexts are left out ({instead})")
 
 
-def are_messages(value: Any) -> TypeGuard[Sequence[Any]]:
+def are_messages(chat: Any) -> TypeGuard[Sequence[Any]]:
     """Whether a value is a list of messages, `{"role": ..., "content": ...}`."""
-    return isinstance(value, Sequence) and not isinstance(value, str) and any(isinstance(one, Mapping) for one in value)
+    return isinstance(chat, Sequence) and not isinstance(chat, str) and any(isinstance(turn, Mapping) for turn in chat)
 
 
 def convert_messages(
@@ -85,13 +85,13 @@ def convert_messages(
     return [*format_persona(persona if system == "persona" else None), *spoken]
 
 
-def count_system_messages(value: Any) -> int:
+def count_system_messages(chat: Any) -> int:
     """The number of system messages of a chat; 0 for another value."""
-    return sum(isinstance(one, Mapping) and one.get("role") in SYSTEM for one in value) if are_messages(value) else 0
+    return sum(isinstance(turn, Mapping) and turn.get("role") in SYSTEM for turn in chat) if are_messages(chat) else 0
 
 
 def is_of_tools(message: Mapping[str, Any]) -> bool:
-    """Whether a message is the answer of a tool, or only calls some."""
+    """Whether a message is the answer of a tool, or only calls tools."""
     return message.get("role") in TOOLS or (any(map(message.get, CALLS)) and _is_silent(message.get("content")))
 
 

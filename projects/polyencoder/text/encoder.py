@@ -36,7 +36,7 @@ from polyencoder.text.subwords.tokenizer import SubwordTokenizer, is_subword_tok
 if TYPE_CHECKING:
     from polyencoder.text.tokens import TokenBatch
 
-MEMORY = 256 << 20  # bytes of cached texts and ids: some 200,000 texts of 20 tokens
+MEMORY = 256 << 20  # bytes of cached texts and ids: about 200,000 texts of 20 tokens
 
 MANY = 100  # texts from which the tokenizer's threads are faster
 
@@ -49,7 +49,7 @@ class TextEncoder:
     """Tokenizes contexts and candidates with the layout of a `TextConfig`.
 
     Utterances and candidates come again and again (every history repeats the turns before it), so the ids of the last
-    texts are kept, up to `MEMORY` bytes. Threads may share one.
+    texts are cached, up to `MEMORY` bytes. Threads may share an encoder.
     """
 
     rows: Mapping[str, int] | None = None
@@ -98,11 +98,11 @@ class TextEncoder:
         return [new[text] if ids is None else ids for text, ids in zip(texts, cached, strict=True)]
 
     def tokenize_context(self, turns: Sequence[str]) -> list[int]:
-        """Token ids of one context: the persona lines and the latest utterances, each line one, joined and surrounded.
+        """Token ids of a context: the persona lines and the latest utterances, one per line, joined and surrounded.
 
-        With the truncation `tokens` a turn stays whole, however many lines it has, with the tokens that its line ends
-        have, if any; and turns are counted, persona lines with them, as ParlAI does. With `recent_first` a turn stays
-        whole, too, apart from its persona lines, and two texts of a context are cut, the last turn and those before it.
+        With the truncation `tokens` a turn stays whole, however many lines it has, with the tokens of its line ends, if
+        any; `history_size` counts persona lines as turns, as ParlAI does. With `recent_first` a turn stays whole, too,
+        apart from its persona lines, and two texts of a context are cut: the last turn, and the turns before it.
         """
         if isinstance(turns, str):
             turns = [turns]
@@ -153,14 +153,14 @@ class TextEncoder:
             persona=find_persona_lines(lines),
             side=self.config.truncation_side,
         )
-        first_row, (first, *others) = next(iter(fitting), None), list(fitting.values()) or [[]]
-        whole = first_row is None or len(first) == len(turns[first_row])
+        first_row, (first, *rest) = next(iter(fitting), None), list(fitting.values()) or [[]]
+        is_whole = first_row is None or len(first) == len(turns[first_row])
         joined = self.tokenize([self.config.context_prompt + ("" if first_row is None else lines[first_row])])[0]
-        ids = join_with_separator([joined, *others], separator=self.separator_ids)
-        if not others and self.config.truncation_side == "right":
+        ids = join_with_separator([joined, *rest], separator=self.separator_ids)
+        if not rest and self.config.truncation_side == "right":
             ids = joined[: max_tokens - 2]
-        elif not whole or len(ids) > max_tokens - 2:
-            ids = join_with_separator([[*prompt, *first], *others], separator=self.separator_ids)
+        elif not is_whole or len(ids) > max_tokens - 2:
+            ids = join_with_separator([[*prompt, *first], *rest], separator=self.separator_ids)
         return [self.start_id, *ids, self.end_id]
 
     def tokenize_candidates(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
@@ -192,8 +192,8 @@ class TextEncoder:
         if self.config.candidate_rows or not full:
             return 0
         surrounding = 2 if self.config.surround else 0
-        whole = self.tokenize([self.config.candidate_prompt + text for text in full], remember=False)
-        return sum(len(row) + surrounding > limit for row in whole)
+        rows = self.tokenize([self.config.candidate_prompt + text for text in full], remember=False)
+        return sum(len(row) + surrounding > limit for row in rows)
 
     def format_cut_message(self, count: int, *, of: int) -> str:
         """Says how many candidates are cut."""
@@ -215,15 +215,15 @@ class TextEncoder:
     def compute_unknown_share(self, texts: Sequence[str]) -> float:
         """The share of unknown tokens in the texts; 0 with byte-level and hashed vocabularies."""
         model = json.loads(self.tokenizer.to_str()).get("model", {})
-        token, unknown = model.get("unk_token"), model.get("unk_id")  # the latter is Unigram's
+        token, unknown = model.get("unk_token"), model.get("unk_id")  # `unk_id` is Unigram's
         if token is not None:
             unknown = self.tokenizer.token_to_id(token)
-        ids = [i for own in self.tokenize(texts) for i in own]
+        ids = [token_id for row in self.tokenize(texts) for token_id in row]
         return 0.0 if unknown is None or not ids else ids.count(unknown) / len(ids)
 
     @property
     def prompt_tokens(self) -> tuple[int, int]:
-        """Tokens at the start of a context and a candidate that are not theirs: start token and prompt, as counted by
+        """The number of tokens before a context and before a candidate, start token and prompt, as counted by
         sentence-transformers; 0 without a prompt."""
         prompts = [getattr(self.config, name) for name in PROMPTS]
         context, candidate = (1 + len(self._encode([prompt])[0]) if prompt else 0 for prompt in prompts)

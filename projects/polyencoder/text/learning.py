@@ -1,8 +1,8 @@
 """Trains BPE and WordPiece vocabularies on a stream of texts, with the `tokenizers` library.
 
-The paper's is "computed using BPE trained on lower-cased" text "with 30k merges. The resulting dictionary has 54,940
-terms" (Humeau et al., 2019, the first version): special tokens, the merges, and single characters; a character within a
-word and the same one at its end are different tokens. Rarer characters are unknown.
+The paper's vocabulary is "computed using BPE trained on lower-cased" text "with 30k merges. The resulting dictionary
+has 54,940 terms" (Humeau et al., 2019, the first version): special tokens, the merges, and single characters; the same
+character within a word and at its end is two tokens. Rarer characters are unknown.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ROLES = {"pad_token": PAD, "unk_token": UNKNOWN, "cls_token": SURROUND, "sep_tok
 _SPECIAL = (*dict.fromkeys(ROLES.values()), NEWLINES[0])
 # As ParlAI's BPE dictionaries split texts, the paper's among them: words and signs. Marks stay in their word.
 _LETTER, _SIGN = r"[\p{L}\p{M}\p{N}_]", r"[^\p{L}\p{M}\p{N}_\s]"
-_AT_LEAST = 2  # occurrences of what is merged
-_ALPHABET = 2_000  # characters at a place, the most that a size takes without `merges`: BERT's 1,000, in two places
+_MIN_FREQUENCY = 2  # occurrences of a merged pair
+_ALPHABET = 2_000  # maximum characters with positions in a size without `merges`: BERT's 1,000, in two positions each
 
 
 class _Marks(NamedTuple):
@@ -42,7 +42,7 @@ class _Marks(NamedTuple):
     behind: str
     edge: regex.Pattern[str]
     """Matches the characters at the edge of words: those with the mark, or those without."""
-    of_the_edge: bool
+    marks_edge: bool
 
     def mark(self, character: str) -> str:
         return f"{self.before}{character}{self.behind}"
@@ -54,7 +54,7 @@ class _Marks(NamedTuple):
         return left + right.removeprefix(self.before)
 
     def get_arguments(self) -> dict[str, Any]:
-        """The library's arguments, without the one that does not apply."""
+        """The library's arguments for the marks that are not empty."""
         marks = {"continuing_subword_prefix": self.before, "end_of_word_suffix": self.behind}
         return {name: mark for name, mark in marks.items() if mark}
 
@@ -67,7 +67,7 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class PieceSettings:
-    """Settings of a vocabulary of `size` tokens, of them `merges` merged from others (default: 30,000 or what fits)."""
+    """Settings of a vocabulary of `size` tokens, of which `merges` are merged (default: 30,000 or as many as fit)."""
 
     type: PieceType = "bpe"
     size: int = SIZE
@@ -116,9 +116,9 @@ def count_characters(texts: Iterable[str], settings: PieceSettings) -> Character
         edges.update(marks.edge.findall(text))
     for space in [character for character in everywhere if regex.match(r"\s", character)]:
         del everywhere[space]
-    others = everywhere - edges
-    marked, plain = (edges, others) if marks.of_the_edge else (others, edges)
-    return Characters(plain + Counter({marks.mark(one): count for one, count in marked.items()}), number)
+    inner = everywhere - edges
+    marked, plain = (edges, inner) if marks.marks_edge else (inner, edges)
+    return Characters(plain + Counter({marks.mark(character): count for character, count in marked.items()}), number)
 
 
 def learn_pieces(texts: Iterable[str], characters: Characters, settings: PieceSettings) -> Tokenizer:
@@ -126,15 +126,16 @@ def learn_pieces(texts: Iterable[str], characters: Characters, settings: PieceSe
     if not characters.counts:
         raise ConfigError("no characters to train a vocabulary on: the texts are empty")
     forms, room, join = characters.sort_by_frequency(), settings.size - len(_SPECIAL), _MARKS[settings.type].join
-    wanted = settings.merges
-    if wanted is None:
-        wanted = min(MERGES, room - min(len(forms), _ALPHABET, room))
-    merges = _learn_merges(texts, forms[: room - wanted], settings, count=wanted)
-    made = list(dict.fromkeys(join(*merge) for merge in merges))
-    # of what merges take each has a token, though rarer characters may be among it
-    taken = {piece for merge in merges for piece in merge} - set(made)
-    used_forms = taken | set([form for form in forms if form not in taken][: max(0, room - len(made) - len(taken))])
-    tokens = dict.fromkeys([*_SPECIAL, *(form for form in forms if form in used_forms), *sorted(taken), *made])
+    count = settings.merges
+    if count is None:
+        count = min(MERGES, room - min(len(forms), _ALPHABET, room))
+    merges = _learn_merges(texts, forms[: room - count], settings, count=count)
+    merged = list(dict.fromkeys(join(*merge) for merge in merges))
+    # each input of a merge has a token, though rarer characters may be among them
+    inputs = {piece for merge in merges for piece in merge} - set(merged)
+    unmerged = [form for form in forms if form not in inputs]
+    used_forms = inputs | set(unmerged[: max(0, room - len(merged) - len(inputs))])
+    tokens = dict.fromkeys([*_SPECIAL, *(form for form in forms if form in used_forms), *sorted(inputs), *merged])
     return _build_tokenizer({token: i for i, token in enumerate(tokens)}, merges, settings)
 
 
@@ -144,14 +145,14 @@ def _learn_merges(
     """Trains the first merges, without characters outside the vocabulary."""
     marks = _MARKS[settings.type]
     alphabet = sorted({marks.format_plain(form) for form in forms})
-    # The library numbers marked characters as its table of words comes, and breaks ties by these numbers: here they
-    # have numbers before, as if they were special tokens, so that the same texts always give the same merges.
+    # The library numbers marked characters in the order of its hash table of words, and breaks ties by these numbers:
+    # numbered before, as if they were special tokens, the same texts always give the same merges.
     numbered = [marks.mark(character) for character in alphabet]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer, tokenizer.pre_tokenizer = _build_normalizer(settings), _build_pre_tokenizer()
     trainer = trainers.BpeTrainer(
         vocab_size=len(numbered) + len(alphabet) + count,
-        min_frequency=_AT_LEAST,
+        min_frequency=_MIN_FREQUENCY,
         special_tokens=numbered,
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),

@@ -27,7 +27,7 @@ class Option:
 def option_text(option: Any) -> str:
     """The text that a ranker reads of an option: training and calibration data are made with it.
 
-    A text is its own. A tool becomes `NAME: DESCRIPTION Parameters: PARAMETER (ITS DESCRIPTION), ...`, with the
+    A text stays as it is. A tool becomes `NAME: DESCRIPTION Parameters: PARAMETER (ITS DESCRIPTION), ...`, with the
     properties of its schema in their order; without descriptions the parentheses are left out, without parameters all
     that follows the description. A text that is too long loses its end: parameters, never the name.
 
@@ -48,7 +48,7 @@ def read_options(values: Any) -> list[Option]:
 
     Raises:
         InputError: there is no option, one is empty or no such object, or two have the same name. It names the option,
-            and its `argument` is `options.PLACE`.
+            and its `argument` is `options.NUMBER`.
     """
     items = check_list("options", values, of="texts or tools")
     if not items:
@@ -99,24 +99,24 @@ def _read_field(where: str, tool: Mapping[str, Any], key: str) -> str:
     return text.strip()
 
 
-def _iter_parameters(of: str, tool: Mapping[str, Any]) -> Iterator[str]:
+def _iter_parameters(where: str, tool: Mapping[str, Any]) -> Iterator[str]:
     """Each parameter with its description, if it has one."""
     key = next((key for key in _SCHEMAS if tool.get(key) is not None), None)
     schema = {} if key is None else tool[key]
     if not isinstance(schema, Mapping):
         raise InputError(
-            f"{of}: {key} is {format_value(schema)}; it must be a JSON Schema, an object with `properties`"
+            f"{where}: {key} is {format_value(schema)}; it must be a JSON Schema, an object with `properties`"
         )
     properties = schema.get("properties", {})
     if not isinstance(properties, Mapping):
-        raise InputError(f"{of}: {key}.properties is {format_value(properties)}; it must be an object of parameters")
-    for name, about in properties.items():
-        where = f"{of}: {key}.properties[{name!r:.60}]"
-        check_text(f"{of}: the name of a parameter", name)
-        if not isinstance(about, (Mapping, bool)):
+        raise InputError(f"{where}: {key}.properties is {format_value(properties)}; it must be an object of parameters")
+    for name, parameter in properties.items():
+        field = f"{where}: {key}.properties[{name!r:.60}]"
+        check_text(f"{where}: the name of a parameter", name)
+        if not isinstance(parameter, (Mapping, bool)):
             raise InputError(
-                f"{where} is {format_value(about)}; it must be a JSON Schema, such as {{'type': 'string'}}"
+                f"{field} is {format_value(parameter)}; it must be a JSON Schema, such as {{'type': 'string'}}"
             )
-        words = None if isinstance(about, bool) else about.get("description")
-        words = "" if words is None else check_text(f"{where}, description", words).strip()
-        yield f"{name} ({words})" if words else name
+        description = None if isinstance(parameter, bool) else parameter.get("description")
+        description = "" if description is None else check_text(f"{field}, description", description).strip()
+        yield f"{name} ({description})" if description else name

@@ -24,7 +24,7 @@ def split_text(text: str, encoder: TextEncoder, *, tokens: int, overlap: int = 0
     """Splits a text into passages of at most `tokens` tokens, special tokens not counted.
 
     A passage has whole sentences; only a sentence that is longer itself is cut, between words. Each passage begins with
-    the last sentences of the one before it, or the last words of one that was cut, up to `overlap` tokens.
+    the last sentences of the passage before it, or the last words of a cut sentence, up to `overlap` tokens.
     """
     parts, counts = _split_parts(text, encoder, tokens=tokens)
     if len(parts) == 1:
@@ -47,7 +47,7 @@ def split_text(text: str, encoder: TextEncoder, *, tokens: int, overlap: int = 0
 def _split_parts(text: str, encoder: TextEncoder, *, tokens: int) -> tuple[list[str], list[int]]:
     """The parts of a text with at most `tokens` tokens, and how many they have; joined they are the text.
 
-    They are the text itself, or its sentences; of a sentence that is longer the words; of such a word equal parts.
+    They are the text itself, or its sentences; a longer sentence is split into words, a longer word into equal parts.
     """
     parts, counts = [text], dict[str, int]()
     for end in chain((_SENTENCE_END, _WORD_END), repeat(None)):

@@ -12,7 +12,7 @@ from polyencoder.config import TextConfig, TurnSeparator
 from polyencoder.errors import ConfigError
 
 NEWLINES = ("[NEWLINE]", "__newln__")
-"""The papers' name for such a token, which is added where a vocabulary has neither, and that of their dictionaries."""
+"""A line end's token: the papers' name, which is added where a vocabulary has neither, and their dictionaries' name."""
 
 PAD, UNKNOWN, START, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 
@@ -20,7 +20,7 @@ TRAINED_SPECIAL_TOKENS = {"start_token": START, "end_token": END, "separator": E
 """The `TextConfig` fields of a vocabulary that `train_tokenizer` made."""
 
 SMALLEST_VOCABULARY = 260
-"""Its least number of tokens: those for special uses, and the bytes."""
+"""The minimum number of its tokens: special tokens and the bytes."""
 
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int = 30_000, lower_case: bool = True) -> Tokenizer:
@@ -40,16 +40,16 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int = 30_000, lowe
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    seen = 0
+    num_texts = 0
 
     def count_texts() -> Iterator[str]:
-        nonlocal seen
+        nonlocal num_texts
         for text in texts:
-            seen += bool(text.strip())
+            num_texts += bool(text.strip())
             yield text
 
     tokenizer.train_from_iterator(count_texts(), trainer)
-    if not seen:
+    if not num_texts:
         raise ConfigError("no text to train a vocabulary on: the task has no utterances")
     return tokenizer
 
@@ -66,19 +66,19 @@ def read_special_tokens(tokenizer: Any) -> dict[str, str]:
     return {"start_token": start, "end_token": end, "separator": end, "pad_token": tokenizer.pad_token}
 
 
-def separate_turns(tokenizer: Tokenizer, special: dict[str, Any], how: TurnSeparator) -> dict[str, Any]:
+def separate_turns(tokenizer: Tokenizer, special: dict[str, Any], kind: TurnSeparator) -> dict[str, Any]:
     """Sets the separator of turns in `TextConfig` fields; `newline` adds its token to the vocabulary if missing.
 
     The papers' contexts are "the concatenation of the utterances in the dialogue history separated by a special token
     [NEW-LINE]" (Section 4.1 of the first version); a BERT has seen [SEP] between its two texts.
     """
-    check_choice("turn_separator", how, get_args(TurnSeparator))
-    if how == "newline":
+    check_choice("turn_separator", kind, get_args(TurnSeparator))
+    if kind == "newline":
         present = [token for token in NEWLINES if tokenizer.token_to_id(token) is not None]
         if not present:
             tokenizer.add_special_tokens([NEWLINES[0]])  # special: who types it writes text
         return {**special, "separator": (present or NEWLINES)[0]}
-    if how == "none":
+    if kind == "none":
         return {**special, "separator": ""}
     if not special.get("surround", True):  # an encoder without special tokens has no separator either
         return special

@@ -29,7 +29,7 @@ def test_tensors_get_their_new_names_in_float32():
 
 
 @pytest.mark.parametrize(
-    ("state", "others", "problem"),
+    ("state", "earlier", "problem"),
     [
         ("ab", [], None),
         ("abc", [], None),
@@ -39,8 +39,8 @@ def test_tensors_get_their_new_names_in_float32():
         ("ab", ["c is odd"], r"c is odd$"),
     ],
 )
-def test_tensors_that_do_not_match_are_named(state, others, problem):
-    arguments = {"wanted": "ab", "optional": "c", "others": others, "origin": "x.pt"}
+def test_tensors_that_do_not_match_are_named(state, earlier, problem):
+    arguments = {"required": "ab", "optional": "c", "earlier": earlier, "origin": "x.pt"}
     if problem is None:
         check_names(state, **arguments)
         return

@@ -40,7 +40,7 @@ def test_outputs_are_those_of_the_layer_that_it_replaces(lengths):
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]
     hidden = torch.randn(len(lengths), width, 16)
     packing = pack(mask, training=False)
-    row, seen = hidden.flatten(0, 1)[packing.places].unsqueeze(0), mask.new_ones(1, 1, 1, len(packing.places))
+    row, seen = hidden.flatten(0, 1)[packing.indices].unsqueeze(0), mask.new_ones(1, 1, 1, len(packing.indices))
     expected = layer(row, seen, packing=packing)
     expected = expected[0] if isinstance(expected, tuple) else expected
     torch.testing.assert_close(ours(row, seen, packing=packing), expected)

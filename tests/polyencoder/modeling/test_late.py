@@ -109,7 +109,7 @@ def test_each_contexts_own_candidates(make_late, text, sentences, index, monkeyp
     every = model(contexts, candidates)
     expected = every.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
     torch.testing.assert_close(model(contexts, candidates, index), expected)
-    monkeypatch.setattr(late, "TOKENS_KEPT", 30)  # a context or two at a time, candidates in parts
+    monkeypatch.setattr(late, "TOKENS_IN_MEMORY", 30)  # a context or two at a time, candidates in parts
     with torch.no_grad():
         torch.testing.assert_close(model(contexts, candidates, index), expected)
         torch.testing.assert_close(model(contexts, candidates), every)
@@ -126,7 +126,7 @@ def test_texts_that_were_read_one_by_one_score_as_together(make_late, text, sent
         read = [model.read_candidates(text.batch_candidates([one]))[0] for one in texts]
         expected = model(text.batch_contexts(contexts), text.batch_candidates(texts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(late, "TOKENS_KEPT", data.draw(st.integers(1, 200)))
+        patch.setattr(late, "TOKENS_IN_MEMORY", data.draw(st.integers(1, 200)))
         torch.testing.assert_close(model.rescore(encoded, read), expected, rtol=1e-4, atol=1e-4)
     last = torch.arange(len(contexts)).flip(0)[:2]
     torch.testing.assert_close(model.rescore(encoded.select(last), read), expected[last], rtol=1e-4, atol=1e-4)
@@ -162,7 +162,7 @@ def test_weights_never_become_negative(make_late):
 
 
 def test_candidates_that_contexts_share_are_read_once(make_late, text, sentences, monkeypatch):
-    monkeypatch.setattr(late, "TOKENS_KEPT", 150)  # all contexts, or the candidates of one
+    monkeypatch.setattr(late, "TOKENS_IN_MEMORY", 150)  # all contexts, or the candidates of one
     model, read = make_late().eval(), []
     contexts, candidates = text.batch_contexts(CONTEXTS), text.batch_candidates(sentences)
     inner = model._read_candidate

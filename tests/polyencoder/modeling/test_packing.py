@@ -28,8 +28,8 @@ def test_every_token_is_there_once_with_its_position(monkeypatch, lengths, cost)
     mask = mask_of(lengths, width=9)
     packing = pack(mask)
     real = packing.take(mask)[0]
-    assert sorted(packing.places[real].tolist()) == mask.flatten().nonzero().flatten().tolist()
-    assert torch.equal(packing.positions, packing.places % 9)
+    assert sorted(packing.indices[real].tolist()) == mask.flatten().nonzero().flatten().tolist()
+    assert torch.equal(packing.positions, packing.indices % 9)
     assert sum(count * length for count, length in packing.blocks) == len(real)
     assert bool(real.all()) or cost
     masks = [torch.ones(block) if m is None else m for m, block in zip(packing.masks, packing.blocks, strict=True)]
@@ -50,22 +50,22 @@ def test_like_lengths_are_one_block():
 
 def test_a_sequence_without_tokens_gets_one():
     packing = pack(mask_of([0, 2], width=3))
-    assert sorted(packing.places.tolist()) in ([0, 3, 4], [0, 1, 3, 4])
+    assert sorted(packing.indices.tolist()) in ([0, 3, 4], [0, 1, 3, 4])
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 40), st.booleans())
 def test_rows_that_are_cut_are_the_same_sequences_in_their_order(lengths, tokens, learns):
     packing = pack(mask_of(lengths, width=9), training=learns)
     rows = packing.cut(tokens)
-    for name in ("places", "positions"):
+    for name in ("indices", "positions"):
         assert torch.equal(torch.cat([getattr(row, name) for row in rows]), getattr(packing, name))
     together = [(length, mask) for row in rows for length, mask in sequences(row)]
     for (length, mask), (whole, real) in zip(together, sequences(packing), strict=True):
         assert length == whole
         assert torch.equal(mask, real)
     longest = max(length for length, _ in together)
-    assert all(len(row.places) < tokens + longest for row in rows)
-    assert len(rows) == 1 or all(len(row.places) > 0 for row in rows)
+    assert all(len(row.indices) < tokens + longest for row in rows)
+    assert len(rows) == 1 or all(len(row.indices) > 0 for row in rows)
 
 
 def sequences(packing):
@@ -86,7 +86,7 @@ def test_attention_stays_within_sequences(monkeypatch, cost):
         return rows.unflatten(-1, (HEADS, DIM)).transpose(1, 2)
 
     packing = pack(mask)
-    rows = [heads(tensor.flatten(0, 1)[packing.places].unsqueeze(0)) for tensor in padded]
+    rows = [heads(tensor.flatten(0, 1)[packing.indices].unsqueeze(0)) for tensor in padded]
     together = packing.put(packing.attend(*rows).flatten(2), 4, 7)[mask]
     alone = F.scaled_dot_product_attention(*map(heads, padded), attn_mask=mask[:, None, None])
     alone = alone.transpose(1, 2).flatten(2)[mask]
@@ -104,8 +104,8 @@ def alone(q, k, v, lengths, options):
     outputs = []
     for *parts, length in zip(*(row.split(lengths) for row in (q, k, v)), lengths, strict=True):
         query, key, value = (part.transpose(0, 1) for part in parts)
-        places = torch.arange(length)
-        near = (places - places[:, None]).abs() < (options.window or length)
+        indices = torch.arange(length)
+        near = (indices - indices[:, None]).abs() < (options.window or length)
         scores = torch.zeros(HEADS, length, length) if options.bias is None else options.bias[:, :length, :length]
         scores = scores.masked_fill(~near, float("-inf"))
         outputs.append(F.scaled_dot_product_attention(query, key, value, attn_mask=scores, scale=options.scale))

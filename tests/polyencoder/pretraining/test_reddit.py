@@ -79,7 +79,7 @@ def test_comments_are_joined_to_those_that_they_reply_to(dumps, tmp_path, histor
         found = [(reply.context, reply.response) for reply in index.iter_replies(history=history)]
         deleted = sum(one["body"] == "[deleted]" for one in comments)
         assert index.left_out == Counter({"deleted or removed": deleted})
-        assert index.num_kept == len(submissions) + len(comments) - deleted
+        assert index.num_texts == len(submissions) + len(comments) - deleted
     expected = list(expected_replies(submissions, comments, history=history))
     assert sorted(found) == sorted(expected)
     assert len(found) > 150
@@ -148,7 +148,7 @@ def test_the_largest_number_that_a_row_holds_is_an_id(tmp_path):
     (tmp_path / "RC").write_text(json.dumps(comment) + "\n")
     with ThreadIndex(tmp_path / "index", Filters()) as index:
         list(index.read([str(tmp_path / "RC")]))
-        assert index.num_kept == 1
+        assert index.num_texts == 1
 
 
 def test_no_text_stands_twice_in_a_path_where_parents_go_in_a_circle(tmp_path):

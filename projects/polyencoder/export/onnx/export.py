@@ -67,13 +67,13 @@ def export_onnx(
         CheckpointError: a graph deviates from torch by more than 1e-4 of the largest value, or the folder holds another
             model's weights. Nothing is left behind.
         ConfigError: a package is missing, or the model is too large for an ONNX file.
-        InputError: the ranker is itself one of graphs or has rounded weights, or a check text is empty.
+        InputError: the ranker is itself made of graphs or has rounded weights, or a check text is empty.
     """
     target = Path(folder)
     require("onnxruntime", extra="onnx")
     model, text = _copy_plain(ranker.model), ranker.text
     texts = list(CHECK_TEXTS) + list(check_texts or ())
-    if not all(one.strip() for one in texts):
+    if not all(sample.strip() for sample in texts):
         raise InputError("a check text is empty; give texts with words in them")
     weights = compute_weights_fingerprint(model.state_dict())
     _check_model_exists(target, model, text, weights)
@@ -118,7 +118,7 @@ def _check_model_exists(target: Path, model: RankerModel, text: TextEncoder, wei
 def _copy_plain(model: RankerModel) -> RankerModel:
     """A copy of the model on the CPU in float32, for tracing and comparison."""
     model = model.merge_adapters()
-    model.export_steps()  # raises InputError if it is one of graphs
+    model.export_steps()  # raises InputError if it is made of graphs
     model = model.copy_for_saving()  # of a quantized model the rounded weights
     for tower in model.backbones:
         if tower.rounded:
@@ -127,7 +127,7 @@ def _copy_plain(model: RankerModel) -> RankerModel:
             raise ConfigError(
                 "the model is too large for ONNX: a file holds at most 2 GiB, 536 million float32 weights"
             )
-    if all(p.device.type == "cpu" and p.dtype == torch.float32 for p in model.parameters()):
+    if all(weight.device.type == "cpu" and weight.dtype == torch.float32 for weight in model.parameters()):
         return model
     return copy.deepcopy(model).to("cpu", torch.float32)
 
@@ -137,21 +137,21 @@ def _build_token_batches(
 ) -> tuple[Rows, list[Rows]]:
     """A batch to trace with, and batches for checks: a short sequence, a long one, and all together.
 
-    The trace must see the longest sequence that can come: of how many codes a context has, min(codes, length) for some
-    kinds, it keeps the side that it saw.
+    The trace must see the longest possible sequence: some kinds of codes are min(codes, length) in number, of which the
+    trace keeps the side that it saw.
     """
     words = [token for ids in text.tokenize(texts) for token in ids]
 
     def tokenize_longest(limit: int) -> list[int]:
-        many = words * (limit // len(words) + 1)
+        repeated = words * (limit // len(words) + 1)
         if not text.config.surround:
-            return many[:limit]
-        return surround(many, start=text.start_id, end=text.end_id, max_tokens=limit)
+            return repeated[:limit]
+        return surround(repeated, start=text.start_id, end=text.end_id, max_tokens=limit)
 
     last = tokenize_longest(text.config.text_truncate)
     if any(step.separator is not None for step in steps):
         last = [*last, *text.separator_ids, *last]
-    sequences = [*(text.tokenize_context([one]) for one in texts), text.tokenize_context(texts), last]
+    sequences = [*(text.tokenize_context([sample]) for sample in texts), text.tokenize_context(texts), last]
     rows = [(ids, [0] * len(ids)) for ids in sequences]
     if any("segments" in step.inputs for step in steps):
         seconds = [
@@ -204,8 +204,8 @@ def _flatten(step: Step, outputs: dict[str, Tensor], *, mask: Tensor) -> Tensor:
     masks = {step.list_axes("mask"): mask}
     if "codes_mask" in outputs:
         masks[step.list_axes("codes_mask")] = outputs.pop("codes_mask")
-    mask_of = {name: masks.get(step.list_axes(name)) for name in outputs}
-    return torch.cat([(x if mask_of[name] is None else x[mask_of[name]]).flatten() for name, x in outputs.items()])
+    pairs = [(values, masks.get(step.list_axes(name))) for name, values in outputs.items()]
+    return torch.cat([(values if mask is None else values[mask]).flatten() for values, mask in pairs])
 
 
 def check_weights(folder: Path, expected: str, *, remedy: str) -> None:

@@ -1,12 +1,12 @@
 """Writes a step as an ONNX graph, with the installed torch's exporter.
 
-From torch 2.9 on, where it is the default, `torch.export` follows the step with sizes that stand for any. An older
-torch traces it: what it does with one batch is written down, so that batch must be large enough
+From torch 2.9 on, where it is the default, `torch.export` follows the step with symbolic sizes. An older torch traces
+the step: it records the operators that run for one batch, which must be large enough
 (`export._build_token_batches`).
 
-Attention in graphs is an implementation of its own, registered with transformers. What exporters make of torch's has a
-dozen more operators in each layer: a mask of [batch, 1, length, length], scores scaled in two places, rows in which
-nothing is seen. None of these is needed here, and all cost time.
+Attention in graphs is an implementation of its own, registered with transformers. In a graph, torch's has a dozen more
+operators in each layer: for a mask of [batch, 1, length, length], for scores that are scaled twice, for rows that are
+fully masked. None of these is needed here, and all cost time.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _export_with_torch(step: Step, inputs: tuple[Tensor, ...], path: Path) -> bo
         )
         return False
     for node in program.model.graph.all_nodes():
-        node.metadata_props.clear()  # which line of which file on this machine it came from
+        node.metadata_props.clear()  # the source files and lines on this machine
     program.save(os.fspath(path), external_data=False)
     return True
 
@@ -87,7 +87,7 @@ def _export_with_torch(step: Step, inputs: tuple[Tensor, ...], path: Path) -> bo
 def prepare_for_graphs(model: RankerModel) -> RankerModel:
     """A ranker that shares the weights, with encoders that use this attention.
 
-    An encoder that computes it in another way than the rankers do, by itself or `eager`, keeps that.
+    An encoder with another attention than the rankers', its own or `eager`, keeps it.
     """
     model = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
     for tower in model.backbones:
@@ -115,14 +115,14 @@ def _attend(
 
 def _mask(**options: Any) -> Tensor | None:
     """The attention bias: 0, and the smallest number at padding, [batch, 1, 1, length]."""
-    seen: Tensor | None = options.get("attention_mask")
-    if seen is None or seen.dim() != 2 or options["mask_function"] is not attention.PADDING_ALONE:
-        seen = AttentionMaskInterface()["sdpa"](**options)
-        if seen is None:
+    mask: Tensor | None = options.get("attention_mask")
+    if mask is None or mask.dim() != 2 or options["mask_function"] is not attention.PADDING_ALONE:
+        mask = AttentionMaskInterface()["sdpa"](**options)
+        if mask is None:
             return None
     else:
-        seen = seen[:, None, None].bool()
-    return torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, torch.finfo(torch.float32).min)
+        mask = mask[:, None, None].bool()
+    return torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, torch.finfo(torch.float32).min)
 
 
 AttentionInterface.register(NAME, _attend)

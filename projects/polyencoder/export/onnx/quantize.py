@@ -23,9 +23,9 @@ def quantize_int8(folder: str | os.PathLike[str]) -> None:
     """Quantizes each float32 graph of a folder that `export_onnx` wrote to `*.int8.onnx`, for `backend="onnx-int8"`.
 
     The weights of the linear layers become int8, with a scale for each of their outputs, and so do embeddings, with a
-    scale for each token. The linear layers compute in int8; embeddings are stored in int8 alone. The scale of
-    activations is that of a whole batch, so that a text's vector depends a little on the texts beside it; in
-    feed-forward blocks each token is scaled by itself before.
+    scale for each token. The linear layers compute in int8; embeddings are stored in int8 alone. Activations have a
+    scale for a whole batch, so that a text's vector depends a little on the texts beside it; in feed-forward blocks
+    each token is scaled by itself before.
 
     CheckpointError for a missing file of the export, ConfigError without onnx or onnxruntime.
     """
@@ -48,7 +48,7 @@ def quantize_int8(folder: str | os.PathLike[str]) -> None:
                 # 7 bits of the 8: on x86 before VNNI the products of 8 overflow, and nothing says so
                 reduce_range=True,
                 weight_type=quantization.QuantType.QInt8,
-                extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},  # where it cannot infer one
+                extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},  # for types that it cannot infer
             )
             quantized = onnx.load(path)
             del quantized.graph.value_info[:]  # shapes that it inferred, as onnxruntime does again
@@ -63,7 +63,7 @@ def _read_graph(path: Path, onnx: Any) -> Any:
         raise CheckpointError(f"{path.parent}: no {path.name} in it: nothing to quantize; {HOW_TO_EXPORT}")
     try:
         graph = onnx.load(path)
-    except Exception as error:  # protobuf's own, which is another in each of its implementations
+    except Exception as error:  # protobuf's implementations raise different exceptions
         raise CheckpointError(f"{path}: not a readable ONNX graph ({get_first_line(error)}); export again") from None
     del graph.graph.value_info[:]  # recorded shapes, which quantization changes
     _unshare(graph)
@@ -90,12 +90,12 @@ def _unshare(graph: Any) -> None:
 def _scale_tokens(graph: Any, onnx: Any) -> None:
     """Divides what goes into feed-forward layers by each token's largest value, and multiplies what comes out by it.
 
-    They are the linear layers with other numbers of inputs and outputs. A few tokens have outliers there, for which one
+    These are the linear layers with other numbers of inputs and outputs. A few tokens have outliers there, for which a
     scale for all tokens is too coarse: it caused more than half of what int8 changed in a vector. In attention, whose
     layers are square, it matters less.
     """
     make, tensor = onnx.helper.make_node, onnx.numpy_helper.from_array
-    axes_are_input = next(one.version for one in graph.opset_import if not one.domain) >= 18
+    axes_are_input = next(opset.version for opset in graph.opset_import if not opset.domain) >= 18
     shapes = {weight.name: tuple(weight.dims) for weight in graph.graph.initializer if len(weight.dims) == 2}
     nodes = []
     for node in graph.graph.node:
@@ -104,7 +104,7 @@ def _scale_tokens(graph: Any, onnx: Any) -> None:
             nodes.append(node)
             continue
         source, result = node.input[0], node.output[0]
-        absolute, largest, scale, scaled = (f"{result} {what}" for what in ("absolute", "largest", "scale", "scaled"))
+        absolute, largest, scale, scaled = (f"{result} {name}" for name in ("absolute", "largest", "scale", "scaled"))
         node.input[0], node.output[0] = scaled, f"{result} unscaled"
         last = {} if axes_are_input else {"axes": [-1]}
         nodes += [
@@ -128,7 +128,7 @@ def _store_embeddings(graph: Any, onnx: Any) -> None:
     uses = Counter(name for node in graph.graph.node for name in node.input)
     nodes = []
     for node in graph.graph.node:
-        lookup = node.op_type == "Gather" and not any(one.name == "axis" and one.i for one in node.attribute)
+        lookup = node.op_type == "Gather" and not any(attr.name == "axis" and attr.i for attr in node.attribute)
         weight = weights.get(node.input[0]) if lookup and uses[node.input[0]] == 1 else None
         if weight is None or len(weight.dims) != 2 or weight.data_type != onnx.TensorProto.FLOAT:
             nodes.append(node)

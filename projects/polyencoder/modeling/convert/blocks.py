@@ -98,8 +98,8 @@ class SelfAttention(nn.Module):
         distances = rows.distances
         if self.bias is not None:
             scores = scores + self.bias[distances.clamp(-self.limit, self.limit) + self.limit]
-        seen = (distances.abs() <= self.limit) & rows.mask[:, None, None, :]
-        scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
+        mask = (distances.abs() <= self.limit) & rows.mask[:, None, None, :]
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         outputs = torch.softmax(scores, dim=-1).to(values.dtype) @ values
         return rows.take(outputs.transpose(1, 2).flatten(2))
 

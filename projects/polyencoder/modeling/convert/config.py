@@ -29,7 +29,7 @@ LISTS = ("attention_limits", "head_sizes")
 
 
 def parse_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Parses flags into fields of `ConvertConfig`: those of `LISTS` are comma-separated numbers."""
+    """Parses flags into fields of `ConvertConfig`: the fields `LISTS` are comma-separated numbers."""
     return {name: _parse_numbers(name, value) if name in LISTS else value for name, value in sizes.items()}
 
 

@@ -30,7 +30,7 @@ from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text.tokens import TokenBatch
 
 CONTEXT_VECTORS: tuple[ContextVector, ...] = get_args(ContextVector)
-"""The vectors of both, the last utterance and those before it: h_xz, h_x and h_z of Figure 2."""
+"""The vectors of the whole context, the last utterance and the earlier ones: h_xz, h_x and h_z of Figure 2."""
 
 QUANTIZED_LOSS_SCALE = 128.0
 """For a quantized ConveRT: "the final loss is scaled by 128" (Section 2.1)."""
@@ -52,12 +52,12 @@ def split_contexts(tokens: TokenBatch, *, separator: int) -> tuple[TokenBatch, T
     rows = earlier.any(1).nonzero().squeeze(1)
     if not len(rows):
         return last, TokenBatch(tokens.ids[:0], tokens.mask[:0]), rows
-    everyone = torch.arange(len(tokens), device=tokens.ids.device)
-    begins = separators[rows].int().argmax(1, keepdim=True) + 1
+    all_rows = torch.arange(len(tokens), device=tokens.ids.device)
+    starts = separators[rows].int().argmax(1, keepdim=True) + 1
     lengths = earlier[rows].sum(1, keepdim=True)
     columns = torch.arange(int(lengths.max()), device=tokens.ids.device)
-    ids = tokens.ids[rows].gather(1, (begins + columns).clamp(max=tokens.ids.size(1) - 1))
-    return last.select(everyone), TokenBatch(ids, columns < lengths), rows
+    ids = tokens.ids[rows].gather(1, (starts + columns).clamp(max=tokens.ids.size(1) - 1))
+    return last.select(all_rows), TokenBatch(ids, columns < lengths), rows
 
 
 class SharedEncoder(nn.Module):
@@ -197,7 +197,7 @@ class ConveRT(ConvertCapabilities, RankerModel):
             self.set_dropout(settings["dropout"])
 
     def match_quantization(self, weights: Mapping[str, Tensor]) -> None:
-        if any(one.dtype == torch.uint8 and one.dim() == 2 for one in weights.values()):
+        if any(weight.dtype == torch.uint8 and weight.dim() == 2 for weight in weights.values()):
             self.prepare_for_inference()
 
     def get_state_dict_to_save(self, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -232,7 +232,7 @@ class ConveRT(ConvertCapabilities, RankerModel):
         if not self.sizes.quantized:
             return super().describe_weights(dtype)
         words = self.encoder.embeddings.words.weight.numel()
-        numbers = sum(p.numel() for p in self.parameters()) + (words if self.is_for_inference else 0)
+        numbers = sum(parameter.numel() for parameter in self.parameters()) + (words if self.is_for_inference else 0)
         return f"{numbers:,}: {words:,} of the embeddings stored in 8 bits, the others in float16"
 
     def after_batch(self) -> None:
@@ -312,9 +312,9 @@ class ConveRT(ConvertCapabilities, RankerModel):
     def split_objectives(self, encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
         if encoded.mask is None:  # one vector, or no contexts
             return {"": encoded}
-        codes, mask = encoded.vectors.split(1, dim=1), encoded.mask[:, 2:]  # of contexts of one turn, extra is masked
+        codes, mask = encoded.vectors.split(1, dim=1), encoded.mask[:, 2:]  # extra is masked without earlier turns
         masks = (None, None, mask)
-        return {name: ContextEncoding(*each) for name, *each in zip(CONTEXT_VECTORS, codes, masks, strict=True)}
+        return {name: ContextEncoding(*pair) for name, *pair in zip(CONTEXT_VECTORS, codes, masks, strict=True)}
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         return self._call_rounded(self._encode_candidates, tokens)

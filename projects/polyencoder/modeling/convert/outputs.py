@@ -70,8 +70,8 @@ class FeedForward(nn.Module):
         inputs = inputs.to(self.output.weight.dtype)
         hidden = self.input_norm(inputs)
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            new = activate(layer(hidden), self.activation)
-            hidden = norm(hidden + new if self.skips and new.shape == hidden.shape else new)
+            output = activate(layer(hidden), self.activation)
+            hidden = norm(hidden + output if self.skips and output.shape == hidden.shape else output)
         outputs = self.output(hidden)
         if skip is not None:
             outputs = outputs + skip(inputs)
@@ -90,17 +90,17 @@ class AnnealedScale(nn.Module):
 
     def forward(self) -> Tensor:
         """The current scale, a scalar."""
-        done = (self.batches / self.over).clamp(max=1.0) if self.over else torch.ones_like(self.batches)
-        return 1 + (self.highest - 1) * done
+        progress = (self.batches / self.over).clamp(max=1.0) if self.over else torch.ones_like(self.batches)
+        return 1 + (self.highest - 1) * progress
 
     def explain_low(self, batches: int) -> str | None:
         """Why `batches` more batches are too few for the highest scale, so that training is slow; None if enough."""
-        done = int(self.batches) + batches
-        if done >= self.over:
+        total = int(self.batches) + batches
+        if total >= self.over:
             return None
-        scale = 1 + (self.highest - 1) * done / self.over
+        scale = 1 + (self.highest - 1) * total / self.over
         return (
-            f"the scale of cosines rises over {self.over} batches, but the run ends after {done}, with a scale of "
+            f"the scale of cosines rises over {self.over} batches, but the run ends after {total}, with a scale of "
             f"{scale:.1f} instead of {self.highest:.1f}: set a smaller scale_batches for a new model"
         )
 

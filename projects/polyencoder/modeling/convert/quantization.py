@@ -61,10 +61,10 @@ class QuantizationAwareEmbedding(nn.Embedding):
     scale: Tensor
     zero_point: Tensor
 
-    def __init__(self, rows: int, dim: int, **where: Any) -> None:
-        super().__init__(rows, dim, **where)
-        self.register_buffer("scale", torch.ones((), **where))
-        self.register_buffer("zero_point", torch.zeros((), dtype=torch.uint8, **where))
+    def __init__(self, rows: int, dim: int, **options: Any) -> None:
+        super().__init__(rows, dim, **options)
+        self.register_buffer("scale", torch.ones((), **options))
+        self.register_buffer("zero_point", torch.zeros((), dtype=torch.uint8, **options))
 
     @property
     def range(self) -> Range:
@@ -72,10 +72,10 @@ class QuantizationAwareEmbedding(nn.Embedding):
 
     @torch.no_grad()
     def update_range(self) -> None:
-        """Sets the range to that of the current weights."""
-        new = Range.from_values(self.weight)
-        self.scale.copy_(new.scale)
-        self.zero_point.copy_(new.zero_point)
+        """Sets the range to the range of the current weights."""
+        current = Range.from_values(self.weight)
+        self.scale.copy_(current.scale)
+        self.zero_point.copy_(current.zero_point)
 
     def forward(self, ids: Tensor) -> Tensor:
         """[...] -> [..., dim]. Quantizes only the rows it looks up."""
@@ -99,11 +99,11 @@ class QuantizedEmbedding(nn.Module):
     scale: Tensor
     zero_point: Tensor
 
-    def __init__(self, rows: int, dim: int, **where: Any) -> None:
+    def __init__(self, rows: int, dim: int, **options: Any) -> None:
         super().__init__()
-        self.register_buffer("weight", torch.zeros(rows, dim, dtype=torch.uint8, **where))
-        self.register_buffer("scale", torch.ones((), **where))
-        self.register_buffer("zero_point", torch.zeros((), dtype=torch.uint8, **where))
+        self.register_buffer("weight", torch.zeros(rows, dim, dtype=torch.uint8, **options))
+        self.register_buffer("scale", torch.ones((), **options))
+        self.register_buffer("zero_point", torch.zeros((), dtype=torch.uint8, **options))
 
     @property
     def embedding_dim(self) -> int:
@@ -140,17 +140,17 @@ def _round(values: Tensor) -> Tensor:
 
 def call_with_rounded_parameters(model: nn.Module, method: Callable[[Any], T], argument: Any) -> T:
     """Calls a model's method with all parameters but embeddings rounded to float16; gradients are the parameters'."""
-    rounded = {name: _StraightThrough.apply(parameter, _round) for name, parameter in _select_others(model).items()}
+    rounded = {name: _StraightThrough.apply(parameter, _round) for name, parameter in _select_rounded(model).items()}
     return run_with(model, rounded, method, argument)
 
 
 @torch.no_grad()
 def round_parameters(model: nn.Module) -> None:
     """Rounds a model's parameters, except embeddings, to float16, permanently."""
-    for parameter in _select_others(model).values():
+    for parameter in _select_rounded(model).values():
         parameter.copy_(parameter.half())
 
 
-def _select_others(model: nn.Module) -> dict[str, nn.Parameter]:
+def _select_rounded(model: nn.Module) -> dict[str, nn.Parameter]:
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in tables}

@@ -19,13 +19,13 @@ GROUP_COST = 64  # fixed cost of one more group in attention, in tokens of paddi
 class PackedRows:
     """The positions of packed tokens in a padded batch.
 
-    mask: [batch, length]; the tokens of a sequence are adjacent. places: [tokens], their positions in the flattened
+    mask: [batch, length]; the tokens of a sequence are adjacent. indices: [tokens], their positions in the flattened
     batch. parts: the groups of sequences of similar length that attention runs on; empty for a single group. order:
     [batch], the sequences in the order of the parts.
     """
 
     mask: Tensor
-    places: Tensor
+    indices: Tensor
     parts: tuple[PackedRows, ...] = ()
     order: Tensor | None = None
 
@@ -45,8 +45,8 @@ class PackedRows:
             return cls.from_mask(mask)
         order = torch.tensor([row for group in groups for row in group])
         batch = torch.arange(mask.numel()).view_as(mask)
-        parts = [lengths[group] for group in order.split([len(group) for group in groups])]
-        masks = [torch.arange(max(1, int(part[-1]))) < part[:, None] for part in parts]  # the last one is the longest
+        lengths_by_group = [lengths[group] for group in order.split([len(group) for group in groups])]
+        masks = [torch.arange(max(1, int(rows[-1]))) < rows[:, None] for rows in lengths_by_group]  # ascending lengths
         return cls(mask, batch[order][mask[order]], tuple(cls.from_mask(part) for part in masks), order)
 
     @property
@@ -57,17 +57,17 @@ class PackedRows:
     @cached_property
     def distances(self) -> Tensor:
         """[length, length]: j - i."""
-        places = torch.arange(self.mask.size(1), device=self.mask.device)
-        return places[None, :] - places[:, None]
+        positions = torch.arange(self.mask.size(1), device=self.mask.device)
+        return positions[None, :] - positions[:, None]
 
     @cached_property
     def _is_full(self) -> bool:
-        return not is_traced() and len(self.places) == self.mask.numel()
+        return not is_traced() and len(self.indices) == self.mask.numel()
 
     def take(self, padded: Tensor) -> Tensor:
         """[batch, length, ...] -> [tokens, ...]."""
         rows = padded.flatten(0, 1)
-        return rows if self._is_full else rows[self.places]
+        return rows if self._is_full else rows[self.indices]
 
     def put(self, rows: Tensor) -> Tensor:
         """[tokens, dim] -> [batch, length, dim], 0 at padding."""
@@ -75,15 +75,15 @@ class PackedRows:
         if self._is_full:
             return rows.view(batch, length, rows.size(-1))
         padded = rows.new_zeros(batch * length, rows.size(-1))
-        return padded.index_copy(0, self.places, rows).view(batch, length, rows.size(-1))
+        return padded.index_copy(0, self.indices, rows).view(batch, length, rows.size(-1))
 
     def apply_each(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Applies a function of tensors [tokens, ...] and their `PackedRows` to each part."""
         if not self.parts:
             return function(*inputs, self)
-        pieces = zip(*(tensor.split([len(part.places) for part in self.parts]) for tensor in inputs), strict=True)
+        pieces = zip(*(tensor.split([len(part.indices) for part in self.parts]) for tensor in inputs), strict=True)
         return torch.cat([function(*piece, part) for piece, part in zip(pieces, self.parts, strict=True)])
 
     def restore_order(self, texts: Tensor) -> Tensor:
-        """Reorders [batch, ...] from the order of the parts to that of the batch."""
+        """Reorders [batch, ...] from the order of the parts to the order of the batch."""
         return texts if self.order is None else texts[self.order.argsort()]

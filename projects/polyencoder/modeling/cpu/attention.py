@@ -103,7 +103,7 @@ class _HeadAttention(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        added: Tensor | None,
+        mask: Tensor | None,
         bias: Tensor | None,
         scale: float,
         p: float,
@@ -115,11 +115,11 @@ class _HeadAttention(torch.autograd.Function):
         for heads in _iter_cached(weights, bias):
             part = weights[heads]
             torch.bmm(query[heads], key[heads].mT, out=part)
-            if added is not None:
-                part += added if len(added) == 1 else added[heads]
+            if mask is not None:
+                part += mask if len(mask) == 1 else mask[heads]
             if bias is not None:
-                ours, same = _match_heads(bias, part, heads)
-                same += ours
+                head_bias, scores = _match_heads(bias, part, heads)
+                scores += head_bias
             torch.softmax(part, -1, out=part)
             torch.bmm(
                 part if numbers is None else compute_keep_mask(numbers[heads], p).mul_(part),
@@ -134,25 +134,25 @@ class _HeadAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, numbers, bias = ctx.saved_tensors
-        of_query, of_key, of_value = (torch.empty_like(tensor) for tensor in (query, key, value))
-        of_bias = torch.zeros_like(bias, dtype=torch.float32) if ctx.needs_input_grad[4] else None
+        grad_query, grad_key, grad_value = (torch.empty_like(tensor) for tensor in (query, key, value))
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if ctx.needs_input_grad[4] else None
         for heads in _iter_cached(weights, bias):
-            part, of_output = weights[heads], gradient[heads]
-            chosen = None if numbers is None else compute_keep_mask(numbers[heads], ctx.p)
-            torch.bmm((part if chosen is None else part * chosen).mT, of_output, out=of_value[heads])
+            part, grad_output = weights[heads], gradient[heads]
+            keep_mask = None if numbers is None else compute_keep_mask(numbers[heads], ctx.p)
+            torch.bmm((part if keep_mask is None else part * keep_mask).mT, grad_output, out=grad_value[heads])
             # With `out`, autocast casts nothing
-            of_weights = torch.bmm(of_output, value[heads].mT, out=torch.empty_like(part))
-            if chosen is not None:
-                of_weights.mul_(chosen)
+            grad_weights = torch.bmm(grad_output, value[heads].mT, out=torch.empty_like(part))
+            if keep_mask is not None:
+                grad_weights.mul_(keep_mask)
             # of the softmax: w * (g - sum(w * g))
-            of_scores = of_weights.sub_((of_weights * part).sum(-1, keepdim=True)).mul_(part)
-            if of_bias is not None:
-                ours, same = _match_heads(of_bias, of_scores, heads)
-                ours += same.sum(0)
-            torch.bmm(of_scores, key[heads], out=of_query[heads])
-            torch.bmm(of_scores.mT, query[heads], out=of_key[heads])
-        of_bias = None if of_bias is None else of_bias.to(bias.dtype)
-        return of_query.mul_(ctx.scale), of_key, of_value.mul_(compute_factor(ctx.p)), None, of_bias, None, None
+            grad_scores = grad_weights.sub_((grad_weights * part).sum(-1, keepdim=True)).mul_(part)
+            if grad_bias is not None:
+                grad_heads, by_sequence = _match_heads(grad_bias, grad_scores, heads)
+                grad_heads += by_sequence.sum(0)
+            torch.bmm(grad_scores, key[heads], out=grad_query[heads])
+            torch.bmm(grad_scores.mT, query[heads], out=grad_key[heads])
+        grad_bias = None if grad_bias is None else grad_bias.to(bias.dtype)
+        return grad_query.mul_(ctx.scale), grad_key, grad_value.mul_(compute_factor(ctx.p)), None, grad_bias, None, None
 
 
 def _iter_cached(weights: Tensor, bias: Tensor | None) -> Iterator[slice]:

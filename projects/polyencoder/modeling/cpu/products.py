@@ -4,7 +4,7 @@ torch computes float32 matrix products with MKL, which uses AVX2 on processors o
 torch uses for other dtypes, uses AVX-512 there and is up to twice as fast. Gradients of weights are left to MKL, which
 is faster for products of two transposed matrices.
 
-oneDNN compiles a kernel of some 2 MB for each shape and caches the last 1,024. Batches of texts vary in shape, so that
+oneDNN compiles a kernel of about 2 MB for each shape and caches the last 1,024. Batches of texts vary in shape, so that
 a process grows by 2 GB (with torch's own bfloat16, too), unless `limit_shape_cache` was called.
 """
 
@@ -70,12 +70,12 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         input, weight = ctx.saved_tensors
-        of_input, of_weight, of_bias = ctx.needs_input_grad
+        needs_input, needs_weight, needs_bias = ctx.needs_input_grad
         rows = gradient.flatten(0, -2)
         return (
-            _multiply(gradient.contiguous(), weight.t(), None) if of_input else None,
-            rows.t() @ input.flatten(0, -2) if of_weight else None,
-            rows.sum(0) if of_bias else None,
+            _multiply(gradient.contiguous(), weight.t(), None) if needs_input else None,
+            rows.t() @ input.flatten(0, -2) if needs_weight else None,
+            rows.sum(0) if needs_bias else None,
         )
 
 
@@ -101,6 +101,6 @@ def _is_product_right() -> bool:
     cases = ((input, weight, bias), (input, weight, None), (input[..., :4], weight.t(), None))  # the last as backward
     try:
         pairs = [(_multiply(*case), F.linear(*case)) for case in cases]
-        return all(ours.shape == torchs.shape and torch.allclose(ours, torchs, atol=1e-5) for ours, torchs in pairs)
+        return all(ours.shape == theirs.shape and torch.allclose(ours, theirs, atol=1e-5) for ours, theirs in pairs)
     except (AttributeError, RuntimeError, TypeError):
         return False

@@ -2,7 +2,7 @@
 
 Source: `build_from_token_counts` of Vaswani et al., "Tensor2Tensor for neural machine translation" (2018), as note 4 of
 ConveRT uses it: 4 iterations, subwords that occur at least 250 times, of at most 20 characters and at most 4 digits in
-a row. Characters that are rarer are left out too, as unknown ones have ids of their own.
+a row. Rarer characters are left out too, as unknown characters have their own ids.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SubwordSettings(Settings):
     """Settings of a vocabulary's training; the defaults are the paper's (note 4)."""
 
     iterations: Count = 4
-    """Passes; each segments the words with the vocabulary of the one before."""
+    """Passes; each segments the words with the vocabulary of the previous pass."""
     min_count: Count = 250
     """Minimum count of a subword."""
     max_length: Annotated[int, Field(ge=2)] = 20
@@ -118,7 +118,7 @@ def _count_starts(words: Mapping[str, int], tokenizer: SubwordTokenizer, *, max_
 
 
 def _select_most_frequent(counts: dict[str, int], *, min_count: int, may_be: Callable[[str], bool]) -> list[str]:
-    """The frequent subwords, longest first: a subword's count is subtracted from those of its prefixes."""
+    """The frequent subwords, longest first: a subword's count is subtracted from its prefixes' counts."""
     by_length: dict[int, list[str]] = {}
     for subword, count in counts.items():
         if count >= min_count and may_be(subword):

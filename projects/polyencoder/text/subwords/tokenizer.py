@@ -41,14 +41,14 @@ def split_words(text: str) -> list[str]:
     """The words of a text, without their marks, as in ConveRT's published graphs.
 
     Only A-Z are lower-cased. A word is a run of characters without punctuation and separators (Unicode's P and Z), or
-    a run of these alone, such as `", "` and `"..."`. A single space between two words of the first kind is implied.
+    a run of the latter, such as `", "` and `"..."`. A single space between two words of the first kind is implied.
 
     >>> split_words("Well, the cat -  yes")
     ['well', ', ', 'the', 'cat', ' -  ', 'yes']
     """
     pieces = split_runs(text)
     last = len(pieces) - 1
-    return [run for place, run in enumerate(pieces) if run != " " or place in (0, last)]
+    return [run for position, run in enumerate(pieces) if run != " " or position in (0, last)]
 
 
 BUCKETS = 1_000
@@ -67,9 +67,9 @@ _64_BITS = (1 << 64) - 1
 class SubwordTokenizer:
     """Splits words into the longest subwords that the vocabulary has, from left to right (Section 2.1 of ConveRT).
 
-    Ids: 0 to V - 1 are the vocabulary, of which those that begin a word begin with `MARKER`; V to V + buckets - 1 are
-    of characters that are not in it, each always the same ones; then padding and the beginning of extra contexts, which
-    have no embeddings. Threads may share one. ConfigError: an empty subword, or one that occurs twice.
+    Ids: 0 to V - 1 are the vocabulary, where subwords that begin a word begin with `MARKER`; V to V + buckets - 1 are
+    of other characters, the same id for the same character; then padding and the beginning of extra contexts, which
+    have no embeddings. Threads may share a tokenizer. ConfigError: an empty or duplicate subword.
     """
 
     def __init__(self, subwords: Iterable[str], *, buckets: int = BUCKETS) -> None:
@@ -86,14 +86,14 @@ class SubwordTokenizer:
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text; empty for an empty text."""
-        of_run = self._words.__getitem__
+        get_ids = self._words.__getitem__
         rows = []
         for text in texts:
             pieces = split_runs(text)
-            if pieces and (pieces[0] == " " or pieces[-1] == " "):  # which is a word at an end of the text alone
+            if pieces and (pieces[0] == " " or pieces[-1] == " "):  # a word, only at the ends of a text
                 rows.append([i for word in split_words(text) for i in self.encode_word(MARKER + word)])
             else:
-                rows.append(list(chain.from_iterable(map(of_run, pieces))))
+                rows.append(list(chain.from_iterable(map(get_ids, pieces))))
         return rows
 
     def tokenize(self, text: str) -> list[str]:
@@ -144,7 +144,7 @@ class SubwordTokenizer:
                 f"{VERSION}; install the version that wrote it"
             )
         subwords, buckets = values.get("subwords"), values.get("buckets")
-        if not isinstance(subwords, list) or not all(isinstance(one, str) for one in subwords):
+        if not isinstance(subwords, list) or not all(isinstance(subword, str) for subword in subwords):
             raise ConfigError(f"{origin}: its `subwords` are not a list of texts")
         if not isinstance(buckets, int) or isinstance(buckets, bool):
             raise ConfigError(f"{origin}: its `buckets` are {buckets!r}, not a number")
@@ -199,19 +199,19 @@ def is_subword_tokenizer(text: str) -> bool:
 
 def _join_characters(text: str) -> str:
     """Joins marked words, and restores the dropped space between two words of letters."""
-    out = ""
+    joined = ""
     for word in text.split(MARKER):
-        if out and word and not is_separator(out[-1]) and not is_separator(word[0]):
-            out += " "
-        out += word
-    return out
+        if joined and word and not is_separator(joined[-1]) and not is_separator(word[0]):
+            joined += " "
+        joined += word
+    return joined
 
 
 def compute_fingerprint64(character: str) -> int:
     """FarmHash's `Fingerprint64` of a character's one to four UTF-8 bytes: 64 bits, unsigned.
 
     TensorFlow's `StringToHashBucketFast` is this function, so unknown characters get the ids that the published graphs
-    give them. Source: `HashLen0to16` in FarmHash's farmhash.cc (MIT licence), of which a character needs half.
+    give them. Source: `HashLen0to16` in FarmHash's farmhash.cc (MIT licence); a character needs half of it.
     """
     data = character.encode()
     length = len(data)
