@@ -149,6 +149,6 @@ def test_batches_without_negatives_are_counted(make_ranker):
 
 @pytest.mark.parametrize("few", [6, 2])
 def test_a_run_without_any_of_these_gets_general_advice(trainer, monkeypatch, few):
-    monkeypatch.setattr("polyencoder.training.callbacks.baselines.FEW_UPDATES", few)
+    monkeypatch.setattr("polyencoder.training.callbacks.baselines.MIN_UPDATES", few)
     line = said(trainer)
     assert line.endswith(". data that is more like the validation data, another learning_rate or more epochs may help")
