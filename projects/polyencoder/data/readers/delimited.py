@@ -12,7 +12,7 @@ from polyencoder.data.readers.lines import build_decode_error, iter_raw_lines
 from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, open_source
 from polyencoder.errors import ConfigError, InputError
 
-# Python's own limit, 131,072 characters, is less than some conversations have. The limit is one for all of the process.
+# Python's own limit, 131,072 characters, is less than some conversations have. The limit is the whole process's.
 LONGEST_CELL = 1 << 26
 SAMPLE = 1 << 14  # bytes that a delimiter is detected in
 SWALLOWED = 1 << 17  # bytes: a row of more that has wrong quotes is several rows
@@ -92,9 +92,9 @@ def detect_delimiter(sample: bytes, *, usual: str = ",") -> str:
 def _read_header(text: _Lines, delimiter: str) -> list[str]:
     """The column names of the header row."""
     for where, names in _read_cells(text, delimiter, raise_it):
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise InputError(f"{where}: the header names the column {twice!r} twice")
+        duplicate = next((name for name in names if names.count(name) > 1), None)
+        if duplicate is not None:
+            raise InputError(f"{where}: the header names the column {duplicate!r} twice")
         return names
     raise InputError(f"{text.path}: has no header row that names its columns")
 
