@@ -23,7 +23,7 @@ class WorstError:
     among: int
     """How many distinct candidates were ranked."""
     right: tuple[str, float]
-    """The right response, of several the best ranked one, with its score."""
+    """The right response, the best ranked of several, with its score."""
     above: list[tuple[str, float]]
     """The candidates that were ranked above it, best first, with their scores; the first `most_above` of them."""
 
@@ -40,8 +40,8 @@ def find_worst_errors(
 
     Args:
         examples: with candidates, which include the label.
-        scores: of the candidates of each example, by its place: `dict(example_scores(ranker, examples))`.
-        keys: candidates with equal ones are one.
+        scores: of the candidates of each example, by its position: `dict(example_scores(ranker, examples))`.
+        keys: candidates with equal keys count once.
         most_above: candidates ranked above the right one that an error keeps.
     """
     errors = []
