@@ -16,9 +16,9 @@ from polyencoder.serving.service import Serving
 router = APIRouter(tags=["candidates"])
 
 
-_OF_ID = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]}
-Id = Annotated[str, BeforeValidator(convert_id), Field(min_length=1), WithJsonSchema(_OF_ID)]
-"""An id of a candidate: a text, or a whole number, which becomes one."""
+_ID_SCHEMA = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]}
+Id = Annotated[str, BeforeValidator(convert_id), Field(min_length=1), WithJsonSchema(_ID_SCHEMA)]
+"""An id of a candidate: a text, or a whole number, which becomes a text."""
 
 
 class NewCandidate(KnownFields):
