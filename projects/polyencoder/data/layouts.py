@@ -97,7 +97,7 @@ class Layout:
 def parse_examples(
     record: Record, columns: Columns, *, where: str, add_response: bool = False, counts: Counter[str] | None = None
 ) -> list[tuple[Example, Record]]:
-    """Reads the examples of a record, one or a chat's several, each with a record of the columns of a pair.
+    """Reads the examples of a record, several of a chat, each with a record of a pair's columns.
 
     where: the record's place, in errors. add_response: a response that is not among its candidates joins them. counts:
     `chats`, their `replies`, the `answers` among these, and `system` messages, to add to. InputError if the record has

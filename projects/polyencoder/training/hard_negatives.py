@@ -55,7 +55,7 @@ def build_exhaustive_search(texts: Sequence[str], vectors: Tensor, *, attention:
 
 
 class Miner:
-    """Mines hard negatives among `size` candidates, of which `find` gives the best. InputError if there are none.
+    """Mines hard negatives among `size` candidates; `find` returns the best. InputError if there are none.
 
     The ranker tokenizes candidates, and encodes them if there is a largest similarity.
     """

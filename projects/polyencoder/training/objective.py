@@ -181,7 +181,7 @@ class RankingObjective:
         return Outcome(losses.sum() / step.examples, losses.detach(), scores.detach(), step.pool, sums)
 
     def _fit_terms(self, batch: Batch | None, step: GatheredStep) -> None:
-        """Fits the weights of a new model's terms to this step's examples, those of all processes."""
+        """Fits the weights of a new model's terms to this step's examples in all processes."""
         scores, weights = None, self.model.term_weights
         if batch is not None:
             tokens = self._get_tokens(step.pool.texts, batch, step)

@@ -309,7 +309,7 @@ def _write_card(
     trainer: Trainer, settings: TrainSettings, best: KeepBest, baselines: Baselines, *, data: RunData
 ) -> None:
     out = Path(settings.data.out)
-    ranker = Ranker.from_pretrained(out, device=str(trainer.device))  # the kept model, not that of the last update
+    ranker = Ranker.from_pretrained(out, device=str(trainer.device))  # the saved model, not the last update's
     resolved = get_flat_values(settings) | {"batch_size": trainer.config.batch_size}
     if ranker.model.has_vectors and not ranker.model.has_one_vector:
         resolved["n_codes"] = ranker.model.config.n_codes

@@ -166,7 +166,7 @@ class Trainer:
         return self.progress
 
     def _notify_failure(self) -> None:
-        """Calls `on_failure`, of all callbacks; an error of one is a warning beside the error that ended the run."""
+        """Calls `on_failure` of all callbacks; an error there is a warning beside the error that ended the run."""
         for callback in self.callbacks:
             try:
                 callback.on_failure(self)
@@ -224,7 +224,7 @@ class Trainer:
     def _run(self) -> None:
         with closing(prefetch(self._iter_batches())) as batches:  # also after an error, whose traceback keeps it open
             first = next(batches, None)
-            # collective: a process with a batch would wait in its first step for one without
+            # collective: a process with a batch would wait in its first step for a process without
             has_batch = gather_objects(first is not None)
             for batch in chain([first], batches) if all(has_batch) else ():
                 self.step(batch)

@@ -73,7 +73,7 @@ def _peek_beginning(file: DataFile) -> bytes:
 
 
 def detect_delimiter(sample: bytes, *, usual: str = ",") -> str:
-    """The delimiter with which most rows have as many cells as the header, more than one; of equals the usual one.
+    """The delimiter by which most rows have as many cells as the header, at least two; `usual` if several tie.
 
     `csv.Sniffer` looks for a character that is alike frequent in all lines, which a comma of texts may be.
     """

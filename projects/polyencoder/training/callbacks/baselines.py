@@ -1,4 +1,4 @@
-"""Evaluates the baselines of a run, TF-IDF and the ranker before training, and warns of one that is no better."""
+"""Evaluates the baselines of a run, TF-IDF and the ranker before training; warns if training gained nothing."""
 
 from __future__ import annotations
 

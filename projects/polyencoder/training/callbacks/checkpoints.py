@@ -79,7 +79,7 @@ class Checkpoints(Callback):
         _log.info("resumed from %s, after %d updates", self.path, run.updates.count)
 
     def _check_settings(self, begun: Mapping[str, Any]) -> None:
-        """Raises CheckpointError for settings that differ from the checkpoint's, which has the defaults of new ones."""
+        """Raises CheckpointError for settings that differ from the checkpoint's; those that it lacks have defaults."""
         now = self._settings
         was = {**{name: self._defaults.get(name) for name in now}, **begun}
         changed = [name for name in was if name not in self._changeable and now.get(name) != was[name]]
