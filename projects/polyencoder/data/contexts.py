@@ -54,7 +54,7 @@ def read_queries(path: str) -> dict[str, list[str]]:
     first row that is not empty has two columns, the id and the text.
 
     Raises:
-        InputError: a file that cannot be read, a query without an id or a text, or two of equal id. It names the line.
+        InputError: a file that cannot be read, a query without an id or a text, or two of one id. It names the line.
     """
     queries: dict[str, list[str]] = {}
     for where, record in _read_queries(path):
@@ -86,7 +86,7 @@ def _read_queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _read_turns(record: dict[str, Any], *, where: str, system: SystemMessages) -> tuple[list[str], int]:
     """The turns of a context, and the number of system messages that are left out."""
     present = [name for name in COLUMNS if name in record]
-    name = next((column for column in present if record[column]), present[0] if present else None)  # a table has all
+    name = next((key for key in present if record[key]), present[0] if present else None)  # a table has all columns
     if name is None:
         raise InputError(
             f"{where}: has none of {', '.join(map(repr, COLUMNS))}; it has {', '.join(map(repr, record)) or 'nothing'}"

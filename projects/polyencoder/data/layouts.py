@@ -206,16 +206,16 @@ def _read_labels(record: Mapping[str, Any], columns: Columns, candidates: Sequen
     if "labels" not in record:
         return None
     value = record["labels"]
-    must = columns.labels != "labels" or record.keys().isdisjoint(("response", "responses"))
-    if not must and not candidates:
+    is_required = columns.labels != "labels" or record.keys().isdisjoint(("response", "responses"))
+    if not is_required and not candidates:
         return None
-    if isinstance(value, str) and (must or "|" in value):  # one cell of a CSV file
+    if isinstance(value, str) and (is_required or "|" in value):  # one cell of a CSV file
         numbers = [parse_number(number) for number in value.split("|")]
         if None not in numbers:
             return numbers
-    elif isinstance(value, list) and (must or (value and all(type(number) in (int, float) for number in value))):
+    elif isinstance(value, list) and (is_required or (value and all(type(number) in (int, float) for number in value))):
         return value
-    if must:
+    if is_required:
         raise TypeError(f"the labels are {value!r:.60}, not a list of numbers (in CSV: joined by |)")
     return None
 
@@ -260,7 +260,7 @@ def _read_chat(layout: Layout, record: Record, columns: Columns, where: str, cou
     name = layout.needs[0]
     if not are_messages(record[name]):
         raise InputError(f"{name!r} is {type(record[name]).__name__}, not a list of messages")
-    messages = [_read_message(item, columns) for item in record[name]]
+    messages = [_read_message(message, columns) for message in record[name]]
     counts["system"] += count_system_messages(messages)
     rest = {part: record[part] for part in PARTS[1:] if part in record}
     if not rest.keys().isdisjoint(("response", "responses", "labels")):
@@ -304,24 +304,24 @@ def _read_chat(layout: Layout, record: Record, columns: Columns, where: str, cou
     ]
 
 
-def _read_message(item: Any, columns: Columns) -> Any:
-    """Converts a message of ShareGPT's form, or a turn with a speaker and a text, to OpenAI's form."""
-    if not isinstance(item, Mapping):
-        return item
-    role = next((item[key] for key in ("role", "from", "speaker") if key in item), None)
-    content = next((item[key] for key in ("content", "value", "text") if key in item), None)
+def _read_message(turn: Any, columns: Columns) -> Any:
+    """Converts a turn, of ShareGPT's form or with a speaker and a text, to a message of OpenAI's form."""
+    if not isinstance(turn, Mapping):
+        return turn
+    role = next((turn[key] for key in ("role", "from", "speaker") if key in turn), None)
+    content = next((turn[key] for key in ("content", "value", "text") if key in turn), None)
     role = ROLES.get(role, role) if isinstance(role, str) else role
     if columns.answering:
-        answers = not {role, item.get("role"), item.get("from"), item.get("speaker")}.isdisjoint(columns.answering)
+        answers = not {role, turn.get("role"), turn.get("from"), turn.get("speaker")}.isdisjoint(columns.answering)
         role = "assistant" if answers else role if role in (*SYSTEM, *TOOLS) else "user"
-    return {**item, "role": role, "content": content}
+    return {**turn, "role": role, "content": content}
 
 
 def _read_dialogue(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
     """A pair for each turn but the first; turns with known speakers are read as a chat."""
     turns = record[layout.needs[0]]
     if are_messages(turns):
-        messages = [_read_message(item, columns) for item in turns]
+        messages = [_read_message(turn, columns) for turn in turns]
         if columns.answering or any(isinstance(turn, Mapping) and turn["role"] == "assistant" for turn in messages):
             return _read_chat(layout, record, columns, where, counts)
         turns = [turn["content"] if isinstance(turn, Mapping) else turn for turn in messages]

@@ -113,10 +113,10 @@ def _read_cells(text: _Lines, delimiter: str, bad: OnBad) -> Iterator[tuple[str,
             return
         except csv.Error as error:
             # An open quote is only noticed at the next quote, or at the end of the file.
-            again = text.ended or text.row_size > SWALLOWED
-            lines = text.where if again else text.whole
+            rewinds = text.ended or text.row_size > SWALLOWED
+            lines = text.where if rewinds else text.whole
             bad(text.error or InputError(f"{lines}: not a row of cells ({error}); look for a quote out of place"))
-            if again:
+            if rewinds:
                 text.rewind_behind_first()
                 reader = csv.reader(text, delimiter=delimiter, strict=True)
             continue
@@ -131,7 +131,7 @@ class _Lines:
 
     def __init__(self, file: DataFile) -> None:
         self._numbered = zip(count(1), iter_raw_lines(file))
-        self._again: deque[tuple[int, bytes]] = deque()
+        self._rewound: deque[tuple[int, bytes]] = deque()
         self._row: list[tuple[int, bytes]] = []
         self.path = file.path
         self._first = 0
@@ -152,7 +152,7 @@ class _Lines:
 
     def rewind_behind_first(self) -> None:
         """Gives the lines of this row again, without the first one."""
-        self._again.extendleft(reversed(self._row[1:]))
+        self._rewound.extendleft(reversed(self._row[1:]))
         self.number = self._first
 
     @property
@@ -170,7 +170,7 @@ class _Lines:
 
     def __next__(self) -> str:
         try:
-            numbered = self._again.popleft() if self._again else next(self._numbered)
+            numbered = self._rewound.popleft() if self._rewound else next(self._numbered)
         except StopIteration:
             self.ended = True
             raise
