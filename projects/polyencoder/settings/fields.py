@@ -117,14 +117,14 @@ def _index_by_name(cls: type) -> Mapping[str, Leaf]:
 def _iter_leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> Iterator[Leaf]:
     """The settings below a class; settings of a group need what the group needs."""
     hints = get_type_hints(cls, include_extras=True)
-    for item in dataclasses.fields(cls):
-        hint = functools.reduce(lambda inner, need: Annotated[inner, need], needs, hints[item.name])
+    for field in dataclasses.fields(cls):
+        hint = functools.reduce(lambda inner, need: Annotated[inner, need], needs, hints[field.name])
         inner = get_group(hint)
         if inner is None:
-            yield Leaf((*path, item.name), hint, item, cls)
+            yield Leaf((*path, field.name), hint, field, cls)
         else:
-            conditions = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, (Needs, Without))]
-            yield from _iter_leaves(inner, (*path, item.name), tuple(conditions))
+            conditions = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, (Needs, Without))]
+            yield from _iter_leaves(inner, (*path, field.name), tuple(conditions))
 
 
 def set_flags(cls: type) -> None:
@@ -132,7 +132,7 @@ def set_flags(cls: type) -> None:
     for field in dataclasses.fields(cls):
         field.metadata = MappingProxyType({**field.metadata, "help": read_docstrings(cls).get(field.name, "")})
     for name, hint in get_type_hints(cls, include_extras=True).items():
-        for flag in (each for each in iter_parts(hint) if isinstance(each, Flag)):
+        for flag in (part for part in iter_parts(hint) if isinstance(part, Flag)):
             flag_name = None if flag.name is None else f"--{flag.name.replace('_', '-')}"
             cls.__annotations__[name] = Annotated[hint, Parameter(name=flag_name, alias=flag.alias, parse=flag.parse)]
     Parameter(name="*")(cls)
