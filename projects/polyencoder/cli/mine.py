@@ -115,8 +115,8 @@ def mine(settings: MineSettings) -> None:
             )
     if skipped := bad.summarize():
         say(f"polyencoder: {skipped}", err=True)
-    each = f"{counts['negatives'] / counts['pairs']:.2f} hard negatives each"
-    say(f"{out}: {counts['pairs']:,} pairs, {each}; train on them with --candidates inline")
+    average = f"{counts['negatives'] / counts['pairs']:.2f} hard negatives each"
+    say(f"{out}: {counts['pairs']:,} pairs, {average}; train on them with --candidates inline")
 
 
 Find = Callable[[list[Sequence[str]], list[str], list[list[str]]], list[list[str]]]

@@ -49,8 +49,8 @@ def merge_twins(scores: Tensor, pool: CandidatePool, keys: Sequence[Hashable]) -
     if pool.index is None or merged.index is None:
         columns, width = rows.expand(len(scores), -1), len(merged.texts)
     else:
-        whose, width = rows[pool.index.clamp(min=0)].unsqueeze(2), merged.index.size(1)
-        columns = (whose == merged.index.unsqueeze(1)).int().argmax(2)  # any for padding, whose score is -inf
+        pool_rows, width = rows[pool.index.clamp(min=0)].unsqueeze(2), merged.index.size(1)
+        columns = (pool_rows == merged.index.unsqueeze(1)).int().argmax(2)  # any for padding, whose score is -inf
     best = scores.new_full((len(scores), width), -torch.inf).scatter_reduce(1, columns, scores, "amax")
     return best, replace(merged, sizes=pool.count_candidates(len(scores)))
 

@@ -50,9 +50,9 @@ def find_worst_errors(
         rank = int(pool_ranks(row, pool))
         if rank == 1:
             continue
-        texts, values, is_right = pool.list_candidates(0), row[0].tolist(), (pool.numbers[0] > 0).tolist()
+        texts, values, flags = pool.list_candidates(0), row[0].tolist(), (pool.numbers[0] > 0).tolist()
         right = texts[int(find_first_right(row, pool))]
-        wrong = [(text, score) for text, score, ours in zip(texts, values, is_right, strict=True) if not ours]
+        wrong = [(text, score) for text, score, is_right in zip(texts, values, flags, strict=True) if not is_right]
         wrong.sort(key=lambda pair: -math.inf if math.isnan(pair[1]) else -pair[1])
         label = right, values[texts.index(right)]
         errors.append(WorstError(examples[number], rank, len(texts), label, wrong[: min(most_above, rank - 1)]))

@@ -152,8 +152,8 @@ class ToolProxy:
         names = [choice.option["name"] for choice in chosen][: self._max]
         earlier = [name for name in self._latest if name not in names]
         self._latest = [*earlier, *reversed(names)][-self._max :]
-        stay = [name for name in self.listed if name in self._latest]
-        self.listed = [*stay, *(name for name in names if name not in stay)]
+        listed = [name for name in self.listed if name in self._latest]
+        self.listed = [*listed, *(name for name in names if name not in listed)]
         return [{"name": name, "description": self._tools[name].tool.description} for name in names]
 
 
