@@ -118,7 +118,7 @@ def handle_problems(app: FastAPI) -> None:
     async def answer_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         message = str(error.detail)
-        if error.status_code == 400 and error.__cause__ is not None:  # FastAPI does not say what of the body
+        if error.status_code == 400 and error.__cause__ is not None:  # FastAPI does not say what is wrong
             cause = get_first_line(error.__cause__)
             return build_response(422, f"the body cannot be read ({cause:.120}): send JSON in UTF-8, not compressed")
         if "route" not in request.scope and error.status_code == 404:
