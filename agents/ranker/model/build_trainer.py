@@ -83,7 +83,7 @@ def build_trainer(
 def _build_watchers(opt: Opt) -> list[Callback]:
     """Callbacks of the first process in ParlAI's loop: progress line, curve, record."""
     parts: list[Callback] = []
-    if ProgressLine.is_wanted():
+    if ProgressLine.has_terminal():
         parts.append(ProgressLine(handlers=[logging.logger.streamHandler]))
     if path := opt.get("model_file"):
         name = "/".join(Path(path).parts[-2:])

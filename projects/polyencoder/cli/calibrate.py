@@ -97,8 +97,8 @@ def calibrate(settings: CalibrateSettings) -> None:
         seed=settings.seed,
         bad=bad,
     )
-    asked = {"unanswerable": settings.unanswerable, "confidence": settings.confidence}
-    check_fit(len(examples), risks=settings.risk, **asked)  # before the model is loaded
+    shares = {"unanswerable": settings.unanswerable, "confidence": settings.confidence}
+    check_fit(len(examples), risks=settings.risk, **shares)  # before the model is loaded
     check_index(index)
     ranker = load(settings.model)
     reranker = load_reranker(settings.rerank, settings.model)
@@ -108,7 +108,7 @@ def calibrate(settings: CalibrateSettings) -> None:
         examples,
         index,
         risk=settings.risk,
-        **asked,
+        **shares,
         seed=settings.seed,
         data=cut_folder(data),  # the file goes where the model goes
         rerank=reranker,
@@ -127,13 +127,13 @@ def calibrate(settings: CalibrateSettings) -> None:
         say(note)
     say(f"{calibration_file(calibrated)}: written, for {_describe_use(new)}")
     _show_on_card(Path(calibrated), fitted, new)
-    for beside in filter(None, (whole, whole.index)):
-        if beside.fitted_on != new.fitted_on:
-            say(f"the one for {_describe_use(beside)} is kept beside it")
+    for calibration in filter(None, (whole, whole.index)):
+        if calibration.fitted_on != new.fitted_on:
+            say(f"the one for {_describe_use(calibration)} is kept beside it")
 
 
 def _compare_promises(path: str, calibration: Calibration | None, *, model: str) -> None:
-    """Compares each promised risk with the share of rejected ones among the replies that have it or a smaller one.
+    """Compares each promised risk with the share of rejected replies, among those with at most this risk.
 
     Raises InputError without promises, or without such replies.
     """

@@ -51,7 +51,7 @@ def evaluate(settings: EvaluateSettings) -> None:
 def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     from polyencoder.evaluation import evaluate as evaluated
     from polyencoder.evaluation.names import format_line, parse_hits_at, select_main_measures
-    from polyencoder.evaluation.significance import FEW, compute_standard_error
+    from polyencoder.evaluation.significance import SMALL_SAMPLE, compute_standard_error
     from polyencoder.evaluation.tfidf import evaluate_tfidf
 
     negatives, baseline = settings.negatives, settings.baseline
@@ -75,15 +75,15 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     if skipped := bad.summarize():
         say(f"polyencoder: {skipped}", err=True)
     if settings.as_json:
-        of_it = {"examples": len(examples), "drawn": drawn, **report}
-        say(json.dumps(of_it | ({"tfidf": tfidf} if tfidf else {})))
+        record = {"examples": len(examples), "drawn": drawn, **report}
+        say(json.dumps(record | ({"tfidf": tfidf} if tfidf else {})))
         return
     measures = select_main_measures(report)
-    few = ""
-    if len(examples) < FEW:
+    margin = ""
+    if len(examples) < SMALL_SAMPLE:
         first = next(iter(measures))
-        few = f" (standard error of {first} {compute_standard_error(measures[first], len(examples)):.2g})"
-    say(f"{len(examples):,} examples: {format_line(measures, form='.4g')}{few}")
+        margin = f" (standard error of {first} {compute_standard_error(measures[first], len(examples)):.2g})"
+    say(f"{len(examples):,} examples: {format_line(measures, form='.4g')}{margin}")
     if tfidf:
         say(f"TF-IDF, of the last turn: {format_line(select_main_measures(tfidf), form='.4g')}")
     if drawn:
@@ -93,38 +93,38 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
         )
 
 
-def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
+def _evaluate_retrieval(settings: EvaluateSettings, retrieval: QrelsSettings) -> None:
     from polyencoder.evaluation.retrieval import build_measure_error, check_measures, evaluate_retrieval
     from polyencoder.index.open import open_index
 
-    check_measures(of.measures)
-    if of.run_out is not None:
-        read = (of.rerank_run, of.compare, of.qrels, of.queries, of.corpus)
-        check_writable(of.run_out, argument="run_out", overwrite=of.overwrite, read=read)
-    qrels_file, queries_file, corpus = of.qrels, of.queries, of.corpus
-    if of.beir is not None:
+    check_measures(retrieval.measures)
+    if retrieval.run_out is not None:
+        read = (retrieval.rerank_run, retrieval.compare, retrieval.qrels, retrieval.queries, retrieval.corpus)
+        check_writable(retrieval.run_out, argument="run_out", overwrite=retrieval.overwrite, read=read)
+    qrels_file, queries_file, corpus = retrieval.qrels, retrieval.queries, retrieval.corpus
+    if retrieval.beir is not None:
         qrels_file, queries_file = (
-            os.path.join(of.beir, *names) for names in (("qrels", f"{of.split}.tsv"), ("queries.jsonl",))
+            os.path.join(retrieval.beir, *names) for names in (("qrels", f"{retrieval.split}.tsv"), ("queries.jsonl",))
         )
-        if of.rerank_run is not None and of.index is None and corpus is None:
-            corpus = os.path.join(of.beir, "corpus.jsonl")
+        if retrieval.rerank_run is not None and retrieval.index is None and corpus is None:
+            corpus = os.path.join(retrieval.beir, "corpus.jsonl")
     if qrels_file is None or queries_file is None:
         raise UsageError("give --queries, the texts of the judged queries")
-    if of.index is None and (of.rerank_run is None or corpus is None):
+    if retrieval.index is None and (retrieval.rerank_run is None or corpus is None):
         raise UsageError("give --index, or --rerank-run with --corpus or --index")
     queries, qrels = read_queries(queries_file), read_qrels(qrels_file)
     if not qrels.keys() <= queries.keys():
         for where, query, *_ in iter_judgements(qrels_file):
             if query not in queries:
                 raise InputError(f"{where}: the query {query!r} is not in {queries_file}")
-    rerank, compare = (None if file is None else read_run(file) for file in (of.rerank_run, of.compare))
-    check_index(of.index)
+    rerank, compare = (None if file is None else read_run(file) for file in (retrieval.rerank_run, retrieval.compare))
+    check_index(retrieval.index)
     ranker, index, texts = load(settings.model), None, None
     with ExitStack() as stack:
-        if of.rerank_run is None:
-            index = stack.enter_context(open_index(of.index or "", ranker))
+        if retrieval.rerank_run is None:
+            index = stack.enter_context(open_index(retrieval.index or "", ranker))
         elif rerank is not None:
-            texts = _read_texts(of, rerank, qrels, compare or {}, corpus=corpus or "")
+            texts = _read_texts(retrieval, rerank, qrels, compare or {}, corpus=corpus or "")
         report = evaluate_retrieval(
             ranker,
             queries,
@@ -132,52 +132,50 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
             index=index,
             rerank=rerank,
             texts=texts,
-            measures=of.measures,
-            depth=of.depth,
-            exactness=of.exactness,
-            effort=of.effort,
-            ignore_identical_ids=of.ignore_identical_ids,
+            measures=retrieval.measures,
+            depth=retrieval.depth,
+            exactness=retrieval.exactness,
+            effort=retrieval.effort,
+            ignore_identical_ids=retrieval.ignore_identical_ids,
             compare=compare,
             seed=settings.seed,
         )
-    say(json.dumps(report.report()) if settings.as_json else "\n".join(_format_lines(report, of)))
-    if of.run_out is not None:  # after the report, which an error here must not lose
-        write_run(of.run_out, report.run, overwrite=of.overwrite)
+    say(json.dumps(report.report()) if settings.as_json else "\n".join(_format_lines(report, retrieval)))
+    if retrieval.run_out is not None:  # after the report, which an error here must not lose
+        write_run(retrieval.run_out, report.run, overwrite=retrieval.overwrite)
         if not settings.as_json:
-            say(f"{of.run_out}: {sum(map(len, report.run.values())):,} results")
+            say(f"{retrieval.run_out}: {sum(map(len, report.run.values())):,} results")
     if report.failed:
         raise build_measure_error(report.failed)
 
 
-def _read_texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corpus: str) -> dict[str, str]:
+def _read_texts(retrieval: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corpus: str) -> dict[str, str]:
     """The texts of the documents to rerank, of judged ones, and of the other run's best, by their ids."""
     from polyencoder.evaluation.retrieval import select_documents_to_rerank
     from polyencoder.index.open import open_index
 
     needed = select_documents_to_rerank(
-        drop_identical_ids(run) if of.ignore_identical_ids else run, qrels, depth=of.depth
+        drop_identical_ids(run) if retrieval.ignore_identical_ids else run, qrels, depth=retrieval.depth
     )
-    wanted = (
-        {id_ for own in qrels.values() for id_ in own} | needed | select_documents_to_rerank(compare, qrels, depth=1)
-    )
-    bad = BadExamples(skip=True)  # only the texts that are needed must be usable
-    if of.index is not None:
-        with open_index(of.index) as index:  # whichever model made it
-            texts = index.get_texts(wanted)
+    ids = needed.union(select_documents_to_rerank(compare, qrels, depth=1), *qrels.values())
+    bad = BadExamples(skip=True)  # only needed texts must be usable
+    if retrieval.index is not None:
+        with open_index(retrieval.index) as index:  # whichever model made it
+            texts = index.get_texts(ids)
     else:
         documents = ((candidate.id, candidate.text) for candidate in candidates_from(corpus, bad=bad))
-        texts = {id_: text for id_, text in documents if id_ in wanted}
+        texts = {id_: text for id_, text in documents if id_ in ids}
     if not needed <= texts.keys():
-        for where, query, document, _ in iter_results(of.rerank_run or ""):
+        for where, query, document, _ in iter_results(retrieval.rerank_run or ""):
             if query in qrels and document in needed and document not in texts:
-                more = f"; {bad.summarize()}" if bad.count else ""
-                raise InputError(f"{where}: the document {document!r} is not in {of.index or corpus}{more}")
+                note = f"; {bad.summarize()}" if bad.count else ""
+                raise InputError(f"{where}: the document {document!r} is not in {retrieval.index or corpus}{note}")
     if summary := bad.summarize():
         say(f"polyencoder: {summary}", err=True)
     return texts
 
 
-def _format_lines(report: RetrievalReport, of: QrelsSettings) -> Iterator[str]:
+def _format_lines(report: RetrievalReport, retrieval: QrelsSettings) -> Iterator[str]:
     """The report for people."""
     yield f"{report.queries:,} judged queries"
     width = max(map(len, report.measured.means), default=0)
@@ -186,7 +184,7 @@ def _format_lines(report: RetrievalReport, of: QrelsSettings) -> Iterator[str]:
         line = f"{name:<{width}}  {value:.4f}" + ("" if low is None else f"  95%: {low:.4f} to {high:.4f}")
         if report.compared is not None and report.p is not None and name in report.compared.means:
             other = report.compared.means[name]
-            line += f"  {of.compare}: {other:.4f}, difference {value - other:+.4f}"
+            line += f"  {retrieval.compare}: {other:.4f}, difference {value - other:+.4f}"
             line += f", p {report.p[name]:.2g}" if name in report.p else ""
         yield line
     if report.unjudged:
@@ -194,4 +192,4 @@ def _format_lines(report: RetrievalReport, of: QrelsSettings) -> Iterator[str]:
     if report.without_results:
         yield f"{report.without_results:,} judged queries have no result: they count as 0"
     if report.missing:
-        yield f"{report.missing:,} judged documents are not in {of.index or of.corpus or of.beir}"
+        yield f"{report.missing:,} judged documents are not in {retrieval.index or retrieval.corpus or retrieval.beir}"

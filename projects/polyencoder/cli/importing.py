@@ -76,9 +76,9 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
     encoding = _choose_encoding(settings)
     with (
         reporting_write_errors(folder, CheckpointError),
-        publishing_model(folder, overwrite=settings.overwrite) as made,
+        publishing_model(folder, overwrite=settings.overwrite) as temporary,
     ):
-        import_fairseq(file, dictionary=settings.dictionary, encoding=encoding, out=made)
+        import_fairseq(file, dictionary=settings.dictionary, encoding=encoding, out=temporary)
     config = json.loads((folder / MODULE_CONFIG).read_bytes())
     say(f"{folder}: an encoder that fairseq trained, {_describe_size(config)}")
     say(f"next: parlai train_model -m polyencoder --backbone {folder} -t TASK -mf FILE --output-scaling auto")
@@ -99,7 +99,7 @@ def _choose_encoding(settings: ImportSettings) -> Encoding:
 
 
 def _is_fairseq(file: Path) -> bool:
-    """Whether fairseq trained it, and not ParlAI, by its keys and the files beside it. CheckpointError if neither."""
+    """Whether fairseq trained a model, not ParlAI, by its keys and the files beside it. CheckpointError if neither."""
     from polyencoder.checkpoint import CONFIG_KEY
     from polyencoder.importing import is_parlai_model
     from polyencoder.importing.pickles import read_checkpoint

@@ -107,8 +107,8 @@ def index_candidates(*, settings: IndexSettings) -> None:
         contexts_from=faiss.contexts or "",
         model_name=settings.model.model or "",
         progress=settings.progress,
-    ) as made:
-        _report(settings.out, made, bad=bad, built=faiss.faiss is not None)
+    ) as new_index:
+        _report(settings.out, new_index, bad=bad, built=faiss.faiss is not None)
 
 
 def _find_files(settings: IndexSettings) -> list[str]:
@@ -190,8 +190,8 @@ def update(*, settings: UpdateSettings) -> None:
     from polyencoder.index.open import check_tuning, open_index
 
     where, faiss = settings.index, settings.faiss
-    of_folders = settings.explicit & {"compact", "words", "faiss", "recall", "trust_faiss"}
-    if not of_folders | settings.explicit & {"remove", "remove_id", "remove_where", "update", "add"}:
+    folder_changes = settings.explicit & {"compact", "words", "faiss", "recall", "trust_faiss"}
+    if not folder_changes | settings.explicit & {"remove", "remove_id", "remove_where", "update", "add"}:
         raise UsageError(
             "nothing to do: give --add, --update, --remove, --remove-id, --remove-where, --compact, --words, --faiss, "
             "--recall or --trust-faiss"
@@ -209,7 +209,7 @@ def update(*, settings: UpdateSettings) -> None:
     done, had_words = dict[str, int](), True
     had_faiss = False
     with open_index(where, load(settings.model)) as opened:
-        if of_folders and not isinstance(opened, FolderIndex):
+        if folder_changes and not isinstance(opened, FolderIndex):
             raise ConfigError(
                 f"{hide_password(where)}: --compact, --words, --faiss, --recall and --trust-faiss are for folders"
             )
@@ -267,15 +267,15 @@ def _count_changes(
 
 def _remove(index: Index, ids: Iterable[str], paths: list[str]) -> int:
     """Removes these ids, and the ids in files; an unknown id of a file is named with its line."""
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for path in paths:
         with open_bytes(path) as file:
-            places |= {line.strip(): f"{file.path}, line {n}" for n, line in iter_lines(file) if line.strip()}
+            locations |= {line.strip(): f"{file.path}, line {n}" for n, line in iter_lines(file) if line.strip()}
     try:
-        return index.remove([*ids, *places])
+        return index.remove([*ids, *locations])
     except InputError:
-        present = index.get_texts([*places, *(f"{id_}#1" for id_ in places)])  # candidates, and documents
-        for id_, where in places.items():
+        present = index.get_texts([*locations, *(f"{id_}#1" for id_ in locations)])  # candidates, and documents
+        for id_, where in locations.items():
             if id_ not in present and f"{id_}#1" not in present:
                 raise InputError(f"{where}: no candidate of the index has the id {id_!r}") from None
         raise

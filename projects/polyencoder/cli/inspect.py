@@ -25,8 +25,8 @@ from polyencoder.validation import Count
 if TYPE_CHECKING:
     from polyencoder.inspection import Inspection
 
-SHOWN = 3
-"""The context vectors of a candidate, and the tokens of a vector, that the terminal shows."""
+NUM_WEIGHTS = 3
+"""How many context vectors of a candidate, and tokens of a vector, the terminal shows."""
 
 
 @settings()
@@ -77,9 +77,9 @@ def inspect(*, settings: InspectSettings) -> None:
 def _format_json(inspection: Inspection) -> str:
     candidates = []
     for row, candidate in enumerate(inspection.ranked):
-        more = {name: scores[row] for name, scores in inspection.objectives.items()} or None
+        objectives = {name: scores[row] for name, scores in inspection.objectives.items()} or None
         weights = inspection.weights[row] if inspection.weights else None
-        candidates.append(drop_none({**candidate._asdict(), "objectives": more, "weights": weights}))
+        candidates.append(drop_none({**candidate._asdict(), "objectives": objectives, "weights": weights}))
     record = {
         "model": inspection.title,
         "context": inspection.context,
@@ -113,5 +113,5 @@ def _format_lines(inspection: Inspection) -> Iterator[str]:
 
 
 def _select_largest(weights: Sequence[float]) -> list[tuple[int, float]]:
-    best = sorted(enumerate(weights), key=lambda item: -item[1])[:SHOWN]
+    best = sorted(enumerate(weights), key=lambda item: -item[1])[:NUM_WEIGHTS]
     return [pair for pair in best if pair[1] >= 0.005]

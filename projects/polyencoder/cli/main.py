@@ -121,9 +121,9 @@ app = App(
     print_error=False,
     suppress_keyboard_interrupt=False,
 )
-for _order, (_name, _place) in enumerate(COMMANDS.items()):
-    _shown: dict[str, Any] = {"help": read_help(_place), "sort_key": _order, "group": _PANELS[_name in FIRST]}
-    app.command(f"polyencoder.cli.{_place}", name=_name, **_shown)
+for _order, (_name, _address) in enumerate(COMMANDS.items()):
+    _options: dict[str, Any] = {"help": read_help(_address), "sort_key": _order, "group": _PANELS[_name in FIRST]}
+    app.command(f"polyencoder.cli.{_address}", name=_name, **_options)
 
 
 @app.command(name="--version")
@@ -238,12 +238,12 @@ def _translate(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderErr
 
     chain, unread = error.command_chain or (), error.unused_tokens or []
     if isinstance(error, UnknownCommandError) and error.app:
-        return _explain_command(unread[0], _list_below(error.app), of=f" of {' '.join(chain)}")
+        return _explain_command(unread[0], _list_below(error.app), suffix=f" of {' '.join(chain)}")
     if chain:
         names = {name for argument in _list_arguments(arguments[0]) for name in argument.names}
         flags = [word for word in unread if _is_flag(word)]
         unknown = [flag for flag in flags if flag.partition("=")[0] not in names]
-        if len(unknown) < len(flags):  # it failed at a flag, and has read nothing: short ones may be values
+        if len(unknown) < len(flags):  # it failed at a flag and read nothing: short words may be values
             unknown = [flag for flag in unknown if flag.startswith("--")]
         if unknown:
             return _explain_flags(unknown, arguments[0])
@@ -258,9 +258,9 @@ def _translate(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderErr
         return UsageError(" ".join(str(error).split()))
     options, _, _ = _split_at_end(arguments)
     typed = {word.partition("=")[0] for word in options}
-    asked = error.argument
-    if asked and typed & {*asked.names}:
-        missing = [f"a value for {asked.name}"]
+    required = error.argument
+    if required and typed & {*required.names}:
+        missing = [f"a value for {required.name}"]
     else:
         command = reduce(lambda parent, name: parent[name], chain, app)
         needed = [
@@ -268,16 +268,16 @@ def _translate(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderErr
             for argument in command.assemble_argument_collection()
             if argument.required and not typed & {*argument.names}
         ]
-        if asked and asked.index is not None:  # values without flags come in order: the earlier ones are there
-            needed = [argument for argument in needed if argument.index is None or argument.index >= asked.index]
+        if required and required.index is not None:  # values without flags come in order: the earlier ones are there
+            needed = [argument for argument in needed if argument.index is None or argument.index >= required.index]
         if isinstance(cause := error.__cause__, pydantic.ValidationError):  # it has read --config, too
-            places = [problem["loc"] for problem in cause.errors()]
-            needed = [argument for argument in needed if any(argument.keys[: len(place)] == place for place in places)]
+            paths = [problem["loc"] for problem in cause.errors()]
+            needed = [argument for argument in needed if any(argument.keys[: len(path)] == path for path in paths)]
         missing = [
             argument.name for argument in needed if argument.name.startswith("--") and not argument.name.isupper()
         ]
-        if asked and asked.name.isupper():  # files
-            missing.insert(0, asked.name.removeprefix("--"))
+        if required and required.name.isupper():  # files
+            missing.insert(0, required.name.removeprefix("--"))
     return UsageError(f"{' '.join(chain)} requires {', '.join(missing)}")
 
 
@@ -286,35 +286,35 @@ def _is_flag(word: str) -> bool:
     return word.startswith("-") and word.lstrip("-")[:1].isalpha()
 
 
-def _explain_command(name: str, commands: Sequence[str], *, of: str = "") -> UsageError:
-    if not of and name in removed.COMMANDS:
+def _explain_command(name: str, commands: Sequence[str], *, suffix: str = "") -> UsageError:
+    if not suffix and name in removed.COMMANDS:
         return UsageError(f"the command {name} was removed: {removed.COMMANDS[name]}")
-    if not of and name in removed.GUESSED_COMMANDS:
+    if not suffix and name in removed.GUESSED_COMMANDS:
         return UsageError(f"no command {name!r}; {removed.GUESSED_COMMANDS[name]}")
-    return UsageError(f"no command {name!r}{of}{suggest_similar(name, commands)}")
+    return UsageError(f"no command {name!r}{suffix}{suggest_similar(name, commands)}")
 
 
 def _explain_flags(flags: Sequence[str], command: str) -> UsageError:
-    names_of_flags = [flag.removeprefix("--") for flag in get_flags(command).values()]
+    known_flags = [flag.removeprefix("--") for flag in get_flags(command).values()]
     names = {name: name.removeprefix("--") for name in (flag.partition("=")[0] for flag in flags)}
     for flag, name in names.items():
         setting = name.replace("-", "_")
-        if meant := removed.FLAGS.get((command, setting)) or REMOVED.get(setting):
-            return UsageError(f"{flag} was removed: {meant}")
+        if replacement := removed.FLAGS.get((command, setting)) or REMOVED.get(setting):
+            return UsageError(f"{flag} was removed: {replacement}")
     form: dict[str, Any] = {"listed": False, "shown": "--{}".format, "form": " ({})"}
-    named = [  # a known one is of another command below this one
+    named = [  # a known flag is another subcommand's
         flag
-        if name in names_of_flags
-        else flag + (_guess_flag(name, names_of_flags) or suggest_similar(name, names_of_flags, **form))
+        if name in known_flags
+        else flag + (_guess_flag(name, known_flags) or suggest_similar(name, known_flags, **form))
         for flag, name in names.items()
     ]
     return UsageError(f"unknown option{'s' if len(named) > 1 else ''}: {', '.join(named)}")
 
 
 def _guess_flag(name: str, flags: Sequence[str]) -> str:
-    """The hint at the flag that another library's flag is called here, if the command has it."""
-    meant = removed.GUESSED_FLAGS.get(name.replace("_", "-")) or PARAMETERS.get(name.replace("-", "_"), ())
-    names = () if isinstance(meant, str) else (alias.replace("_", "-") for alias in meant)
+    """A hint at the command's flag for what other libraries call by this name."""
+    aliases = removed.GUESSED_FLAGS.get(name.replace("_", "-")) or PARAMETERS.get(name.replace("-", "_"), ())
+    names = () if isinstance(aliases, str) else (alias.replace("_", "-") for alias in aliases)
     return next((f" (did you mean --{flag}?)" for flag in names if flag.split()[0] in flags), "")
 
 
@@ -328,13 +328,13 @@ def _prepare_torch() -> None:
 
     limit_shape_cache()
     if not sys.stderr.isatty():
-        disable_progress_bars()  # those of transformers, too: of loading weights, which would fill a log file
+        disable_progress_bars()  # transformers' for loading weights, too, which would fill a log file
 
 
 def _end(message: str, *, code: int = 1) -> NoReturn:
-    # file names of others must not control the terminal
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in message)
-    sys.stderr.write(f"polyencoder: {shown}\n")
+    # others' file names must not control the terminal
+    printable = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in message)
+    sys.stderr.write(f"polyencoder: {printable}\n")
     raise SystemExit(code) from None
 
 

@@ -97,7 +97,7 @@ def mine(settings: MineSettings) -> None:
         reporting_write_errors(out),
         atomic_write(out, overwrite=settings.overwrite) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
-        create_progress(step="mining", unit="pairs", show=settings.progress) as shown,
+        create_progress(step="mining", unit="pairs", show=settings.progress) as bar,
     ):
         for batch in iter_batches(_read_pairs(files, settings, bad), settings.batch_size):
             contexts, labels = [pair.turns for pair, _ in batch], [pair.label for pair, _ in batch]
@@ -106,7 +106,7 @@ def mine(settings: MineSettings) -> None:
                 file.write(_format_json(_add_negatives(record, pair, texts, settings)) + "\n")
                 counts["negatives"] += len(texts)
             counts["pairs"] += len(batch)
-            shown.update(len(batch))
+            bar.update(len(batch))
         if not counts["negatives"]:
             raise InputError(
                 f"{out}: not written, as no pair has a hard negative: there are too few wrong responses for ranks "
@@ -115,8 +115,8 @@ def mine(settings: MineSettings) -> None:
             )
     if skipped := bad.summarize():
         say(f"polyencoder: {skipped}", err=True)
-    each = f"{counts['negatives'] / counts['pairs']:.2f} hard negatives each"
-    say(f"{out}: {counts['pairs']:,} pairs, {each}; train on them with --candidates inline")
+    average = f"{counts['negatives'] / counts['pairs']:.2f} hard negatives each"
+    say(f"{out}: {counts['pairs']:,} pairs, {average}; train on them with --candidates inline")
 
 
 Find = Callable[[list[Sequence[str]], list[str], list[list[str]]], list[list[str]]]
@@ -125,7 +125,7 @@ Find = Callable[[list[Sequence[str]], list[str], list[list[str]]], list[list[str
 
 @contextmanager
 def _open_miner(ranker: Ranker, responses: list[str], chosen: HardNegatives, settings: MineSettings) -> Iterator[Find]:
-    """Mines by words or in an index, which is open as long."""
+    """Mines by words, or in an index that is open meanwhile."""
     from polyencoder.index.open import open_index
     from polyencoder.training.hard_negatives import Miner
 
@@ -148,7 +148,7 @@ def _add_negatives(record: dict[str, Any], pair: Example, texts: list[str], sett
     columns, candidates = settings.columns, [*pair.right, *texts]
     whole = {**record, settings.out_column: candidates}
     if has_labels(record, columns, candidates, where=pair.where):
-        if settings.out_column != columns.candidates:  # labels are of one list
+        if settings.out_column != columns.candidates:  # labels belong to one list
             whole.pop(columns.candidates, None)
         numbers = pair.labels or {pair.label: 1.0}
         whole[columns.labels] = [*(numbers[text] for text in pair.right), *(0.0 for _ in texts)]
@@ -158,15 +158,15 @@ def _add_negatives(record: dict[str, Any], pair: Example, texts: list[str], sett
 def _check_column(settings: MineSettings) -> None:
     """Raises ConfigError if the mined candidates would replace what the pairs are read from."""
     name, columns = settings.out_column, settings.columns
-    is_place = os.sep in name or os.path.splitext(name)[1] or exists(os.path.join(name, DATABASE))
-    if is_place and exists(name):  # a column may be called as another folder is
+    is_path = os.sep in name or os.path.splitext(name)[1] or exists(os.path.join(name, DATABASE))
+    if is_path and exists(name):  # any other folder may have the column's name
         raise ConfigError(
             f"out_column is {name!r}, a file or an index, but it is the name of a column to write; negatives of other "
             "candidates come from an index of them, --index",
             argument="out_column",
         )
-    taken = {*LAYOUT_COLUMNS, *(getattr(columns, part) for part in PARTS)} - {"candidates"}
-    if name in taken:
+    reserved = {*LAYOUT_COLUMNS, *(getattr(columns, part) for part in PARTS)} - {"candidates"}
+    if name in reserved:
         raise ConfigError(
             f"out_column is {name!r}, a column that the pairs are read from: give another name", argument="out_column"
         )
@@ -187,9 +187,9 @@ def _read_pairs(files: list[str], settings: MineSettings, bad: OnBad) -> Iterato
     columns, name = settings.columns, settings.out_column
     for file in files:
         for pair, record in read_pairs_and_records(file, columns=columns, add_response=True, bad=bad):
-            theirs = record.get(name)
+            texts = record.get(name)
             has_candidates = name == columns.candidates or pair.candidates is not None
-            if theirs and not has_candidates and has_labels(record, columns, theirs, where=pair.where):
+            if texts and not has_candidates and has_labels(record, columns, texts, where=pair.where):
                 raise InputError(
                     f"{pair.where}: its labels seem to be of {name!r}, but candidates with labels are read from "
                     f"{columns.candidates!r}: rename that column",

@@ -93,9 +93,9 @@ def search(*, settings: SearchSettings) -> None:
     if note := describe_left_out(searcher.left_out):
         say(f"polyencoder: {note}", err=True)
     if settings.timing:
-        each = {step: 1000 * seconds / searcher.contexts for step, seconds in searcher.seconds.items()}
-        steps = ", ".join(f"{step} {milliseconds:.2f}" for step, milliseconds in each.items())
-        say(f"{searcher.contexts:,} contexts, {sum(each.values()):.2f} ms each: {steps}", err=True)
+        means = {step: 1000 * seconds / searcher.contexts for step, seconds in searcher.seconds.items()}
+        steps = ", ".join(f"{step} {milliseconds:.2f}" for step, milliseconds in means.items())
+        say(f"{searcher.contexts:,} contexts, {sum(means.values()):.2f} ms each: {steps}", err=True)
 
 
 def _print_hits(searcher: Searcher, batch: Sequence[Question], *, as_json: bool) -> None:
@@ -141,8 +141,8 @@ def _explain_choice(searcher: Searcher, hit: Hit) -> str:
 def _format_text(question: Question, hits: list[Hit], note: str) -> str:
     rows = [f"> {join_white_space(' / '.join(question.turns))}"]
     for rank, hit in enumerate(hits, start=1):
-        again = "" if hit.rerank_score is None else f"  {hit.rerank_score:9.4f} (of {hit.score:.4f})"
-        score = again or f"  {hit.score:9.4f}"
+        reranked = "" if hit.rerank_score is None else f"  {hit.rerank_score:9.4f} (of {hit.score:.4f})"
+        score = reranked or f"  {hit.score:9.4f}"
         likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
         words = "" if hit.word_score is None else f"  {hit.word_score:7.2f} by words"
         rows.append(f"{rank:>4}{score}{likely}{words}  {hit.found}  {hit.id}  {join_white_space(hit.text)}")

@@ -30,14 +30,14 @@ def train(settings: TrainSettings) -> None:
     with join_group(settings) as (settings, first), logged(show=first):
         report = train_ranker(settings)
         if first:
-            say(_format_summary(report, of=settings.model.architecture))
+            say(_format_summary(report, architecture=settings.model.architecture))
             if report.warning:
                 say(f"warning: {report.warning}", err=True)
 
 
-def _format_summary(report: RunReport, *, of: Architecture) -> str:
+def _format_summary(report: RunReport, *, architecture: Architecture) -> str:
     from polyencoder.evaluation.names import select_main_measures
-    from polyencoder.evaluation.significance import FEW, compute_standard_error
+    from polyencoder.evaluation.significance import SMALL_SAMPLE, compute_standard_error
 
     rows = {"TF-IDF": report.tfidf, "before training": report.before, "trained": report.trained}
     rows = {who: metrics for who, metrics in rows.items() if metrics}
@@ -47,16 +47,16 @@ def _format_summary(report: RunReport, *, of: Architecture) -> str:
     if report.as_bi_encoder:
         lines[-2] += ", of a bi-encoder of the backbone: the new model's other layers are random"
     after, before = _get_first(report.trained, first), _get_first(report.before, first)
-    few = ""
-    if report.examples < FEW:
+    margin = ""
+    if report.examples < SMALL_SAMPLE:
         error = math.hypot(*(compute_standard_error(share, report.examples) for share in (after, before)))
-        few = f" (standard error {error:.3f}: {report.examples} examples are few)"
+        margin = f" (standard error {error:.3f}: {report.examples} examples are few)"
     ended = f"; ended early: {report.stopped}" if report.stopped else ""
     which = f"the model after {report.best} of {report.updates} updates" if report.best else "the model before training"
     lines += [
-        f"training gained {after - before:+.3f}{few} in {report.updates} updates, {report.seconds:.0f} s{ended}; "
+        f"training gained {after - before:+.3f}{margin} in {report.updates} updates, {report.seconds:.0f} s{ended}; "
         f"kept: {which}",
-        f"{report.out}: written. Next: {_suggest_next(shlex.quote(str(report.out)), of)}",
+        f"{report.out}: written. Next: {_suggest_next(shlex.quote(str(report.out)), architecture)}",
     ]
     return "\n".join(lines)
 

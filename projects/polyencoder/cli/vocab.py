@@ -72,8 +72,8 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
     files, name = expand(corpus), ", ".join(corpus)
 
     def count_texts(step: str) -> Iterator[str]:
-        of_texts = kind == "convert" or settings.column
-        read = read_texts(files, columns=settings.column) if of_texts else _read_units(files)
+        reads_texts = kind == "convert" or settings.column
+        read = read_texts(files, columns=settings.column) if reads_texts else _read_units(files)
         for text in create_progress(read, step=step, unit="texts", show=settings.progress):
             if problem := explain_unencodable(text):
                 raise InputError(f"{name}: {problem}")
@@ -98,7 +98,7 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
             )
         with reporting_write_errors(path):
             write_text(path, convert.to_str(pretty=True), overwrite=settings.overwrite)
-            (settings.out / TOKENIZER_CONFIG).unlink(missing_ok=True)  # of a tokenizer that was there
+            (settings.out / TOKENIZER_CONFIG).unlink(missing_ok=True)  # an earlier tokenizer's
         ids = "1 id" if subwords.buckets == 1 else f"{subwords.buckets:,} ids"
         say(
             f"{path}: {len(convert.subwords):,} subwords that occur at least {count:,} times in "

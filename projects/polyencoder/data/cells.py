@@ -17,7 +17,7 @@ _NUMPY_LIST = re.compile(rf"\[\s*{_TEXT}\s+{_TEXT}")
 
 
 def parse_list(value: Any, *, where: str, numbers: bool = False) -> Any:
-    """The list that a text is in JSON or Python, else the value itself. InputError for a list as NumPy prints it."""
+    """The list that a text spells in JSON or Python, else the value. InputError for a list as NumPy prints it."""
     if not isinstance(value, str) or not (text := value.strip()).startswith("[") or not text.endswith("]"):
         return value
     try:
@@ -57,7 +57,7 @@ def read_texts(value: Any, name: str) -> list[str]:
         value = value.split("|")
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise TypeError(f"the {name}s are not a list of texts (in CSV: joined by |)")
-    return [check_candidate(f"{name} {place}", text).strip() for place, text in enumerate(value)]
+    return [check_candidate(f"{name} {position}", text).strip() for position, text in enumerate(value)]
 
 
 def find_earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[str]:
@@ -67,11 +67,11 @@ def find_earlier_columns(record: Mapping[str, Any], column: str = "context") -> 
 
 
 def join_earlier(record: Mapping[str, Any], column: str = "context") -> Any:
-    """The context of a record: the turns of all of its columns, oldest first. InputError: one is no text."""
+    """The context of a record: the turns of all of its columns, oldest first. InputError: a turn is no text."""
     value, earlier = record[column], [record[name] for name in find_earlier_columns(record, column)]
     if not earlier or not isinstance(value, str | None):
         return value
     if others := [turn for turn in earlier if not isinstance(turn, str | None)]:
         raise InputError(f"a turn before the last one of the context is {type(others[0]).__name__}, not a text")
-    turns = (" ".join((turn or "").split()) for turn in (*earlier, value))  # each in one line, as the tasks have it
+    turns = (" ".join((turn or "").split()) for turn in (*earlier, value))  # each in one line, as in the tasks
     return [turn for turn in turns if turn]

@@ -42,7 +42,7 @@ class Collator:
     """Tokenizes the examples of a batch and pools their candidates.
 
     candidates: "batch", the right texts of the batch; "inline", each example's own; "batch-all-cands", those of all
-    examples for each of them. with_turns: keep the contexts as text too.
+    examples for each example. with_turns: keep the contexts as text too.
     """
 
     def __init__(self, text: TextEncoder, candidates: str = "batch", *, with_turns: bool = False) -> None:
@@ -50,11 +50,11 @@ class Collator:
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
         """Collates examples, on the CPU. InputError: an example lacks the label or candidates that the source needs."""
-        takes_own = self.candidates in OWN_CANDIDATES
+        needs_candidates = self.candidates in OWN_CANDIDATES
         pool = build_batch_pool(
             self.candidates,
             labels=[example.label for example in examples],
-            candidates=[_get_candidates(example) for example in examples] if takes_own else None,
+            candidates=[_get_candidates(example) for example in examples] if needs_candidates else None,
             relevance=[example.labels for example in examples],
         )
         return Batch(

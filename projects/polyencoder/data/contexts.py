@@ -27,8 +27,8 @@ def read_questions(paths: Iterable[str], *, system: SystemMessages = "leave-out"
     """Yields the contexts of files; `-` is standard input.
 
     Records have `context` (or `messages` or `text`): a text, a list of turns or the messages of a chat. Before a text
-    may be `context/0`, the turn before it, `context/1`, ..., as in PolyAI's datasets. In a file of lines each is a
-    context of one turn, but one that begins with `{` is such a record; empty lines are left out.
+    may be `context/0`, the turn before it, `context/1`, ..., as in PolyAI's datasets. Each line of a text
+    file is a context of one turn or, if it begins with `{`, such a record; empty lines are left out.
 
     The log has the number of system messages, which are left out unless `system` is `persona`.
 
@@ -86,7 +86,7 @@ def _read_queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _read_turns(record: dict[str, Any], *, where: str, system: SystemMessages) -> tuple[list[str], int]:
     """The turns of a context, and the number of system messages that are left out."""
     present = [name for name in COLUMNS if name in record]
-    name = next((one for one in present if record[one]), present[0] if present else None)  # a table has all columns
+    name = next((key for key in present if record[key]), present[0] if present else None)  # a table has all columns
     if name is None:
         raise InputError(
             f"{where}: has none of {', '.join(map(repr, COLUMNS))}; it has {', '.join(map(repr, record)) or 'nothing'}"

@@ -1,7 +1,7 @@
 """Sources of examples, in memory or streamed, with seeded epochs sharded among readers.
 
-What an epoch holds depends on its number and the seed alone, so every reader, in whichever process, sees the same
-order, takes every n-th item of it, and together they see each one exactly once.
+An epoch's order depends on its number and the seed alone: every reader, in any process, sees the same order and takes
+every n-th item, so that together they take each item exactly once.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class InMemory(Generic[T]):
     def iter_items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[T]:
         if rng is None:
             return reader.take_share(iter(self._items))
-        return reader.take_share(self._items[place] for place in rng.iter_order(len(self._items)))
+        return reader.take_share(self._items[position] for position in rng.iter_order(len(self._items)))
 
 
 class Streamed(Generic[T]):
@@ -91,7 +91,7 @@ class Streamed(Generic[T]):
 
 
 def iter_endless(source: Source[T], *, seed: int, reader: Reader = ALONE, seen: int = 0) -> Iterator[T]:
-    """A reader's items of consecutive epochs, after the `seen` ones; ends if it has none in an epoch."""
+    """A reader's items of consecutive epochs, after the first `seen`; ends if an epoch has none for it."""
     epoch = 0
     while True:
         length = 0
@@ -100,12 +100,12 @@ def iter_endless(source: Source[T], *, seed: int, reader: Reader = ALONE, seen: 
                 yield item
         if not length:
             return
-        epochs = max(1, seen // length)  # all are of the same length: those that are over need not be read
+        epochs = max(1, seen // length)  # of equal length: completed ones need not be read
         epoch, seen = epoch + epochs, max(0, seen - epochs * length)
 
 
 def estimate_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequence[str]) -> Counts:
-    """Estimates the number of items in files, by the beginnings of some of each suffix; exact for small files."""
+    """Estimates the number of items in files by the beginnings of `FILES` of each suffix; exact for small files."""
     kinds: dict[str, list[str]] = {}
     for path in files:
         kinds.setdefault(Path(path).suffix.lower(), []).append(path)
@@ -114,8 +114,8 @@ def estimate_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequence
         chosen = paths[:: -(-len(paths) // FILES)]
         estimates = [_estimate_counts(read, path) for path in chosen]
         scale = sum(map(os.path.getsize, paths)) / max(1, sum(map(os.path.getsize, chosen)))
-        items += scale * sum(one for one, _ in estimates)
-        examples += scale * sum(other for _, other in estimates)
+        items += scale * sum(count for count, _ in estimates)
+        examples += scale * sum(count for _, count in estimates)
     return Counts(round(items), round(examples))
 
 
@@ -123,10 +123,10 @@ def _estimate_counts(read: Callable[[DataFile], Iterator[Sized]], path: str) -> 
     """Estimates the number of items and examples in a file, whose reader reads ahead in blocks."""
     with open_bytes(path) as file:
         items = examples = 0
-        at = file.fraction
+        fraction = file.fraction
         for item in read(file):
             now = file.fraction
-            if items >= SAMPLE and at and at >= LONG / (file.size or LONG) and now != at:
-                return items / at, examples / at
-            at, items, examples = now, items + 1, examples + len(item)
+            if items >= SAMPLE and fraction and fraction >= LONG / (file.size or LONG) and now != fraction:
+                return items / fraction, examples / fraction
+            fraction, items, examples = now, items + 1, examples + len(item)
     return items, examples

@@ -27,10 +27,10 @@ def read_judged_pairs(
 ) -> Iterator[tuple[Example, dict[str, Any]]]:
     """Yields an example for each judged query, with its record, in the order of the file.
 
-    Documents with a label above 0 are right, and those with 0 are candidates. Without any of 0 there are no candidates:
-    negatives come from the batch, or are sampled. Only documents that are judged are kept in memory.
+    Documents with a label above 0 are right, and those with 0 are wrong candidates. Without a label of 0 there are no
+    candidates: negatives come from the batch, or are sampled. Only documents that are judged are kept in memory.
 
-    source: the qrels, in BEIR's format or TREC's. The folder above theirs has `corpus.jsonl`, and `queries.jsonl` or
+    source: the qrels, in BEIR's format or TREC's. The folder above has `corpus.jsonl`, and `queries.jsonl` or
     `queries.tsv`, which may be compressed. bad: gets the error of a query whose labels are all 0, or of an id that the
     queries or the corpus lack. InputError for a file that cannot be read, and missing queries.
     """
@@ -40,18 +40,18 @@ def read_judged_pairs(
         raise InputError(f"{path}: {path.parent.parent} has no {' or '.join(QUERIES)}")
     turns = read_queries(queries)
     judged: dict[str, dict[str, int]] = {}
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for where, query, document, label in iter_judgements(source):
-        places.setdefault(query, where)
+        locations.setdefault(query, where)
         if judged.setdefault(query, {}).setdefault(document, label) != label:
             raise InputError(f"{where}: judges the document {document!r} for the query {query!r} a second time")
     corpus = _find_beside(path, CORPUS)
     texts = _read_texts(corpus, {document for labels in judged.values() for document in labels})
     for query, labels in judged.items():
         try:
-            example = _make_example(turns.get(query), labels, texts, query=query, where=places[query], corpus=corpus)
+            example = _make_example(turns.get(query), labels, texts, query=query, where=locations[query], corpus=corpus)
         except InputError as error:
-            bad(InputError(f"{places[query]}: {error}"))
+            bad(InputError(f"{locations[query]}: {error}"))
         else:
             yield example, _make_record(example)
 
@@ -69,12 +69,12 @@ def _find_beside(path: Path, name: str) -> str:
     )
 
 
-def _read_texts(corpus: str, wanted: set[str]) -> dict[str, str]:
+def _read_texts(corpus: str, ids: set[str]) -> dict[str, str]:
     """The texts of these documents, with their titles before them, as `polyencoder index` reads them."""
     texts: dict[str, str] = {}
     for _, record in iter_records(corpus):
         id_ = str(record.get("_id", record.get("id")))
-        if id_ in wanted:
+        if id_ in ids:
             texts[id_] = f"{record.get('title') or ''} {record.get('text') or ''}".strip()
     return texts
 
@@ -87,7 +87,7 @@ def _make_example(
     if missing := next((document for document in labels if not texts.get(document)), None):
         raise InputError(f"the document {missing!r} of the query {query!r} has no text in {corpus}")
     numbers: dict[str, int] = {}
-    for document, label in labels.items():  # documents of one text have the best of their labels
+    for document, label in labels.items():  # documents with equal texts have the highest of their labels
         numbers[texts[document]] = max(label, numbers.get(texts[document], 0))
     example = Example.graded(turns, list(numbers), numbers.values(), where=where)
     if 0 in numbers.values():

@@ -2,12 +2,12 @@
 
 A record has the first layout whose columns it fills. Columns of a pair may have other names (`Columns`). A context is a
 text, turns or chat messages; or it has a column for each turn, as in PolyAI's datasets: `context`, the last one,
-`context/0`, the one before it, `context/1`, ... Of a chat each message of the assistant after one of the user is the
-response of an example, as in fine-tuning of chat models, unless the record has a response or candidates, which are of
-the last message.
+`context/0`, the one before it, `context/1`, ... In a chat each message of the assistant after one of the user is the
+response of an example, as in fine-tuning of chat models, unless the record has a response or candidates, which belong
+to the last message.
 
 A list in one cell of a table, in JSON or as Python writes it, is a list: of turns, messages, candidates, responses or
-labels. In a table every record has all columns: an empty or null one counts as absent beside one of another layout.
+labels. In a table every record has all columns: empty and null ones count as absent, unless no other layout fits.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ class Layout:
 def parse_examples(
     record: Record, columns: Columns, *, where: str, add_response: bool = False, counts: Counter[str] | None = None
 ) -> list[tuple[Example, Record]]:
-    """Reads the examples of a record, one or a chat's several, each with a record of the columns of a pair.
+    """Reads the examples of a record, several of a chat, each with a record of a pair's columns.
 
     where: the record's place, in errors. add_response: a response that is not among its candidates joins them. counts:
-    of `chats`, their `replies`, those that are `answers`, and their `system` messages. InputError if the record has
+    `chats`, their `replies`, the `answers` among these, and `system` messages, to add to. InputError if the record has
     none of `LAYOUTS`, or one of its columns cannot be used.
     """
     if is_ubuntu(record):
@@ -149,7 +149,7 @@ def _rename_columns(record: Record, columns: Columns, *, where: str) -> Record:
 
 
 def _find_layout(record: Record, columns: Columns, *, where: str) -> tuple[Layout, Record]:
-    """The layout of a record, and its columns: those that are not empty, unless it has no layout without the others."""
+    """The layout that a record's filled columns have, or else all its columns; and these columns."""
     filled = {name: value for name, value in record.items() if not is_empty(value) or name.startswith("context/")}
     right = "response" in filled or "responses" in filled or {"candidates", "labels"} <= filled.keys()
     if not right and are_messages(filled.get("context")):
@@ -170,7 +170,7 @@ def _describe_missing(name: str, record: Record, *, where: str, part: str) -> st
 
 
 def _make_example(pair: Record, columns: Columns, *, where: str, add_response: bool) -> Example:
-    """The example of the columns of a pair."""
+    """Makes an example from the columns of a pair."""
     turns, candidates = _read_turns(pair, columns), read_texts(pair.get("candidates"), "candidate")
     responses = _read_responses(pair) if "response" in pair or "responses" in pair else None
     if problem := next(filter(None, map(explain_unencodable, (*turns, *(responses or ())))), None):
@@ -202,20 +202,20 @@ def _make_graded(
 
 
 def _read_labels(record: Mapping[str, Any], columns: Columns, candidates: Sequence[str]) -> Sequence[Any] | None:
-    """The candidates' labels; None for a pair without, and for other data in a column of that name."""
+    """The candidates' labels; None for a pair without any, and for other data in a column of that name."""
     if "labels" not in record:
         return None
     value = record["labels"]
-    must = columns.labels != "labels" or record.keys().isdisjoint(("response", "responses"))
-    if not must and not candidates:
+    is_required = columns.labels != "labels" or record.keys().isdisjoint(("response", "responses"))
+    if not is_required and not candidates:
         return None
-    if isinstance(value, str) and (must or "|" in value):  # one cell of a CSV file
+    if isinstance(value, str) and (is_required or "|" in value):  # one cell of a CSV file
         numbers = [parse_number(number) for number in value.split("|")]
         if None not in numbers:
             return numbers
-    elif isinstance(value, list) and (must or (value and all(type(one) in (int, float) for one in value))):
+    elif isinstance(value, list) and (is_required or (value and all(type(number) in (int, float) for number in value))):
         return value
-    if must:
+    if is_required:
         raise TypeError(f"the labels are {value!r:.60}, not a list of numbers (in CSV: joined by |)")
     return None
 
@@ -245,7 +245,7 @@ def _read_tuple(layout: Layout, record: Record, columns: Columns, where: str, co
 
 
 def _to_texts(value: Any) -> list[Any]:
-    """A text, texts, or passages with `text` and perhaps `title`, as texts; the messages of a reply are one."""
+    """A text, texts, or passages with `text` and perhaps `title`, as texts; the messages of a reply become one text."""
     values = value if isinstance(value, list) else [value]
     if are_messages(values) and all(isinstance(item, Mapping) and "role" in item for item in values):
         return ["\n".join(convert_messages(values, name="the response"))]
@@ -260,7 +260,7 @@ def _read_chat(layout: Layout, record: Record, columns: Columns, where: str, cou
     name = layout.needs[0]
     if not are_messages(record[name]):
         raise InputError(f"{name!r} is {type(record[name]).__name__}, not a list of messages")
-    messages = [_read_message(item, columns) for item in record[name]]
+    messages = [_read_message(message, columns) for message in record[name]]
     counts["system"] += count_system_messages(messages)
     rest = {part: record[part] for part in PARTS[1:] if part in record}
     if not rest.keys().isdisjoint(("response", "responses", "labels")):
@@ -304,27 +304,27 @@ def _read_chat(layout: Layout, record: Record, columns: Columns, where: str, cou
     ]
 
 
-def _read_message(item: Any, columns: Columns) -> Any:
-    """A message in OpenAI's form: of ShareGPT's, and of turns with a speaker and a text."""
-    if not isinstance(item, Mapping):
-        return item
-    role = next((item[key] for key in ("role", "from", "speaker") if key in item), None)
-    content = next((item[key] for key in ("content", "value", "text") if key in item), None)
+def _read_message(turn: Any, columns: Columns) -> Any:
+    """Converts a turn, of ShareGPT's form or with a speaker and a text, to a message of OpenAI's form."""
+    if not isinstance(turn, Mapping):
+        return turn
+    role = next((turn[key] for key in ("role", "from", "speaker") if key in turn), None)
+    content = next((turn[key] for key in ("content", "value", "text") if key in turn), None)
     role = ROLES.get(role, role) if isinstance(role, str) else role
     if columns.answering:
-        answers = not {role, item.get("role"), item.get("from"), item.get("speaker")}.isdisjoint(columns.answering)
+        answers = not {role, turn.get("role"), turn.get("from"), turn.get("speaker")}.isdisjoint(columns.answering)
         role = "assistant" if answers else role if role in (*SYSTEM, *TOOLS) else "user"
-    return {**item, "role": role, "content": content}
+    return {**turn, "role": role, "content": content}
 
 
 def _read_dialogue(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
     """A pair for each turn but the first; turns with known speakers are read as a chat."""
     turns = record[layout.needs[0]]
     if are_messages(turns):
-        messages = [_read_message(item, columns) for item in turns]
-        if columns.answering or any(isinstance(one, Mapping) and one["role"] == "assistant" for one in messages):
+        messages = [_read_message(turn, columns) for turn in turns]
+        if columns.answering or any(isinstance(turn, Mapping) and turn["role"] == "assistant" for turn in messages):
             return _read_chat(layout, record, columns, where, counts)
-        turns = [one["content"] if isinstance(one, Mapping) else one for one in messages]
+        turns = [turn["content"] if isinstance(turn, Mapping) else turn for turn in messages]
     rest = {part: record[part] for part in PARTS[1:] if part in record}
     if not rest.keys().isdisjoint(("response", "responses", "labels")):
         return [{**rest, "context": turns}]

@@ -29,14 +29,14 @@ def normalize(text: str) -> str:
 
 
 def count_negatives(pairs: Iterable[Example], responses: Iterable[str]) -> int:
-    """The default number of candidates to sample for each pair without: `NUM_NEGATIVES`, or what all can have."""
+    """The default number of candidates to sample for a pair: `NUM_NEGATIVES`, or as many as every pair can have."""
     right = max((len(set(map(normalize, pair.right))) for pair in pairs if pair.candidates is None), default=1)
-    different: set[str] = set()
+    distinct: set[str] = set()
     for text in responses:
-        different.add(normalize(text))
-        if len(different) == NUM_NEGATIVES + right:
+        distinct.add(normalize(text))
+        if len(distinct) == NUM_NEGATIVES + right:
             break
-    return len(different) - right
+    return len(distinct) - right
 
 
 class NegativeSampler:
@@ -44,7 +44,7 @@ class NegativeSampler:
 
     A drawn text never equals one of the example's labels, nor another drawn text, once case, punctuation and articles
     are set aside as ParlAI's hits@k does: an answer that would score as right is not a negative. No tokenizer is
-    needed, so that all models have the same ones; training takes those that become a label's tokens for the label.
+    needed, so that all models have the same negatives; training merges those with a label's tokens with the label.
 
     labels: of training, read when the first is needed; each distinct text is equally likely. source: their origin, in
     errors.
@@ -87,13 +87,13 @@ class NegativeSampler:
         if inline is not None:
             return inline
         rng = SeededRandom(f"{self.seed}:draw {draw}" if key is None else f"{self.seed}:key {key}")
-        taken = {normalize(label) for label in labels}
+        excluded = {normalize(label) for label in labels}
         chosen = [*labels[:positives]]
         for row in rng.iter_order(len(self.pool)):
             text = self.pool[row]
             normal = normalize(text)
-            if normal not in taken:
-                taken.add(normal)
+            if normal not in excluded:
+                excluded.add(normal)
                 chosen.append(text)
                 if len(chosen) == positives + self.count:
                     return rng.shuffle_buffered(chosen)

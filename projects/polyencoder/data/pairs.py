@@ -29,8 +29,8 @@ from polyencoder.errors import ConfigError, InputError, get_first_line
 from polyencoder.packages import require
 
 HUB = "hf:"
-HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most 1,000 pairs and a tenth
 """Prefix of a hub dataset: `hf:NAME:SPLIT` or `hf:NAME@CONFIG:SPLIT`."""
+HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most 1,000 pairs and a tenth
 
 
 def read_pairs(
@@ -77,7 +77,7 @@ def read_pair_rows(
     add_response: bool = False,
     bad: OnBad = raise_it,
 ) -> Iterator[Example]:
-    """The pairs of records in memory, such as a `datasets.Dataset`; an `Example` is one already.
+    """The pairs of records in memory, such as a `datasets.Dataset`; an `Example` is a pair already.
 
     `name` is the data's, for errors; `add_response` as in `read_pairs`. Raises InputError for a row that is
     neither, and what `bad` raises.
@@ -139,7 +139,7 @@ def estimate_pair_counts(files: Sequence[str], *, columns: Columns | None = None
         rows = split_info.num_examples if split_info else sum(1 for _ in dataset)
         return Counts(rows, rows)
     skip = BadExamples(skip=True)
-    return estimate_counts(lambda file: ([one] for one in read_pairs(file, columns=columns, bad=skip)), files)
+    return estimate_counts(lambda file: ([pair] for pair in read_pairs(file, columns=columns, bad=skip)), files)
 
 
 def add_sampled_candidates(pairs: Iterable[Example], sampler: NegativeSampler) -> list[Example]:

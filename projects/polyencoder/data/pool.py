@@ -22,7 +22,7 @@ class CandidatePool:
 
     texts: Sequence[str]
     labels: Tensor | None = None
-    """[batch], the column of each example's label, of several right texts the best; None without labels."""
+    """[batch], the column of each example's label, the best of several right texts; None without labels."""
     lists: Sequence[Sequence[str]] | None = None
     """Each example's candidates; None if all examples share the pool."""
     index: Tensor | None = None
@@ -82,14 +82,14 @@ class CandidatePool:
         return texts
 
     def add_negatives(self, texts: Sequence[Sequence[str]]) -> CandidatePool:
-        """The pool with these texts of each example, which are wrong for it unless they are right already.
+        """The pool with further texts for each example, which are wrong unless they are right already.
 
-        In a shared pool they are candidates of all examples, otherwise of their own.
+        In a shared pool they are candidates of all examples, else of their example alone.
         """
         if self.lists is not None and self.labels is not None:
             labels = [candidates[column] for candidates, column in zip(self.lists, self.labels.tolist(), strict=True)]
             numbers = None if self.relevance is None else list(map(_get_best, self.lists, self.relevance.tolist()))
-            lists = [[*some, *more] for some, more in zip(self.lists, texts, strict=True)]
+            lists = [[*candidates, *added] for candidates, added in zip(self.lists, texts, strict=True)]
             return build_inline_pool(lists, labels, numbers).to(self.labels.device)
         assert self.mask is None
         whole = list(dict.fromkeys([*self.texts, *chain.from_iterable(texts)]))
@@ -112,10 +112,10 @@ def build_shared_pool(
     return CandidatePool(pool, columns, relevance=numbers)
 
 
-def _grade(places: Sequence[Mapping[str, int]], labels: Sequence[str], relevance: Relevance, *, width: int) -> Tensor:
-    """[batch, width] from each example's right texts and the columns of texts."""
+def _grade(columns: Sequence[Mapping[str, int]], labels: Sequence[str], relevance: Relevance, *, width: int) -> Tensor:
+    """The labels [batch, width] of each example's right texts, in the texts' columns."""
     table = torch.zeros(len(labels), width)
-    for row, (column_of, label, numbers) in enumerate(zip(places, labels, relevance, strict=True)):
+    for row, (column_of, label, numbers) in enumerate(zip(columns, labels, relevance, strict=True)):
         for text, number in ({label: 1.0} if numbers is None else numbers).items():
             table[row, column_of[text]] = number
     return table
@@ -134,8 +134,8 @@ def build_inline_pool(
     if labels is not None:
         columns = torch.tensor([texts.index(label) for texts, label in zip(lists, labels, strict=True)])
         if relevance is not None:
-            places = [{text: column for column, text in enumerate(texts)} for texts in lists]
-            numbers = _grade(places, labels, relevance, width=width)
+            text_columns = [{text: column for column, text in enumerate(texts)} for texts in lists]
+            numbers = _grade(text_columns, labels, relevance, width=width)
     mask = index >= 0
     sizes = [len(texts) for texts in candidates]
     return CandidatePool(pool, columns, lists, index, None if bool(mask.all()) else mask, sizes, numbers)
@@ -178,21 +178,21 @@ def merge_equal(pool: CandidatePool, keys: Sequence[Hashable]) -> CandidatePool:
         first.setdefault(key, row)
     if len(first) == len(keys):
         return pool
-    texts = [pool.texts[place] for place in first.values()]
-    new_place = {key: place for place, key in enumerate(first)}
-    places = [new_place[key] for key in keys]
+    texts = [pool.texts[row] for row in first.values()]
+    new_rows = {key: row for row, key in enumerate(first)}
+    rows = [new_rows[key] for key in keys]
     device = None if pool.labels is None else pool.labels.device
     if pool.lists is not None:
-        stands_for = {text: texts[row] for text, row in zip(pool.texts, places, strict=True)}
-        lists = [[stands_for[text] for text in some] for some in pool.lists]
+        stands_for = {text: texts[row] for text, row in zip(pool.texts, rows, strict=True)}
+        lists = [[stands_for[text] for text in candidates] for candidates in pool.lists]
         labels, relevance = None, None
         if pool.labels is not None:
-            labels = [some[column] for some, column in zip(lists, pool.labels.tolist(), strict=True)]
+            labels = [candidates[column] for candidates, column in zip(lists, pool.labels.tolist(), strict=True)]
         if pool.relevance is not None:
-            relevance = [_get_best(some, numbers) for some, numbers in zip(lists, pool.relevance.tolist(), strict=True)]
+            relevance = list(map(_get_best, lists, pool.relevance.tolist()))
         merged = replace(build_inline_pool(lists, labels, relevance), sizes=pool.sizes)
         return merged if device is None else merged.to(device)
-    columns = torch.tensor(places, device=device)
+    columns = torch.tensor(rows, device=device)
     mask, numbers = None, None
     if pool.relevance is not None:
         zeros = pool.relevance.new_zeros(len(pool.relevance), len(texts))

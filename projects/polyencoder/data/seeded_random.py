@@ -1,6 +1,6 @@
 """Seeded random choices, equal on all platforms and Python versions.
 
-The standard library promises that alone of `Random.random()`: `choice`, `sample` and `shuffle` have changed before and
+The standard library promises this of `Random.random()` alone: `choice`, `sample` and `shuffle` have changed before and
 may change again. A generated data set and its published scores must not, so everything here is made from `random()`.
 """
 
@@ -37,7 +37,7 @@ class SeededRandom:
 
     def iter_order(self, n: int) -> Iterator[int]:
         """Yields the numbers below n in random order; the first k cost O(k), however large n is."""
-        moved: dict[int, int] = {}  # Fisher-Yates on an array; only its changed places are kept
+        moved: dict[int, int] = {}  # Fisher-Yates on an array; only its changed positions are stored
         for here in range(n):
             drawn = here + self.draw_below(n - here)
             value = moved.pop(here, here)
@@ -47,7 +47,7 @@ class SeededRandom:
 
     def sample(self, items: Sequence[T], k: int) -> list[T]:
         """Draws k different items in random order, or all if there are fewer."""
-        return [items[place] for place in islice(self.iter_order(len(items)), k)]
+        return [items[position] for position in islice(self.iter_order(len(items)), k)]
 
     def shuffle_buffered(self, items: Sequence[T]) -> list[T]:
         return self.sample(items, len(items))

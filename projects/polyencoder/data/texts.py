@@ -16,12 +16,12 @@ TEXT_COLUMNS = ("text", "turns", "context", "response")
 
 
 def read_texts(files: Iterable[str], *, columns: Sequence[str] = ()) -> Iterator[str]:
-    """Yields the texts of files: lines of text files; of records the texts in `columns`, else `TEXT_COLUMNS`.
+    """Yields the texts of files: lines of text files, and the texts of records in `columns`, else `TEXT_COLUMNS`.
 
     Line ends within a text end it; empty texts are left out.
 
     Raises:
-        InputError: a file that cannot be read; a record that has none of the columns, or something else than texts in
+        InputError: a file that cannot be read; a record that has none of the columns, or anything but texts in
             one.
     """
     for file in files:
@@ -62,12 +62,12 @@ def sample_uniformly(items: Iterable[str], *, count: int, of: int, seed: int = 0
     Selection sampling, algorithm S of Knuth, "The Art of Computer Programming", volume 2, section 3.4.2.
     """
     rng = random.Random(seed)
-    wanted, left = min(count, of), of
+    needed, left = min(count, of), of
     for item in items:
-        if wanted == 0:
+        if needed == 0:
             return
-        if rng.random() * left < wanted:
-            wanted -= 1
+        if rng.random() * left < needed:
+            needed -= 1
             yield item
         left -= 1
 
@@ -76,9 +76,9 @@ def _read_texts(record: dict[str, Any], columns: Sequence[str], *, where: str) -
     present = [name for name in columns or TEXT_COLUMNS if name in record]
     if not present or len(present) < len(columns):
         missing = next((name for name in columns if name not in record), None)
-        wanted = f"no {missing!r}" if missing else f"none of {', '.join(map(repr, TEXT_COLUMNS))}"
+        problem = f"no {missing!r}" if missing else f"none of {', '.join(map(repr, TEXT_COLUMNS))}"
         raise InputError(
-            f"{where}: has {wanted}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the columns with texts",
+            f"{where}: has {problem}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the columns with texts",
             argument="columns",
         )
     for name in present:

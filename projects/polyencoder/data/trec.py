@@ -101,7 +101,7 @@ def sort_best_first(results: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def drop_identical_ids(run: Run) -> dict[str, dict[str, float]]:
     """The run without documents that have their query's id."""
-    return {query: {id_: score for id_, score in found.items() if id_ != query} for query, found in run.items()}
+    return {query: {id_: score for id_, score in results.items() if id_ != query} for query, results in run.items()}
 
 
 def write_run(path: Path, run: Run, *, overwrite: bool = True) -> None:
@@ -111,7 +111,7 @@ def write_run(path: Path, run: Run, *, overwrite: bool = True) -> None:
         InputError: an id has a space, which the format cannot hold, or a score is not finite.
         PolyencoderError: the file cannot be written, or exists and `overwrite` is False.
     """
-    for id_ in (id_ for query, found in run.items() for id_ in (query, *found)):
+    for id_ in (id_ for query, results in run.items() for id_ in (query, *results)):
         if id_.split() != [id_]:
             raise InputError(f"the id {id_!r:.60} cannot be written: TREC's format has no spaces in ids")
     for query, results in run.items():

@@ -20,7 +20,7 @@ def parse_ubuntu_turns(record: dict[str, Any], where: str) -> list[str] | None:
     """The turns of a context, and the response, which may be empty; None for a row whose response is wrong.
 
     A turn's utterances are joined. The rows of one conversation have contexts of growing length, each with the next
-    response: of each row its response alone is new.
+    response: only the response of each row is new.
 
     Raises:
         InputError: a column is missing, the label is neither 0 nor 1, or context or response no text.

@@ -34,9 +34,9 @@ from polyencoder.settings.fields import get_leaves
 from polyencoder.settings.train import DataSettings
 from polyencoder.storage.names import RECORD
 
-_MOST_READ = 1_000_000  # training pairs
-_MOST_RUNS = 10  # each of which began with the model of another one
-_MOST_KNOWN = 0.1  # the share of examples that may also be training pairs: people often say the same
+_MAX_PAIRS = 1_000_000  # training pairs
+_MAX_RUNS = 10  # each of which began with the model of the next
+_MAX_SEEN = 0.1  # the share of examples that may also be training pairs: people often say the same
 
 
 def calibrate(
@@ -106,16 +106,16 @@ def calibrate(
 
 
 def _check_not_trained_on(model: Path | None, examples: Sequence[Example]) -> None:
-    """Raises InputError if the model, or one that it began with, was trained on these examples.
+    """Raises InputError if the model, or a model that it began with, was trained on these examples.
 
-    The records of their runs name the files. Nothing is known without a record, or of files that are gone.
+    The records of their runs name the files. Without a record, or with missing files, nothing is known.
     """
-    for _ in range(_MOST_RUNS):
+    for _ in range(_MAX_RUNS):
         if model is None:
             return
         files, seen, model = _read_run(model)
         trained = sum((example.text, example.label) in seen for example in examples)
-        if trained > _MOST_KNOWN * len(examples):
+        if trained > _MAX_SEEN * len(examples):
             raise InputError(
                 f"the model was trained on {trained:,} of the {len(examples):,} examples, of {files}: its "
                 "probabilities would promise too much; calibrate it on others, such as the validation data"
@@ -135,7 +135,7 @@ def _read_run(model: Path) -> tuple[str, set[tuple[str, str]], Path | None]:
         is_hub = files.startswith(HUB)
         names = files if is_hub else ",".join(os.path.join(folder, name.strip()) for name in files.split(","))
         pairs = read_all_pairs(names, columns=data.columns, bad=lambda error: None)
-        keys = [(pair.text, pair.label) for pair in islice(pairs, _MOST_READ)]
+        keys = [(pair.text, pair.label) for pair in islice(pairs, _MAX_PAIRS)]
         if data.valid is None and not data.streaming:
             keys = keys[: -count_held_out(len(keys))]
     return files, set(keys), begun
@@ -156,8 +156,8 @@ def collect_observations(examples: Sequence[Example], scored: Iterable[tuple[int
     """The observations of examples from the scores of their candidates, as `example_scores` yields them."""
     ranked: list[_Ranked] = [([], [], 0)] * len(examples)
     for i, scores in scored:
-        of = dict(zip(examples[i].choices, scores.tolist(), strict=True))
-        ranked[i] = _rank_scores(of, examples[i].right, among=len(of))
+        by_text = dict(zip(examples[i].choices, scores.tolist(), strict=True))
+        ranked[i] = _rank_scores(by_text, examples[i].right, among=len(by_text))
     return _stack(ranked)
 
 
@@ -170,17 +170,17 @@ def observe_search(searcher: Searcher, examples: Sequence[Example], *, progress:
     if searcher.top_k == 0:
         raise InputError("the index is empty")
     ranked: list[_Ranked] = []
-    with create_progress(step="searching", unit="contexts", total=len(examples), show=progress) as shown:
+    with create_progress(step="searching", unit="contexts", total=len(examples), show=progress) as bar:
         for i in range(0, len(examples), _AT_ONCE):
             batch, among = examples[i : i + _AT_ONCE], searcher.among
-            for hits, example in zip(searcher([one.turns for one in batch]), batch, strict=True):
+            for hits, example in zip(searcher([example.turns for example in batch]), batch, strict=True):
                 scores: dict[str, float] = {}
                 for hit in hits:
                     score = hit.score if searcher.reranker is None else hit.rerank_score
                     if score is not None:
                         scores.setdefault(hit.text.strip(), score)
                 ranked.append(_rank_scores(scores, [text.strip() for text in example.right], among=among))
-            shown.update(len(batch))
+            bar.update(len(batch))
     return _stack(ranked, depth=DEPTH)
 
 

@@ -35,11 +35,11 @@ def evaluate(
 ) -> Tally:
     """Evaluates a ranker on examples, each with its own candidates.
 
-    Candidates with the same tokens are one, as in training. `graded` adds nDCG@10; None: if any example has several
+    Candidates with the same tokens count once, as in training. `graded` adds nDCG@10; None: if any example has several
     right candidates. `progress`: see `create_progress`.
 
     Raises:
-        InputError: there is no example, or one whose label is not among its candidates, or of fewer than `at_least`.
+        InputError: there is no example, or an example's label is not among its candidates, or they are too few.
     """
     check_examples(examples, at_least=at_least)
     keys = build_token_keys(ranker, examples)
@@ -51,7 +51,8 @@ def evaluate(
 
 def build_token_keys(ranker: TextRanker, examples: Sequence[Example]) -> Callable[[str], Hashable]:
     """A key of each candidate, which is equal for equal tokens."""
-    return find_distinct_candidates(ranker.text, (text for one in examples for text in one.choices))[1].__getitem__
+    _, rows = find_distinct_candidates(ranker.text, (text for example in examples for text in example.choices))
+    return rows.__getitem__
 
 
 def tally_scores(
@@ -62,9 +63,9 @@ def tally_scores(
     hits_at: Sequence[int] = HITS_AT,
     graded: bool | None = None,
 ) -> Tally:
-    """The metrics of examples, by `example_scores` of their candidates; those with equal `keys` are one."""
+    """The metrics of examples, by `example_scores` of their candidates; those with equal `keys` count once."""
     tally = Tally()
-    graded = any(one.labels is not None for one in examples) if graded is None else graded
+    graded = any(example.labels is not None for example in examples) if graded is None else graded
     for i, scores in scored:
         row, pool = merge_ranking(examples[i], scores, keys=keys)
         tally.add(metrics.compute_metrics(row, pool, [len(examples[i].choices)], hits_at=hits_at, graded=graded))
@@ -74,7 +75,7 @@ def tally_scores(
 def merge_ranking(
     example: Example, scores: Tensor, *, keys: Callable[[str], Hashable] = str
 ) -> tuple[Tensor, CandidatePool]:
-    """The scores [1, n] and the pool of an example's different candidates, from the scores of all of them."""
+    """The scores [1, n] and the pool of an example's distinct candidates, from the scores of all of them."""
     columns: dict[str, int] = {}
     for column, text in enumerate(example.choices):
         columns.setdefault(text, column)
@@ -93,7 +94,7 @@ def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[
     if ranker.model.reads_pairs:
         yield from _score_pairs(ranker, examples)
         return
-    ids, row_of = find_distinct_candidates(ranker.text, (text for one in examples for text in one.choices))
+    ids, row_of = find_distinct_candidates(ranker.text, (text for example in examples for text in example.choices))
     vectors = ranker.encoder.encode_candidates(ids)
     lengths = [len(ranker.text.tokenize_context(example.turns)) for example in examples]
     for batch in cut_into_batches(lengths, max_tokens=BATCH_TOKENS):
@@ -108,9 +109,9 @@ def _score_pairs(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tu
     at_once = TOGETHER if ranker.model.has_vectors else 1
     for start in range(0, len(examples), at_once):
         batch = examples[start : start + at_once]
-        contexts = check_contexts([one.turns for one in batch])
-        check_candidates("candidates", list(dict.fromkeys(text for one in batch for text in one.choices)))
-        scores = score_lists(ranker, contexts, [one.choices for one in batch])
+        contexts = check_contexts([example.turns for example in batch])
+        check_candidates("candidates", list(dict.fromkeys(text for example in batch for text in example.choices)))
+        scores = score_lists(ranker, contexts, [example.choices for example in batch])
         yield from enumerate(map(torch.from_numpy, scores), start=start)
 
 

@@ -49,8 +49,8 @@ def merge_twins(scores: Tensor, pool: CandidatePool, keys: Sequence[Hashable]) -
     if pool.index is None or merged.index is None:
         columns, width = rows.expand(len(scores), -1), len(merged.texts)
     else:
-        whose, width = rows[pool.index.clamp(min=0)].unsqueeze(2), merged.index.size(1)
-        columns = (whose == merged.index.unsqueeze(1)).int().argmax(2)  # of padding any, as its score is -inf
+        pool_rows, width = rows[pool.index.clamp(min=0)].unsqueeze(2), merged.index.size(1)
+        columns = (pool_rows == merged.index.unsqueeze(1)).int().argmax(2)  # any for padding, whose score is -inf
     best = scores.new_full((len(scores), width), -torch.inf).scatter_reduce(1, columns, scores, "amax")
     return best, replace(merged, sizes=pool.count_candidates(len(scores)))
 
@@ -61,7 +61,7 @@ def find_first_right(scores: Tensor, pool: CandidatePool) -> Tensor:
     if pool.relevance is None:
         return pool.labels
     best = scores.masked_fill(pool.relevance <= 0, -torch.inf).max(1)
-    return best.indices.where(best.values != -torch.inf, pool.labels)  # else a wrong one, if the right ones have -inf
+    return best.indices.where(best.values != -torch.inf, pool.labels)  # else wrong, as the right ones have -inf
 
 
 def compute_ndcg(scores: Tensor, labels: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def compute_metrics(
     if not graded:
         return metrics
     values = compute_ndcg(scores, pool.numbers).tolist()
-    return [{**one, NDCG: value} for one, value in zip(metrics, values, strict=True)]
+    return [{**measures, NDCG: value} for measures, value in zip(metrics, values, strict=True)]
 
 
 def _count_hits(rank: int | None, n: int | None, hits_at: Sequence[int]) -> dict[str, float]:
@@ -144,7 +144,7 @@ class Tally:
         self.sums: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
 
     def add(self, metrics: Iterable[Mapping[str, float]]) -> None:
-        """The metrics of some examples."""
+        """Adds the metrics of further examples."""
         for values in metrics:
             self.merge({name: (value, 1) for name, value in values.items()})
 

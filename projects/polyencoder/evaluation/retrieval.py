@@ -23,7 +23,7 @@ from polyencoder.index.filters import Exactness
 from polyencoder.packages import require
 from polyencoder.settings.evaluate import DEPTH, MEASURES
 
-# from its providers
+# what its providers raise
 _CANNOT = (ArithmeticError, AssertionError, KeyError, OSError, RuntimeError, SubprocessError, ValueError)
 _IDS_AT_ONCE = 1024
 _log = logging.getLogger(__name__)
@@ -33,11 +33,11 @@ class RunMeasures(NamedTuple):
     """The measures of a run."""
 
     means: dict[str, float]
-    """Each measure of all judged queries; 0 counts for one without results."""
+    """Each measure of all judged queries; a query without results counts as 0."""
     by_query: dict[str, dict[str, float]]
     """Each measure of each judged query."""
     failed: dict[str, str]
-    """The measures that ir_measures could not compute, which the others lack, and why."""
+    """The reasons of measures that ir_measures could not compute, which `means` and `by_query` lack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class RetrievalReport:
     intervals: dict[str, tuple[float, float]]
     """The 95% confidence interval of each measure that is a mean of all judged queries' values."""
     queries: int
-    """Judged queries, over which the means are."""
+    """The number of judged queries, which the means are over."""
     unjudged: int
     """Queries without a judgement: left out."""
     without_results: int
@@ -96,7 +96,7 @@ def evaluate_retrieval(
     """Searches an index, or reranks a run, for the judged queries, and measures the results.
 
     As in trec_eval and BEIR, queries without a judgement are left out, and judged queries without results count as 0.
-    A measure that cannot be computed of what was found does not lose the run: `RetrievalReport.failed` has its reason.
+    A measure that cannot be computed of the results does not lose the run: `RetrievalReport.failed` has its reason.
 
     Examples:
         >>> qrels = read_qrels("fiqa/qrels/test.tsv")
@@ -135,12 +135,12 @@ def evaluate_retrieval(
     judged = {query: queries[query] for query in qrels}
     documents = sorted(_iter_documents(qrels))
     if ignore_identical_ids:
-        rerank, compare = (None if one is None else drop_identical_ids(one) for one in (rerank, compare))
+        rerank, compare = (None if run is None else drop_identical_ids(run) for run in (rerank, compare))
     if index is not None:
         if rerank is not None and index.split is not None:
             raise ConfigError("a run is reranked by the texts of its documents, and this index has their passages")
-        wanted = {*documents, *select_documents_to_rerank(rerank or {}, judged, depth=depth)}
-        ids = {f"{document}#1" if index.split else document: document for document in wanted}  # of the first passages
+        needed = {*documents, *select_documents_to_rerank(rerank or {}, judged, depth=depth)}
+        ids = {f"{document}#1" if index.split else document: document for document in needed}  # of the first passages
         texts = {ids[id_]: text for id_, text in index.get_texts(ids).items()}
     if rerank is not None and texts is None:
         raise ConfigError("a run is reranked by the texts of its documents: give an index, or texts")
@@ -158,7 +158,7 @@ def evaluate_retrieval(
         run = rerank_run(ranker, rerank, judged, texts or {}, depth=depth)
     elif index is not None:
         if depth < len(index) and (
-            deeper := [str(one) for one in _parse_measures(measures) if _get_cutoff(one) > depth]
+            deeper := [str(measure) for measure in _parse_measures(measures) if _get_cutoff(measure) > depth]
         ):
             _log.warning("%s: only the first %d results are found; give a larger depth", ", ".join(deeper), depth)
         run = search_run(
@@ -178,7 +178,7 @@ def evaluate_retrieval(
 
 def select_documents_to_rerank(run: Run, queries: Container[str], *, depth: int = DEPTH) -> set[str]:
     """The documents of the run whose texts reranking needs: the first `depth` results of these queries."""
-    return {id_ for query, found in run.items() if query in queries for id_, _ in sort_best_first(found)[:depth]}
+    return {id_ for query, results in run.items() if query in queries for id_, _ in sort_best_first(results)[:depth]}
 
 
 def evaluate_run(
@@ -223,7 +223,7 @@ def _build_report(
     mean = require("ir_measures", extra="evaluate").MeanAgg  # over queries; others are sums, such as NumRet
     means = [
         name
-        for name, kind in ((str(one), one.aggregator()) for one in parsed)
+        for name, kind in ((str(measure), measure.aggregator()) for measure in parsed)
         if isinstance(kind, mean) and _has_all(measured, name) and (other is None or _has_all(other, name))
     ]
     values = _build_table(measured, means)
@@ -269,7 +269,7 @@ def _check_qrels(qrels: Qrels) -> None:
     """Raises InputError if nothing is judged, or nothing is right."""
     if not any(qrels.values()):
         raise InputError("there is no judgement: nothing can be measured", argument="qrels")
-    if not any(label > 0 for own in qrels.values() for label in own.values()):
+    if not any(label > 0 for labels in qrels.values() for label in labels.values()):
         raise InputError("all labels are 0: no document is right, so every measure would be 0", argument="qrels")
 
 
@@ -287,7 +287,7 @@ def _parse_measures(measures: Sequence[str]) -> list[Any]:
         try:
             parsed[ir_measures.parse_measure(name)] = None
         except (NameError, ValueError, TypeError, SyntaxError) as error:
-            names = ", ".join(sorted({one.NAME for one in ir_measures.measures.registry.values() if one.NAME}))
+            names = ", ".join(sorted({kind.NAME for kind in ir_measures.measures.registry.values() if kind.NAME}))
             raise ConfigError(
                 f"ir_measures has no measure {name!r} ({join_lines(error)}); its names are {names}, with a cutoff as "
                 "in nDCG@10; see https://ir-measur.es/en/latest/measures.html",
@@ -298,7 +298,7 @@ def _parse_measures(measures: Sequence[str]) -> list[Any]:
 
 def _has_all(measured: RunMeasures, name: str) -> bool:
     """Whether each query has a value; Accuracy has none where no result is irrelevant."""
-    return all(math.isfinite(own.get(name, math.nan)) for own in measured.by_query.values())
+    return all(math.isfinite(values.get(name, math.nan)) for values in measured.by_query.values())
 
 
 def _measure(run: Run, qrels: Qrels, measures: Sequence[Any]) -> RunMeasures:
@@ -311,7 +311,7 @@ def _measure(run: Run, qrels: Qrels, measures: Sequence[Any]) -> RunMeasures:
     except _CANNOT as error:
         if len(measures) == 1:
             measured.failed[str(measures[0])] = join_lines(error)
-        for alone in (_measure(run, qrels, [one]) for one in measures if len(measures) > 1):
+        for alone in (_measure(run, qrels, [measure]) for measure in measures if len(measures) > 1):
             measured.means.update(alone.means)
             measured.failed.update(alone.failed)
             for query, values in alone.by_query.items():
@@ -319,16 +319,16 @@ def _measure(run: Run, qrels: Qrels, measures: Sequence[Any]) -> RunMeasures:
         return measured
     for query, measure, value in results.per_query:
         measured.by_query[query][str(measure)] = float(value)
-    measured.means.update({str(one): float(results.aggregated[one]) for one in measures})
+    measured.means.update({str(measure): float(results.aggregated[measure]) for measure in measures})
     return measured
 
 
 def _build_table(measured: RunMeasures, names: Sequence[str]) -> np.ndarray[Any, Any]:
-    return np.array([[own[name] for name in names] for own in measured.by_query.values()])
+    return np.array([[values[name] for name in names] for values in measured.by_query.values()])
 
 
 def _iter_documents(table: Run | Qrels) -> Iterator[str]:
-    return iter(dict.fromkeys(document for found in table.values() for document in found))
+    return iter(dict.fromkeys(document for documents in table.values() for document in documents))
 
 
 def _has_any(run: Run, documents: Container[str]) -> bool:

@@ -48,15 +48,15 @@ def search_run(
         raise InputError("the index is empty")
     split = index.split is not None
     turns = {id_: check_context(f"query {id_!r}", query) for id_, query in queries.items()}
-    more = 1 if ignore_identical_ids else 0
-    options = SearchOptions(top_k=depth + more, exactness=exactness, effort=effort)
+    extra = 1 if ignore_identical_ids else 0
+    options = SearchOptions(top_k=depth + extra, exactness=exactness, effort=effort)
     searcher = Searcher(ranker, index, options, keep_turns=True)
     run: dict[str, dict[str, float]] = {}
     for batch in iter_batches(turns, _AT_ONCE):
         for id_, hits in zip(batch, searcher([turns[id_] for id_ in batch]), strict=True):
             if split:  # judgements are of documents
                 hits = [hit._replace(id=(hit.metadata or {})[DOCUMENT]) for hit in hits]
-            others = [hit for hit in hits if not (more and hit.id == id_)][:depth]
+            others = [hit for hit in hits if not (extra and hit.id == id_)][:depth]
             read = [(hit.id, hit.rerank_score) for hit in others if hit.rerank_score is not None]
             run[id_] = _join(read, [(hit.id, hit.score) for hit in others[len(read) :]])
     return run
@@ -99,5 +99,5 @@ def _join(read: Sequence[tuple[str, float]], others: Sequence[tuple[str, float]]
     """Joins two lists of results, best first; the second's scores, a step of 1 each, are below the first's."""
     if not read:
         return dict(others)
-    places = {score: place for place, score in enumerate(dict.fromkeys(score for _, score in others), 1)}
-    return dict(read) | {document: read[-1][1] - places[score] for document, score in others}
+    steps = {score: step for step, score in enumerate(dict.fromkeys(score for _, score in others), 1)}
+    return dict(read) | {document: read[-1][1] - steps[score] for document, score in others}

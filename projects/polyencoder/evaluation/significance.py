@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 SAMPLES = 10_000
-FEW = 200
-"""A share of fewer examples has a standard error of up to 3.5 points: it is shown beside it."""
+SMALL_SAMPLE = 200
+"""Reports show the standard error of a share of fewer examples; at this number it is up to 3.5 points."""
 _AT_ONCE = 1 << 22  # numbers drawn together
 
 Array = np.ndarray[Any, Any]

@@ -20,7 +20,7 @@ def evaluate_tfidf(
     """Evaluates the baseline, fitted to training responses, on last turns; no loss.
 
     Words are scikit-learn's: lower-cased, of two characters or more. A word of every response counts 1, a rarer one
-    more. Candidates of equal words are one.
+    more. Candidates of equal words count once.
 
     Raises:
         InputError: there is no word in the responses that the weights are fitted to; or as in `evaluate`.
@@ -33,9 +33,10 @@ def evaluate_tfidf(
     if not any(map(split_words, texts)):
         raise InputError(f"no words in {len(texts)} training responses to fit TF-IDF to")
     vectorizer.fit(texts)
-    rows = {text: row for row, text in enumerate(dict.fromkeys(text for one in examples for text in one.choices))}
+    choices = dict.fromkeys(text for example in examples for text in example.choices)
+    rows = {text: row for row, text in enumerate(choices)}
     candidates = vectorizer.transform(rows)
-    contexts = vectorizer.transform([one.turns[-1] for one in examples])
+    contexts = vectorizer.transform([example.turns[-1] for example in examples])
 
     def compute_cosines() -> Iterator[Tensor]:
         for i, example in enumerate(examples):

@@ -23,7 +23,7 @@ class WorstError:
     among: int
     """How many distinct candidates were ranked."""
     right: tuple[str, float]
-    """The right response, of several the best ranked one, with its score."""
+    """The right response, the best ranked of several, with its score."""
     above: list[tuple[str, float]]
     """The candidates that were ranked above it, best first, with their scores; the first `most_above` of them."""
 
@@ -40,8 +40,8 @@ def find_worst_errors(
 
     Args:
         examples: with candidates, which include the label.
-        scores: of the candidates of each example, by its place: `dict(example_scores(ranker, examples))`.
-        keys: candidates with equal ones are one.
+        scores: of the candidates of each example, by its position: `dict(example_scores(ranker, examples))`.
+        keys: candidates with equal keys count once.
         most_above: candidates ranked above the right one that an error keeps.
     """
     errors = []
@@ -50,9 +50,9 @@ def find_worst_errors(
         rank = int(pool_ranks(row, pool))
         if rank == 1:
             continue
-        texts, values, is_right = pool.list_candidates(0), row[0].tolist(), (pool.numbers[0] > 0).tolist()
+        texts, values, flags = pool.list_candidates(0), row[0].tolist(), (pool.numbers[0] > 0).tolist()
         right = texts[int(find_first_right(row, pool))]
-        wrong = [(text, score) for text, score, ours in zip(texts, values, is_right, strict=True) if not ours]
+        wrong = [(text, score) for text, score, is_right in zip(texts, values, flags, strict=True) if not is_right]
         wrong.sort(key=lambda pair: -math.inf if math.isnan(pair[1]) else -pair[1])
         label = right, values[texts.index(right)]
         errors.append(WorstError(examples[number], rank, len(texts), label, wrong[: min(most_above, rank - 1)]))

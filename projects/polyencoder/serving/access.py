@@ -43,12 +43,12 @@ class Access:
         await (refused or self._app)(scope, receive, send)
 
     def _refuse(self, path: str, headers: Headers) -> Response | None:
-        named = headers.getlist("host")
-        host = _parse_host(f"//{named[0]}") if len(named) == 1 else None
+        hosts = headers.getlist("host")
+        host = _parse_host(f"//{hosts[0]}") if len(hosts) == 1 else None
         if path not in _PROBES and (host is None or (self._hosts is not None and host not in self._hosts)):
-            shown = f"{', '.join(named) or 'missing'}"
+            names = ", ".join(hosts) or "missing"
             return build_response(
-                400, f"Host is {shown:.100}, which is not a name of this server: allow_host adds names"
+                400, f"Host is {names:.100}, which is not a name of this server: allow_host adds names"
             )
         origin = headers.get("origin")
         if origin is not None and origin not in self._origins and _parse_host(origin) not in (self._hosts or (host,)):
@@ -57,8 +57,8 @@ class Access:
             )
         if self._key is None or path in _OPEN:
             return None
-        kind, _, shown = headers.get("authorization", "").partition(" ")
-        if hmac.compare_digest(shown.strip().encode("latin-1"), self._key) and kind.lower() == "bearer":
+        kind, _, key = headers.get("authorization", "").partition(" ")
+        if hmac.compare_digest(key.strip().encode("latin-1"), self._key) and kind.lower() == "bearer":
             return None
         wrong = "the key is wrong or missing: Authorization: Bearer KEY"
         return build_response(401, wrong, headers={"WWW-Authenticate": "Bearer"})

@@ -16,9 +16,9 @@ from polyencoder.serving.service import Serving
 router = APIRouter(tags=["candidates"])
 
 
-_OF_ID = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]}
-Id = Annotated[str, BeforeValidator(convert_id), Field(min_length=1), WithJsonSchema(_OF_ID)]
-"""An id of a candidate: a text, or a whole number, which becomes one."""
+_ID_SCHEMA = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]}
+Id = Annotated[str, BeforeValidator(convert_id), Field(min_length=1), WithJsonSchema(_ID_SCHEMA)]
+"""An id of a candidate: a text, or a whole number, which becomes a text."""
 
 
 class NewCandidate(KnownFields):
@@ -52,10 +52,10 @@ class ChangeResponse(BaseModel):
 @router.put("/v1/candidates")
 async def put(request: PutRequest, service: Serving) -> ChangeResponse:
     """Adds candidates or replaces them: all or none; on disk before the answer. Repeating a request changes nothing."""
-    service.engine.check_texts([item.text for item in request.candidates], name="candidates")
+    service.engine.check_texts([candidate.text for candidate in request.candidates], name="candidates")
     records = [
-        Candidate(item.id, item.text, item.metadata, f"candidates.{number}")
-        for number, item in enumerate(request.candidates)
+        Candidate(candidate.id, candidate.text, candidate.metadata, f"candidates.{number}")
+        for number, candidate in enumerate(request.candidates)
     ]
     ids = Counter(record.id for record in records if record.id is not None)
     for id_, times in ids.items():

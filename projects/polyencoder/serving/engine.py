@@ -86,7 +86,7 @@ class Engine:
         if not values:
             raise InputError(f"{name} is empty; it must have at least one text", argument=name)
         self.check_count(values, name=name)
-        return [self.check_text(value, name=f"{name}.{place}") for place, value in enumerate(values)]
+        return [self.check_text(value, name=f"{name}.{position}") for position, value in enumerate(values)]
 
     def check_count(self, values: Sequence[object], *, name: str) -> None:
         """Raises InputError above the limit of texts."""
@@ -115,19 +115,19 @@ class Engine:
             raise InputError(f"{name} has {n:,} characters; it must have at most {self.limits.characters:,}")
 
     def count_tokens(
-        self, items: Sequence[WorkItem], *, name: str = "documents", places: Sequence[int] | None = None
+        self, items: Sequence[WorkItem], *, name: str = "documents", positions: Sequence[int] | None = None
     ) -> int:
         """Counts the tokens of a request.
 
-        Raises InputError above the limit. It names the first text that exceeds it: `places` are the positions
-        of the first items' texts in the request; later items have none (None: each item is a text).
+        Raises InputError above the limit. It names the first text that exceeds it: `positions` are those of
+        the first items' texts in the request; later items have none (None: each item is a text).
         """
         total = 0
-        places = range(len(items)) if places is None else places
+        positions = range(len(items)) if positions is None else positions
         for number, item in enumerate(items):
             total += item.cost
             if total > self.limits.tokens:
-                where = f"{name}.{places[number]}" if number < len(places) else name
+                where = f"{name}.{positions[number]}" if number < len(positions) else name
                 raise InputError(
                     f"{where}: up to it the request has {total:,} tokens; it must have at most "
                     f"{self.limits.tokens:,}: send fewer texts at once",
@@ -137,7 +137,7 @@ class Engine:
 
 
 def _split(texts: Sequence[str]) -> Iterator[slice]:
-    """The places of texts in parts of about `_PART_CHARACTERS`."""
+    """The slices of texts in parts of about `_PART_CHARACTERS`."""
     start = size = 0
     for stop, text in enumerate(texts, 1):
         size += len(text)

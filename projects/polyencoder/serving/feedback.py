@@ -22,7 +22,7 @@ router = APIRouter(tags=["chat"])
 
 
 class Feedback:
-    """A file of good replies, with their contexts and candidates, and one beside it of rejected replies.
+    """A file of good replies, with their contexts and candidates, beside a file of rejected replies.
 
     Args:
         path: the file of good replies, `{"context", "response", "candidates"}`; `PATH.rejected.jsonl` has

@@ -23,17 +23,17 @@ Ids = Sequence[int]
 
 
 def build_context_item(ids: Ids) -> WorkItem:
-    """Becomes `Contexts` of one."""
+    """An item whose result is `Contexts` of one context."""
     return WorkItem(CONTEXT, ids, len(ids))
 
 
 def build_candidate_item(ids: Ids) -> WorkItem:
-    """Becomes `TokenVectors`."""
+    """An item whose result is `TokenVectors`."""
     return WorkItem(CANDIDATE, ids, len(ids))
 
 
 def build_pair_item(context: Ids, candidate: Ids) -> WorkItem:
-    """Becomes a score, of a model that reads pairs."""
+    """An item whose result is a score, by a model that reads pairs."""
     return WorkItem(PAIR, (context, candidate), len(context) + len(candidate))
 
 
@@ -53,7 +53,7 @@ class Forward:
         _set_torch_threads(self._threads)  # a setting of each thread
 
     def __call__(self, kind: str, tokens: Sequence[Any]) -> list[Any]:
-        """The result of each."""
+        """The result of each item."""
         encoder = self.ranker.encoder
         if kind == PAIR:
             return self._score_pairs(tokens)
@@ -63,19 +63,19 @@ class Forward:
         return [encoded.select([row]) for row in range(len(tokens))]
 
     def _score_pairs(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
-        """Scores pairs; each different context, and each different candidate, is read once."""
-        places: dict[tuple[int, ...], list[int]] = {}
+        """Scores pairs; each distinct context, and each distinct candidate, is read once."""
+        contexts: dict[tuple[int, ...], list[int]] = {}
         columns: dict[tuple[int, ...], int] = {}
         for position, (ids, _) in enumerate(pairs):
-            places.setdefault(tuple(ids), []).append(position)
-        index = np.full((len(places), max(map(len, places.values()))), -1)
-        for row, positions in enumerate(places.values()):
+            contexts.setdefault(tuple(ids), []).append(position)
+        index = np.full((len(contexts), max(map(len, contexts.values()))), -1)
+        for row, positions in enumerate(contexts.values()):
             index[row, : len(positions)] = [
                 columns.setdefault(tuple(pairs[position][1]), len(columns)) for position in positions
             ]
-        scores = self.ranker.encoder.score_ids([*places], [*columns], index, max_tokens=self.max_tokens)
+        scores = self.ranker.encoder.score_ids([*contexts], [*columns], index, max_tokens=self.max_tokens)
         results = np.empty(len(pairs), dtype=np.float32)
-        for row, positions in enumerate(places.values()):
+        for row, positions in enumerate(contexts.values()):
             results[positions] = scores[row, : len(positions)]
         return results.tolist()
 

@@ -18,10 +18,10 @@ router = APIRouter(tags=["health"])
 
 _log = logging.getLogger(__name__)
 _STARTED = int(time.time())
-_SHOWN_LIMITS = ("bytes", "documents", "characters", "tokens", "top_k", "concurrent", "seconds")
+_LIMITS = ("bytes", "documents", "characters", "tokens", "top_k", "concurrent", "seconds")
 
 
-@router.head("/health", include_in_schema=False)  # some balancers ask so
+@router.head("/health", include_in_schema=False)  # some balancers send HEAD
 @router.get("/health")
 async def health() -> dict[str, str]:
     """The process is alive."""
@@ -64,7 +64,7 @@ async def info(service: Serving) -> dict[str, Any]:
         "candidates": await service.count(),
         "context_tokens": text.longest_context,
         "candidate_tokens": text.label_truncate,
-        "limits": {name: getattr(limits, name) for name in _SHOWN_LIMITS},
+        "limits": {name: getattr(limits, name) for name in _LIMITS},
     }
 
 

@@ -23,18 +23,18 @@ from polyencoder.serving.service import Service
 
 
 class _Operation(NamedTuple):
-    """A route as a tool: what it takes, what it gives, and its function."""
+    """A route as a tool: its request, its response and its function."""
 
     request: type[BaseModel]
     response: type[BaseModel]
     run: Callable[[Any, Service], Awaitable[BaseModel]]
 
     def build_tool(self, name: str) -> Tool:
-        taken = self.request.model_json_schema()
-        fields = taken["properties"].items()
-        taken["properties"] = {key: field for key, field in fields if "Ignored" not in field.get("description", "")}
+        schema = self.request.model_json_schema()
+        fields = schema["properties"].items()
+        schema["properties"] = {key: field for key, field in fields if "Ignored" not in field.get("description", "")}
         output = self.response.model_json_schema()
-        return Tool(name=name, description=inspect.getdoc(self.run), input_schema=taken, output_schema=output)
+        return Tool(name=name, description=inspect.getdoc(self.run), input_schema=schema, output_schema=output)
 
 
 def create_mcp_server(service: Service) -> Server[Any]:

@@ -81,29 +81,29 @@ class ToolProxy:
         max_risk: float | None = None,
     ) -> None:
         self._selector, self._max = selector, max_tools
-        self._least, self._risk = min_probability, max_risk
+        self._min_probability, self._max_risk = min_probability, max_risk
         self._names: dict[tuple[Remote, str], str] = {}
         self._tools: dict[str, _ListedTool] = {}
-        self._latest: list[str] = []  # the listed ones, those that were found last at the end
+        self._latest: list[str] = []  # the listed tools, the last found at the end
         self.listed: list[str] = []
 
     def update(self, remotes: Sequence[Remote]) -> None:
         """Takes the tools that servers have now. A name that was listed once stays.
 
-        The server's name precedes a name that two tools have; of two servers with one name, the second one's tools have
-        a number, too. Tools that are gone are no longer listed.
+        The server's name precedes a name that two tools have; if two servers have one name, tools of the second have a
+        number, too. Tools that no server has are no longer listed.
         """
         count = Counter(tool.name for remote in remotes for tool in remote.tools)
         tools: dict[str, _ListedTool] = {}
         for remote in remotes:
-            prefix = re.sub(r"[^A-Za-z0-9_-]+", "_", remote.name)  # language models take no others
+            prefix = re.sub(r"[^A-Za-z0-9_-]+", "_", remote.name)  # language models take no other characters
             for tool in remote.tools:
                 if (key := (remote, tool.name)) not in self._names:
                     is_shared = count[tool.name] > 1 or tool.name == FIND_TOOLS
                     name = f"{prefix}_{tool.name}" if is_shared else tool.name
                     numbered = chain([name], (f"{name}_{number}" for number in numbers(2)))
-                    taken = set(self._names.values())
-                    self._names[key] = next(new for new in numbered if new not in taken)
+                    used = set(self._names.values())
+                    self._names[key] = next(new for new in numbered if new not in used)
                 name = self._names[key]
                 described = (tool.description or "").strip() or tool.title or tool.name  # a ranker requires one
                 changes = {"name": name, "description": described}
@@ -118,7 +118,7 @@ class ToolProxy:
     async def call(
         self, name: str, arguments: dict[str, Any], *, progress: ProgressFnT | None = None
     ) -> CallToolResult:
-        """Calls a tool of a server, which tells its progress; what is wrong is the result."""
+        """Calls a tool of a server, which tells its progress; an error is a result, too."""
         tool = self._tools.get(name)
         if tool is None:
             return build_failed_result(f"there is no tool {name!r:.60}; {FIND_TOOLS} finds one")
@@ -146,14 +146,14 @@ class ToolProxy:
             turns,
             options,
             top_k=arguments.get("top_k", 3),
-            min_probability=self._least,
-            max_risk=self._risk,
+            min_probability=self._min_probability,
+            max_risk=self._max_risk,
         ).chosen
         names = [choice.option["name"] for choice in chosen][: self._max]
         earlier = [name for name in self._latest if name not in names]
         self._latest = [*earlier, *reversed(names)][-self._max :]
-        stay = [name for name in self.listed if name in self._latest]
-        self.listed = [*stay, *(name for name in names if name not in stay)]
+        listed = [name for name in self.listed if name in self._latest]
+        self.listed = [*listed, *(name for name in names if name not in listed)]
         return [{"name": name, "description": self._tools[name].tool.description} for name in names]
 
 
@@ -162,7 +162,7 @@ class _Server:
 
     def __init__(self, proxy: ToolProxy) -> None:
         self._proxy = proxy
-        self._one_at_a_time = anyio.Lock()  # searches and changes
+        self._lock = anyio.Lock()  # of searches and changes
         self._subscribers = InMemorySubscriptionBus()
         self._session: Any = None  # of the client, if it has asked for anything
 
@@ -203,13 +203,13 @@ class _Server:
 
     @asynccontextmanager
     async def _telling_changes(self) -> AsyncIterator[None]:
-        async with self._one_at_a_time:
+        async with self._lock:
             before = self._proxy.list_tools()
             yield
             has_changed = self._proxy.list_tools() != before
         if has_changed:
             await self._subscribers.publish(ToolsListChanged())
-            if self._session is not None:  # clients of older versions are told unasked
+            if self._session is not None:  # clients of older versions do not subscribe
                 await self._session.send_tool_list_changed()
 
 
@@ -260,7 +260,7 @@ def run_proxy(proxy: ToolProxy, commands: Sequence[str], *, timeout: float) -> N
                 await server.update(remotes)
                 await server.run()
             group.cancel_scope.cancel()
-        return error  # raised in there it would come out in groups
+        return error  # raised in the task group it would be an exception group
 
     if error := anyio.run(answer):
         raise error

@@ -81,7 +81,7 @@ class Remote:
             client = Client(parameters, read_timeout_seconds=timeout, message_handler=receive, cache=None)
             self.client = await stack.enter_async_context(client)
             self.name = program if client.server_info is None else client.server_info.name
-            with suppress(ListenNotSupportedError, MCPError, SubscriptionLost, TimeoutError):  # older ones tell unasked
+            with suppress(ListenNotSupportedError, MCPError, SubscriptionLost, TimeoutError):  # older ones just notify
                 await stack.enter_async_context(client.listen(tools_list_changed=True))
             while True:
                 try:

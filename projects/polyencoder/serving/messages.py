@@ -34,7 +34,7 @@ Count = Annotated[int, Field(ge=1), BeforeValidator(_refuse_boolean)]
 
 
 Texts = Annotated[list[str], Field(fail_fast=True)]
-"""Texts; the first one that is wrong is the error."""
+"""Texts; the first invalid text is the error."""
 
 
 MAX_MESSAGES = 1000
@@ -122,7 +122,7 @@ Messages = Annotated[list[Message], Field(max_length=MAX_MESSAGES, fail_fast=Tru
 
 
 def read_turns(messages: Sequence[Message], *, name: str = "messages", system: SystemMessages) -> list[str]:
-    """The turns of a context, oldest first; what becomes of system messages, `convert_messages` says.
+    """The turns of a context, oldest first; `convert_messages` says what system messages become.
 
     Raises InputError, which names the field `name`, if the last message has no text, or all messages are persona.
     """
@@ -144,7 +144,7 @@ class ContextRequest(Body):
     messages: Messages | None = Field(None, description="Instead of `query`.")
 
     @model_validator(mode="after")
-    def _check_one_of_both(self) -> ContextRequest:
+    def _check_either(self) -> ContextRequest:
         if (self.query is None) == (self.messages is None):
             raise ValueError("give either query or messages")
         return self

@@ -105,7 +105,7 @@ class CountingMiddleware:
 
 
 def _reserve(folder: Path) -> None:
-    """Makes the files of a worker's counts whole, as a full disk would kill it: an error for no room, or no folder."""
+    """Allocates the files of a worker's counts, as a full disk would kill it later. An error: no room, or no folder."""
     if not folder.is_dir():
         raise ConfigError(f"{SHARED} is {folder}, which is no folder: make it, or unset the variable")
     for kind in ("counter", "gauge_livesum", "histogram"):

@@ -140,9 +140,9 @@ class ModelThread:
 
     def _run(self) -> None:
         self._start()
-        while (taken := self._take()) is not None:
+        while (batch := self._take()) is not None:
             self._metrics.queued_tokens.set(self.queued_tokens)
-            items = [item for item in taken if not item.job.dropped]
+            items = [item for item in batch if not item.job.dropped]
             if items:
                 self._pass(items)
 
@@ -154,39 +154,39 @@ class ModelThread:
                     return None
                 self._changed.wait()
             queue = min((queue for queue in self._queues.values() if queue), key=lambda waiting: waiting[0].ticket)
-            taken: list[_QueuedItem] = []
+            batch: list[_QueuedItem] = []
             tokens = 0
             while queue:
                 dropped = queue[0].job.dropped
-                if not dropped and taken and tokens + queue[0].cost > self._max_tokens:
+                if not dropped and batch and tokens + queue[0].cost > self._max_tokens:
                     break
                 item = queue.popleft()
                 self.queued_tokens -= item.cost
                 if not dropped:
-                    taken.append(item)
+                    batch.append(item)
                     tokens += item.cost
-            return taken
+            return batch
 
-    def _pass(self, taken: Sequence[_QueuedItem]) -> None:
+    def _pass(self, batch: Sequence[_QueuedItem]) -> None:
         start = time.perf_counter()
-        jobs = {id(item.job): item.job for item in taken}.values()
+        jobs = {id(item.job): item.job for item in batch}.values()
         for job in jobs:
             job.seconds["queue"] += start - job._since
-        first = taken[0].job.items[taken[0].position]
+        first = batch[0].job.items[batch[0].position]
         try:
-            results = self._compute(first.kind, [item.job.items[item.position].tokens for item in taken])
+            results = self._compute(first.kind, [item.job.items[item.position].tokens for item in batch])
         except BaseException as error:  # any error belongs to the jobs; the thread continues
             for job in jobs:
                 _fail(job, error)
             return
-        for item, result in zip(taken, results, strict=True):
+        for item, result in zip(batch, results, strict=True):
             item.job.results[item.position] = result
             item.job._left -= 1
         end = time.perf_counter()
         for job in jobs:
             job.seconds["encode"] += end - start
             job._since = end
-        self._metrics.count_batch(first.kind, len(taken), sum(item.cost for item in taken), end - start)
+        self._metrics.count_batch(first.kind, len(batch), sum(item.cost for item in batch), end - start)
         computed = [job for job in jobs if job._left == 0]
         if waiting := [job for job in computed if job.blocking_io]:
             with self._changed:

@@ -61,8 +61,8 @@ def format_for_clients(error: PolyencoderError) -> str:
 def describe_invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str | None]:
     """The problem of a body that pydantic rejects with these errors, in one sentence, and the field."""
     # For a union, the deepest error belongs to the best-fitting type.
-    first = max(errors, key=lambda error: len(_find_place(error, body)))
-    where = ".".join(_find_place(first, body))
+    first = max(errors, key=lambda error: len(_find_path(error, body)))
+    where = ".".join(_find_path(first, body))
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return str(cause), ".".join(filter(None, (where, cause.argument))) or None
@@ -72,8 +72,8 @@ def describe_invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tup
     return (f"{where}: {message}", where) if where else (message, None)
 
 
-def _find_place(error: Mapping[str, Any], body: Any) -> list[str]:
-    """The position of a value that pydantic rejects, `documents`, `0`, without the types that it tried."""
+def _find_path(error: Mapping[str, Any], body: Any) -> list[str]:
+    """The path of a value that pydantic rejects, such as `documents`, `0`, without the types that it tried."""
     location = error["loc"]
     parts: list[str] = []
     value = body
@@ -118,7 +118,7 @@ def handle_problems(app: FastAPI) -> None:
     async def answer_http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         message = str(error.detail)
-        if error.status_code == 400 and error.__cause__ is not None:  # FastAPI does not say what of the body
+        if error.status_code == 400 and error.__cause__ is not None:  # FastAPI does not say what is wrong
             cause = get_first_line(error.__cause__)
             return build_response(422, f"the body cannot be read ({cause:.120}): send JSON in UTF-8, not compressed")
         if "route" not in request.scope and error.status_code == 404:

@@ -154,7 +154,7 @@ async def rank(
     """Ranks documents for a context, long ones by their best passage.
 
     Returns:
-        (place, relevance 0 to 1) of each document, best first; the number of tokens; and of the documents split.
+        (position, relevance 0 to 1) of each document, best first; the number of tokens; and of the documents split.
 
     Raises:
         InputError: a text exceeds the limits.
@@ -191,16 +191,16 @@ async def score(
         items = [build_pair_item(context_ids, ids) for ids in candidates]
     else:
         items = [*map(build_candidate_item, candidates), build_context_item(context_ids)]
-    places = [place for place, rows in enumerate(passages) for _ in rows] if len(texts) == len(documents) else []
-    tokens = engine.count_tokens(items, name=name, places=places)
+    positions = [i for i, rows in enumerate(passages) for _ in rows] if len(texts) == len(documents) else []
+    tokens = engine.count_tokens(items, name=name, positions=positions)
     first = np.cumsum([0, *(len(rows) for rows in passages[:-1])])
 
     def finish(jobs: Sequence[Job]) -> list[Array]:
         return [np.maximum.reduceat(_collect_scores(engine.ranker, job.results), first) for job in jobs]
 
-    of_text = dict(zip(texts, await engine.run(Job(items, finish)), strict=True))
+    best_scores = dict(zip(texts, await engine.run(Job(items, finish)), strict=True))
     is_split = {text: len(rows) > 1 for text, rows in zip(texts, passages, strict=True)}
-    scores = np.array([of_text[text] for text in documents], dtype=np.float32)
+    scores = np.array([best_scores[text] for text in documents], dtype=np.float32)
     return scores, tokens, sum(is_split[text] for text in documents)
 
 

@@ -26,7 +26,7 @@ from polyencoder.serving.metrics import SHARED
 from polyencoder.serving.service import Service
 from polyencoder.storage.temporary import TemporaryFolder
 
-_OF_HTTP = frozenset({"host", "port", "allow_host", "allow_origin", "root_path", "workers"}) | {
+_HTTP_SETTINGS = frozenset({"host", "port", "allow_host", "allow_origin", "root_path", "workers"}) | {
     *("feedback", "no_answer", "max_concurrent", "max_bytes", "timeout", "drain_seconds")
 }
 _LAST_ROUNDS, _ROUND_SECONDS = 10, 0.02  # of the event loop: it accepts in one, and reads in a later one
@@ -44,10 +44,10 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
     """
     if config.mcp == "stdio":
         return _serve_stdio(config)
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # idle connections are open files, too
+    _, max_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))  # idle connections are open files, too
     if config.port:
-        bind(config).close()  # a port that is taken is an error before the model is loaded
+        bind(config).close()  # a used port is an error before the model is loaded
     with TemporaryFolder() as folder:
         service = Service.load(config)
         app = create_app(service)
@@ -66,7 +66,7 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
 
 
 def _serve_stdio(config: ServerConfig) -> None:
-    if unread := sorted(config.explicit & _OF_HTTP):
+    if unread := sorted(config.explicit & _HTTP_SETTINGS):
         raise ConfigError(
             f"{unread[0]} is of the HTTP server, which mcp stdio does not start: leave it out, or give mcp http",
             argument=unread[0],
@@ -152,7 +152,7 @@ def bind(config: ServerConfig) -> socket.socket:
 
 
 class HeaderLimit(H11Protocol):
-    """uvicorn's protocol; its own limits are of idle connections alone."""
+    """uvicorn's protocol; its own limits apply to idle connections alone."""
 
     seconds = 10.0
     _timer: asyncio.TimerHandle | None = None

@@ -57,7 +57,7 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
     """Chooses the options that a conversation needs."""
     engine, calibration = service.engine, service.engine.ranker.calibration
     answers = AnswerOptions(min_probability=request.min_probability, max_risk=request.max_risk)
-    engine.check_count(request.options, name="options")  # before what takes long for a million
+    engine.check_count(request.options, name="options")  # before steps that take long for a million
     threshold = answers.threshold(calibration, of=engine.ranker)
     options = await engine.tokenize(lambda: read_options(request.options))
     texts = engine.check_texts([option.text for option in options], name="options")

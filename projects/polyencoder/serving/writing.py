@@ -64,13 +64,13 @@ def _make(index: Index, changes: Sequence[_Change]) -> None:
     """Makes changes in one transaction. Each gets the result when all are on disk, or its error."""
     if not changes:
         return
-    made: list[_Change] = []
+    completed: list[_Change] = []
     try:
         with index.changing():
             for change in changes:
                 try:
                     change.make(index)
-                    made.append(change)
+                    completed.append(change)
                 except Exception as error:  # any error; the other changes are made
                     if len(changes) == 1:
                         raise
@@ -81,5 +81,5 @@ def _make(index: Index, changes: Sequence[_Change]) -> None:
             if not change.done.done():
                 change.done.set_exception(error)
         return
-    for change in made:
+    for change in completed:
         change.done.set_result(count)

@@ -1,8 +1,8 @@
 """Declares settings as frozen dataclasses, which pydantic validates and cyclopts turns into flags.
 
 A field is the only declaration of a setting: its type, its default, its choices (`Literal`), its limits (`Annotated`),
-what it needs (`Needs`, `Without`), and its help, the docstring under it. Settings are made by Python, by a command line
-and by a YAML file, and all three are checked here.
+what it needs (`Needs`, `Without`), and its help, the docstring under it. Settings come from Python, a command line or a
+YAML file, and all are checked here.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ _CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 def settings(*, panel: str | None = None, in_parlai: bool = False) -> Callable[[type[T]], type[T]]:
     """Class decorator: makes a subclass of `Settings` a validated frozen dataclass.
 
-    `panel` is its place in the help; `in_parlai` says that ParlAI's agents have its settings, too.
+    `panel` is its panel of the help; `in_parlai` says that ParlAI's agents have its settings, too.
 
-    Making one with values that cannot be raises ConfigError.
+    Creating an instance with invalid values raises ConfigError.
     """
 
     def decorate(cls: type[T]) -> type[T]:
-        made: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=_CONFIG)
-        for member in dataclasses.fields(made):
-            if words := made.__pydantic_fields__[member.name].description:  # a field of a base class has its help
+        validated: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=_CONFIG)
+        for member in dataclasses.fields(validated):
+            if words := validated.__pydantic_fields__[member.name].description:  # a base class's fields have theirs
                 member.metadata = MappingProxyType({**member.metadata, "help": " ".join(words.split())})
             if dataclasses.is_dataclass(plain := member.default_factory) and not issubclass(plain, Settings):
                 set_flags(plain)
-        raise_config_errors(made)
-        made.__panel__, made.__in_parlai__ = panel, in_parlai
+        raise_config_errors(validated)
+        validated.__panel__, validated.__in_parlai__ = panel, in_parlai
         group = None if panel is None else Group(panel, sort_key=[*PANELS, panel].index(panel))
         flags = Parameter(name="*") if group is None else Parameter(name="*", group=group)
-        return flags(made)
+        return flags(validated)
 
     return decorate
 
@@ -87,31 +87,31 @@ class Settings:
         by_name = get_leaves(cls)
         flat = _flatten(by_name, values)
         file = flat.get("config") if "config" in by_name else None
-        held = {} if file is None else _flatten(by_name, read_yaml(file), of_file=file)
+        from_file = {} if file is None else _flatten(by_name, read_yaml(file), of_file=file)
         whole = {name: value for name, value in flat.items() if isinstance(value, Settings)}
         flat = {name: value for name, value in flat.items() if name not in whole}  # `optimizer` is also a flag's name
         below = {name: _get_value(whole, leaf.path) for name, leaf in by_name.items() if leaf.path[0] in whole}
-        overridden = {*held} & {*flat} & {*by_name}
+        overridden = {*from_file} & {*flat} & {*by_name}
         try:
-            check_values(cls, **{name: held[name] for name in overridden})  # wrong values, too, that a flag overrides
+            check_values(cls, **{name: from_file[name] for name in overridden})  # values that a flag overrides, too
         except ConfigError as error:
             raise ConfigError(f"{file}: {error}") from None
         try:
-            presets = cls.presets({**held, **below, **flat})
-            usual = {**{name: value for name, value in presets.items() if name not in below}, **held}
-            wanted = {**held, **flat}
+            presets = cls.presets({**from_file, **below, **flat})
+            usual = {**{name: value for name, value in presets.items() if name not in below}, **from_file}
+            explicit = {**from_file, **flat}
             for name in overridden:
                 if str(flat[name]) == str(by_name[name].default):  # a flag that takes a setting of the file back
-                    del wanted[name]
-            _check_needs(by_name, wanted, {**usual, **below})
-            made = handler(_nest(by_name, {**usual, **flat}, whole))
+                    del explicit[name]
+            _check_needs(by_name, explicit, {**usual, **below})
+            instance = handler(_nest(by_name, {**usual, **flat}, whole))
         except (ConfigError, ValidationError) as error:
             known_error = error if isinstance(error, ConfigError) else convert_error(error, of=cls)
-            if known_error.argument in held and known_error.argument not in flat:
+            if known_error.argument in from_file and known_error.argument not in flat:
                 raise ConfigError(f"{file}: {known_error}") from None
             raise
-        object.__setattr__(made, "_names", frozenset(name for name, value in wanted.items() if value is not None))
-        return made
+        object.__setattr__(instance, "_names", frozenset(name for name, value in explicit.items() if value is not None))
+        return instance
 
     @property
     def explicit(self) -> frozenset[str]:
@@ -131,15 +131,15 @@ class Settings:
 
     def changed(self: T, **values: Any) -> T:
         """A copy with other values, by flat name, without validation."""
-        made = copy.copy(self)
+        clone = copy.copy(self)
         for name, value in values.items():
             *groups, last = get_leaves(type(self))[name].path
-            inner: Any = made
+            inner: Any = clone
             for group in groups:
                 outer, inner = inner, copy.copy(getattr(inner, group))
                 object.__setattr__(outer, group, inner)
             object.__setattr__(inner, last, value)
-        return made
+        return clone
 
     @classmethod
     def of(cls: type[T], values: Mapping[str, Any] | None = None, /, **overrides: Any) -> T:
@@ -152,7 +152,7 @@ class _CompletedValues(dict[str, Any]):
 
 
 def check_values(cls: type[Settings], /, **values: Any) -> None:
-    """Raises ConfigError for a value that the setting of this flat name cannot have, whatever the others are."""
+    """Raises ConfigError for a value that the setting of this flat name cannot have, whatever other settings are."""
     for name, value in values.items():
         leaf = get_leaves(cls)[name]
         try:
@@ -168,7 +168,7 @@ def get_flat_values(settings: Settings) -> dict[str, Any]:
 
 
 def get_flat_defaults(settings: Settings) -> dict[str, Any]:
-    """The values of `get_flat_values` where they are not given; without those of required settings."""
+    """The defaults of `get_flat_values`, without required settings."""
     by_name, values = get_leaves(type(settings)), get_flat_values(settings)
     usual = {name: by_name[name].default for name in values} | dict(settings.presets(values))
     return {name: usual[name] for name in values if usual[name] is not dataclasses.MISSING}
@@ -181,7 +181,7 @@ def _get_value(groups: Mapping[str, Any], path: Sequence[str]) -> Any:
 def _flatten(
     by_name: Mapping[str, Leaf], values: Mapping[str, Any], path: tuple[str, ...] = (), *, of_file: str | None = None
 ) -> dict[str, Any]:
-    """Flattens values, and mappings of nested settings. ConfigError for a file's setting by both names."""
+    """Flattens values, and mappings of nested settings. ConfigError for a setting that a file has by both names."""
     names = {leaf.path: name for name, leaf in by_name.items()}
     groups = {path[:end] for path in names for end in range(len(path))}
     flat: dict[str, Any] = {}
@@ -194,9 +194,9 @@ def _flatten(
             new = {name: (value,)}  # invalid: pydantic would read 1 or 0
         else:
             new = {name: os.fspath(value) if isinstance(value, os.PathLike) else value}
-        if of_file is not None and (twice := sorted(flat.keys() & new.keys() & by_name.keys())):
-            other = ".".join(by_name[twice[0]].path)
-            raise ConfigError(f"{of_file}: {twice[0]} is given twice, also as {other}: give one of them")
+        if of_file is not None and (duplicates := sorted(flat.keys() & new.keys() & by_name.keys())):
+            other = ".".join(by_name[duplicates[0]].path)
+            raise ConfigError(f"{of_file}: {duplicates[0]} is given twice, also as {other}: give one of them")
         flat |= new
     return flat
 
@@ -226,15 +226,15 @@ def _check_needs(by_name: Mapping[str, Leaf], explicit: Mapping[str, Any], prese
         and (type(explicit[name]), explicit[name]) != (type(defaults[name]), defaults[name])
     }
     for name in sorted(used):
-        for other, wanted, or_with in by_name[name].get_metadata(Needs):
+        for other, required, or_with in by_name[name].get_metadata(Needs):
             if other not in by_name or or_with in used:
                 continue
-            if wanted and values[other] not in wanted:
-                words = " or ".join(str(one) for one in wanted if one is not None)
+            if required and values[other] not in required:
+                words = " or ".join(str(value) for value in required if value is not None)
                 raise ConfigError(
                     f"{name} is read only where {other} is {words}, not {values[other]}: leave it out", argument=name
                 )
-            if not wanted and other not in used:
+            if not required and other not in used:
                 raise ConfigError(f"{name} is read only with {other}: give that too, or leave it out", argument=name)
         for (other,) in by_name[name].get_metadata(Without):
             if other in used:

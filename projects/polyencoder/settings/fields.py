@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 def split_commas(value: Any) -> Any:
     """Splits the values of a flag at commas: `"1, 2"`, or a list of such texts -> `("1", "2")`."""
-    if isinstance(value, (list, tuple)) and value and all(isinstance(one, str) for one in value):
+    if isinstance(value, (list, tuple)) and value and all(isinstance(text, str) for text in value):
         value = ",".join(value)
-    return tuple(one.strip() for one in value.split(",")) if isinstance(value, str) else value
+    return tuple(text.strip() for text in value.split(",")) if isinstance(value, str) else value
 
 
 def split_numbers(value: Any) -> Any:
@@ -33,7 +33,7 @@ def split_numbers(value: Any) -> Any:
 Files = Annotated[str, Parameter(allow_repeating=False)]
 """A file or a pattern of files, or several of them with commas between them."""
 OneIndex = Annotated[str, Parameter(alias="-i", allow_repeating=False)]
-"""An index, where others take several: a second one is an error, or it would take the first one's place."""
+"""A single index, where other settings take several: a second is an error, instead of replacing the first."""
 Numbers = Annotated[tuple[int, ...], BeforeValidator(split_numbers), Parameter(n_tokens=1)]
 """Whole numbers, in a text with commas."""
 Shares = Annotated[tuple[float, ...], BeforeValidator(split_numbers), Parameter(n_tokens=1)]
@@ -55,7 +55,7 @@ class Leaf:
 
     def get_metadata(self, kind: type[T]) -> list[T]:
         """The metadata of one class, including that of types in a union."""
-        return [one for one in self.kinds if isinstance(one, kind)]
+        return [part for part in self.kinds if isinstance(part, kind)]
 
     @functools.cached_property
     def kinds(self) -> tuple[Any, ...]:
@@ -65,7 +65,7 @@ class Leaf:
     @functools.cached_property
     def choices(self) -> tuple[Any, ...]:
         """The values of the `Literal` in its type."""
-        return tuple(one for kind in self.kinds if get_origin(kind) is Literal for one in get_args(kind))
+        return tuple(choice for kind in self.kinds if get_origin(kind) is Literal for choice in get_args(kind))
 
     @functools.cached_property
     def help(self) -> str:
@@ -87,7 +87,7 @@ class Leaf:
 
     @property
     def has_flag(self) -> bool:
-        return all(one.parse is not False for one in self.get_metadata(Parameter))
+        return all(flag.parse is not False for flag in self.get_metadata(Parameter))
 
     @property
     def default(self) -> Any:
@@ -100,7 +100,7 @@ class Leaf:
 def _get_flat_name(leaf: Leaf) -> str:
     if not leaf.has_flag:
         return ".".join(leaf.path)
-    flags = [name for one in leaf.get_metadata(Parameter) for name in one.name or () if name.startswith("--")]
+    flags = [name for flag in leaf.get_metadata(Parameter) for name in flag.name or () if name.startswith("--")]
     return flags[0].removeprefix("--").replace("-", "_") if flags else leaf.path[-1]
 
 
@@ -115,16 +115,16 @@ def _index_by_name(cls: type) -> Mapping[str, Leaf]:
 
 
 def _iter_leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> Iterator[Leaf]:
-    """The settings below a class; those of a group need what the group needs."""
+    """The settings below a class; settings of a group need what the group needs."""
     hints = get_type_hints(cls, include_extras=True)
-    for item in dataclasses.fields(cls):
-        hint = functools.reduce(lambda inner, need: Annotated[inner, need], needs, hints[item.name])
+    for field in dataclasses.fields(cls):
+        hint = functools.reduce(lambda inner, need: Annotated[inner, need], needs, hints[field.name])
         inner = get_group(hint)
         if inner is None:
-            yield Leaf((*path, item.name), hint, item, cls)
+            yield Leaf((*path, field.name), hint, field, cls)
         else:
-            conditions = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, (Needs, Without))]
-            yield from _iter_leaves(inner, (*path, item.name), tuple(conditions))
+            conditions = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, (Needs, Without))]
+            yield from _iter_leaves(inner, (*path, field.name), tuple(conditions))
 
 
 def set_flags(cls: type) -> None:
@@ -132,7 +132,7 @@ def set_flags(cls: type) -> None:
     for field in dataclasses.fields(cls):
         field.metadata = MappingProxyType({**field.metadata, "help": read_docstrings(cls).get(field.name, "")})
     for name, hint in get_type_hints(cls, include_extras=True).items():
-        for flag in (each for each in iter_parts(hint) if isinstance(each, Flag)):
+        for flag in (part for part in iter_parts(hint) if isinstance(part, Flag)):
             flag_name = None if flag.name is None else f"--{flag.name.replace('_', '-')}"
             cls.__annotations__[name] = Annotated[hint, Parameter(name=flag_name, alias=flag.alias, parse=flag.parse)]
     Parameter(name="*")(cls)
@@ -142,7 +142,7 @@ def set_flags(cls: type) -> None:
 def read_docstrings(cls: type) -> dict[str, str]:
     """The docstrings under the fields of a plain dataclass or NamedTuple, those of its bases included."""
     bases = [base for base in reversed(cls.__mro__) if base.__module__ != "builtins"]
-    documented = [one for base in bases for one in docstring_parser.parse_from_object(base).params]
+    documented = [parameter for base in bases for parameter in docstring_parser.parse_from_object(base).params]
     return {parameter.arg_name: " ".join((parameter.description or "").split()) for parameter in documented}
 
 

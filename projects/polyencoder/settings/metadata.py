@@ -20,7 +20,7 @@ class Flag(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """Metadata: the setting is read only with another one, or its values, or with a third one, `or_with`."""
+    """Metadata: the setting is read only with another, or with values of that, or with a third, `or_with`."""
 
     other: str
     values: Any = ()

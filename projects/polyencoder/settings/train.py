@@ -195,7 +195,7 @@ class ConvertSettings(Settings):
     """Batches between updates of the range of the 8-bit embeddings (default: 100)."""
 
 
-NEW_RANKER_FIELDS = tuple(name for name, one in get_leaves(ModelSettings).items() if one.get_metadata(Without))
+NEW_RANKER_FIELDS = tuple(name for name, leaf in get_leaves(ModelSettings).items() if leaf.get_metadata(Without))
 """The settings that a ranker around a backbone keeps when it is trained further."""
 
 
@@ -231,7 +231,7 @@ class TrainSettings(Settings):
 
     @classmethod
     def presets(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The architecture's defaults; without one, those of the architecture of `init`; and those of the preset."""
+        """The defaults of the architecture, or else of `init`'s architecture, and the preset's settings."""
         init = values.get("init")
         preset = PRESETS.get(str(values.get("preset")), {})
         architecture = values.get("architecture")
@@ -254,7 +254,7 @@ class TrainSettings(Settings):
 
     @property
     def preset_values(self) -> dict[str, Any]:
-        """The settings that the preset has set: those of it that were not given."""
+        """The preset's settings that took effect, as no explicit ones override them."""
         values = get_flat_values(self)
         preset_values = PRESETS.get(str(self.preset), {})
         return {

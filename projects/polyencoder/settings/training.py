@@ -35,7 +35,7 @@ class Families:
     holds: Callable[[Family], bool]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, own in FAMILIES.items() if self.holds(own))
+        return (name for name, family in FAMILIES.items() if self.holds(family))
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ TWO_TOWERS = Needs("architecture", Families(lambda family: family.has_backbone a
 _LABELS_COUNT = Needs("distillation_weight", UpperLimit(1))
 
 NEW_PARTS = 100.0
-"""How many times the encoder's learning rate that of new parts is, by default."""
+"""The default learning rate of new parts, as a multiple of the encoder's."""
 LARGEST_NEW_RATE = 0.05
-"""The default limit: Adam's updates of such a rate replace a code within a few updates."""
+"""The limit of that default: at such a rate Adam replaces a code within a few updates."""
 
 
 @settings(panel="Training", in_parlai=True)
@@ -283,7 +283,7 @@ class LoraConfig(Settings):
     @property
     def options(self) -> dict[str, Any]:
         """The arguments of `TrainableModel.add_adapters`."""
-        targets = [one.strip() for one in (self.targets or "").split(",") if one.strip()]
+        targets = [name.strip() for name in (self.targets or "").split(",") if name.strip()]
         return {"rank": self.rank, "alpha": self.alpha, "dropout": self.dropout, "targets": targets}
 
 

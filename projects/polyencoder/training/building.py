@@ -14,7 +14,7 @@ from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.distillation import Distillation, Teacher
 from polyencoder.training.distributed import Processes
-from polyencoder.training.losses import OF_LABELS
+from polyencoder.training.losses import LABEL_LOSSES
 from polyencoder.training.objective import CrossEntropy, LabelLoss, Loss, RankingObjective
 from polyencoder.training.optimizer import build_optimizer
 from polyencoder.training.precision import Precision
@@ -30,7 +30,7 @@ def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjectiv
     """The loss of the labels and, with a teacher, distillation. CheckpointError, ConfigError: it cannot teach."""
     loss: Loss = CrossEntropy(config.label_smoothing)
     if config.objective != "softmax":
-        loss = LabelLoss(OF_LABELS[config.objective], pointwise=config.objective in POINTWISE)
+        loss = LabelLoss(LABEL_LOSSES[config.objective], pointwise=config.objective in POINTWISE)
     if config.distillation.has_teacher:
         loss = Distillation(_build_teacher(learner, config), config.distillation, labels=loss)
     return RankingObjective(
@@ -45,7 +45,7 @@ def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjectiv
 
 
 def _build_teacher(learner: Learner, config: TrainingConfig) -> Teacher:
-    """The teacher; the file of its scores is not made for one that cannot teach."""
+    """Builds the teacher. A ranker that cannot teach is an error before its file of scores is created."""
     name = config.distillation.teacher or ""
     ranker = Ranker.from_pretrained(name, device=learner.device)
     if ranker.model.has_foreign_candidates:

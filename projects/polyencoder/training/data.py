@@ -64,11 +64,11 @@ class RunData:
 def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, valid: Rows | None = None) -> RunData:
     """Opens the data that the settings name, or reads records in memory in its place.
 
-    Of splits (`Splits`) the one called train is trained on, and one of `VALIDATION` is the evaluation data where none
-    is given. Without evaluation data the last training pairs are held out.
+    With splits (`Splits`), the run trains on the split `train` and, without other evaluation data, is evaluated on a
+    split of `VALIDATION`. Without evaluation data the last training pairs are held out.
 
     Raises:
-        InputError: the data cannot be read, or is too small, or splits lack one called train.
+        InputError: the data cannot be read, or is too small, or splits lack `train`.
     """
     if isinstance(train, Mapping):
         train, valid = _choose_rows(train, valid, settings)
@@ -88,7 +88,7 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
             _log.warning("no validation data: the last %d of the %d pairs are held out", count, len(pairs))
             pairs, held = pairs[:-count], pairs[-count:]
             held_out = f", beside {count} held out for the evaluation: give validation data, or more pairs"
-        unread = sum(bool(one.candidates) for one in pairs)
+        unread = sum(bool(pair.candidates) for pair in pairs)
         if unread and settings.training.candidates not in OWN_CANDIDATES:
             _log.warning(
                 "candidates %s: the candidates of %d training pairs, such as mined negatives, are not read; inline "
@@ -112,10 +112,10 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
         held, responses, num_negatives, in_training=inline, seed=seed, source=files.train
     )
     if isinstance(source, Sequence):
-        trained: Iterator[str] = (f"{one!r}{_describe_numbers(one)}" for one in source)
+        trained: Iterator[str] = (f"{example!r}{_describe_numbers(example)}" for example in source)
     else:
         trained = iter_file_parts(name for name in expand_files(files.train) if not name.startswith(HUB))
-    parts = chain(trained, (f"{(one.text, one.label, one.candidates)!r}{_describe_numbers(one)}" for one in held))
+    parts = chain(trained, (f"{(pair.text, pair.label, pair.candidates)!r}{_describe_numbers(pair)}" for pair in held))
     digest = compute_fingerprint(part.encode(errors="surrogatepass") for part in parts)
     return RunData(source, size, ranked, responses, sampler if inline else None, bad, digest)
 
@@ -151,10 +151,10 @@ def add_validation_candidates(
     seed: int,
     source: str,
 ) -> list[Example]:
-    """Adds sampled candidates to validation pairs without.
+    """Adds sampled candidates to validation pairs without candidates.
 
     count: as the settings give it; None for as many as there are, up to 19. in_training: whether training examples have
-    `count` sampled candidates: validation pairs then have 19 or, of too few responses, as many as these. source: where
+    `count` sampled candidates: validation pairs then have 19 or, if responses are too few, `count`. source: where
     the responses come from, in errors. InputError if there are fewer responses than that.
     """
 

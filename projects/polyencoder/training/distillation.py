@@ -29,7 +29,7 @@ _UNKNOWN = 0.5  # share of unknown tokens from which a teacher's scores are nois
 
 
 class Teacher:
-    """Scores pairs of texts with a ranker, each pair once, or looks up cached scores; `asked` counts the pairs scored.
+    """Scores pairs of texts with a ranker, each pair once, and caches the scores; `num_scored` counts the pairs.
 
     Args:
         cache: its keys include a fingerprint of the ranker, so that runs can share it.
@@ -37,7 +37,7 @@ class Teacher:
         student: reads the student's texts; None if nothing is known of it.
 
     Raises:
-        InputError: when first asked, if most tokens of the candidates are unknown to it, and more than to the student.
+        InputError: at the first scores, if it knows under half of the candidates' tokens, and fewer than the student.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Teacher:
         student: TextEncoder | None = None,
     ) -> None:
         self.ranker, self.name, self._student = ranker, name, student
-        self.asked = 0
+        self.num_scored = 0
         self._cache = cache
         self._bf16 = bf16
         self.digest = f"{compute_model_fingerprint(ranker.model, ranker.text)} bf16={bf16}"
@@ -62,9 +62,9 @@ class Teacher:
         """Scores [batch, n] of each context's candidates, in float32 on the CPU.
 
         `index` [batch, n]: each context's candidates as positions in `candidates`; negative is padding, which scores
-        -inf. `recur`: the pairs may come again. Others are kept for calls with the same two lists alone, unless the
-        ranker reads each pair: of a ranker with vectors, which encodes each text once, the square of the batch size
-        would be cached for nothing.
+        -inf. `recur`: the pairs may come again. Other pairs are remembered only for calls with the same two lists,
+        unless the ranker reads pairs: a ranker with vectors encodes each text once, and would fill the cache with the
+        square of the batch size for nothing.
         """
         index = index.cpu()
         if self.ranker.model.has_vectors and not recur:
@@ -75,15 +75,15 @@ class Teacher:
         ]
         candidate_keys = [_compute_key(text) for text in candidates]
         pairs = zip(rows.tolist(), index[rows, columns].tolist(), strict=True)
-        keys = [context_keys[row] + candidate_keys[place] for row, place in pairs]
+        keys = [context_keys[row] + candidate_keys[candidate] for row, candidate in pairs]
         cached = self._cache.get(keys)
         missing: dict[bytes, int] = {}  # key -> first occurrence
         for position, key in enumerate(keys):
             if key not in cached:
                 missing.setdefault(key, position)
         if missing:
-            places = torch.tensor(list(missing.values()))
-            new = self._ask_positions(contexts, candidates, index, rows[places], columns[places])
+            positions = torch.tensor(list(missing.values()))
+            new = self._ask_positions(contexts, candidates, index, rows[positions], columns[positions])
             fresh = dict(zip(missing, new.tolist(), strict=True))
             self._cache.put(fresh)
             cached |= fresh
@@ -95,16 +95,16 @@ class Teacher:
         """Scores pairs of one step once, which several losses may ask for, as with `matryoshka`."""
         if self._step is None or self._step[0] is not contexts or self._step[1] is not candidates:
             self._step = contexts, candidates, torch.full((len(contexts), len(candidates)), torch.nan)
-        scores, places = self._step[2], index.clamp(min=0)
-        rows, columns = (scores.gather(1, places).isnan() & (index >= 0)).nonzero(as_tuple=True)
+        scores, positions = self._step[2], index.clamp(min=0)
+        rows, columns = (scores.gather(1, positions).isnan() & (index >= 0)).nonzero(as_tuple=True)
         if len(rows):
             scores[rows, index[rows, columns]] = self._ask_positions(contexts, candidates, index, rows, columns)
-        return scores.gather(1, places).masked_fill(index < 0, -torch.inf)
+        return scores.gather(1, positions).masked_fill(index < 0, -torch.inf)
 
     def _ask(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
-        if not self.asked:
+        if not self.num_scored:
             self._check_knows(candidates)
-        self.asked += int((index >= 0).sum())
+        self.num_scored += int((index >= 0).sum())
         with torch.autocast(self.ranker.device.type, torch.bfloat16, enabled=self._bf16):
             text, encoder = self.ranker.text, self.ranker.encoder
             ids = tokenize_contexts(text, contexts), tokenize_candidates(text, candidates, remember=True)
@@ -125,9 +125,9 @@ class Teacher:
         """Scores these positions of `index`."""
         used, row_of = rows.unique(return_inverse=True)
         texts, text_of = index[rows, columns].unique(return_inverse=True)
-        asked = torch.full((len(used), index.size(1)), -1)
-        asked[row_of, columns] = text_of
-        scores = self._ask([contexts[i] for i in used.tolist()], [candidates[i] for i in texts.tolist()], asked)
+        compact = torch.full((len(used), index.size(1)), -1)
+        compact[row_of, columns] = text_of
+        scores = self._ask([contexts[i] for i in used.tolist()], [candidates[i] for i in texts.tolist()], compact)
         return scores[row_of, columns]
 
 
@@ -143,11 +143,9 @@ class Distillation:
         config, (hard, sums) = self.config, self.labels(scores, pool, batch)
         assert pool.labels is not None
         assert batch.turns is not None, "distillation needs the contexts as text: Collator(with_turns=True)"
-        columns = select_shortlist(
-            scores, pool.labels, config.candidates or scores.size(1)
-        )  # the label is the first of each
-        index, asked = map_to_rows(columns, pool), self.teacher.asked
-        recur = pool.index is not None  # the other texts of a shuffled batch are others in each epoch
+        columns = select_shortlist(scores, pool.labels, config.candidates or scores.size(1))  # each row's label first
+        index, before = map_to_rows(columns, pool), self.teacher.num_scored
+        recur = pool.index is not None  # a shuffled batch has other texts in each epoch
         teacher = self.teacher.score(batch.turns, pool.texts, index, recur=recur).to(scores.device)
         student = scores.gather(1, columns.clamp(min=0))
         if config.kind == "kl":
@@ -155,7 +153,7 @@ class Distillation:
         else:
             soft = margin_mse(student, teacher, torch.zeros_like(pool.labels))
         metrics = {
-            "teacher_pairs": (float(self.teacher.asked - asked), 0),
+            "teacher_pairs": (float(self.teacher.num_scored - before), 0),
             "distillation_loss": (float(soft.detach().sum()), len(soft)),
         }
         return (1 - config.weight) * hard + config.weight * soft, {**sums, **metrics}
@@ -173,10 +171,10 @@ def map_to_rows(columns: Tensor, pool: CandidatePool) -> Tensor:
 
 def select_shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
     """Columns of `scores` [batch, n], at most `n`: each example's label, then its best others; -1 is padding."""
-    places = labels.unsqueeze(-1)
-    others = scores.detach().scatter(-1, places, -torch.inf)
+    right = labels.unsqueeze(-1)
+    others = scores.detach().scatter(-1, right, -torch.inf)
     best, columns = others.topk(min(n, scores.size(-1)) - 1)
-    return torch.cat([places, columns.masked_fill(best == -torch.inf, -1)], dim=-1)
+    return torch.cat([right, columns.masked_fill(best == -torch.inf, -1)], dim=-1)
 
 
 def _compute_key(*texts: str) -> bytes:

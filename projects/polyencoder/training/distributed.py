@@ -108,7 +108,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     for bucket in _iter_buckets(gradients):
         flat = torch.cat([gradient.flatten() for gradient in bucket])
         dist.all_reduce(flat)
-        for gradient, total in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
+        for gradient, total in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
             gradient.copy_(total.view_as(gradient))
 
 

@@ -21,7 +21,7 @@ CHECKPOINT = f"{FOLDER}/checkpoint.pt"
 TEACHER_SCORES = f"{FOLDER}/teacher.sqlite"
 
 _REPLACED = (CONFIG, MODULE_CONFIG, README, TOKENIZER, WEIGHTS, MODULE_WEIGHTS)
-_OF_A_RUN = (RECORD, CHECKPOINT, f"{CHECKPOINT}.lock")  # the last alone after a kill at the start
+_RUN_FILES = (RECORD, CHECKPOINT, f"{CHECKPOINT}.lock")  # the last alone after a kill at the start
 
 RESUME_IGNORES = {"out", "device", "config", "report_to", "teacher_scores", "save_every_seconds"}
 """Settings that may change when a run resumes, or in another process."""
@@ -45,7 +45,7 @@ def run_folder(out: Path) -> Iterator[Processes]:
         raise CheckpointError(
             f"{out}: holds the model of a run that has ended, without its {CHECKPOINT}; give another folder"
         )
-    if existing and not any((out / name).exists() for name in _OF_A_RUN):
+    if existing and not any((out / name).exists() for name in _RUN_FILES):
         what = "a model" if {CONFIG, MODULE_CONFIG} & {*existing} else existing[0]
         raise CheckpointError(f"{out}: holds {what}, but no run to resume ({FOLDER}/); give another folder")
     processes = Processes.from_group()

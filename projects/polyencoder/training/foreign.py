@@ -88,11 +88,11 @@ class ForeignCandidates:
         """Sets the weight [foreign dim, dim] of a new model's map; encode: texts -> vectors before it, [texts, dim]."""
         rows = self._sample()
         inputs = torch.from_numpy(encode([self._texts[row] for row in rows])).double()
-        wanted = torch.from_numpy(self._vectors.take(rows)).double()
+        targets = torch.from_numpy(self._vectors.take(rows)).double()
         moments = inputs.T @ inputs
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments), dtype=torch.float64)
-        weight = torch.linalg.solve(moments, inputs.T @ wanted).T
-        cosine = torch.nn.functional.cosine_similarity(inputs @ weight.T, wanted, dim=1).mean().item()
+        weight = torch.linalg.solve(moments, inputs.T @ targets).T
+        cosine = torch.nn.functional.cosine_similarity(inputs @ weight.T, targets, dim=1).mean().item()
         _log.info(
             "candidates are the %d texts of %s, with vectors of another encoder (fingerprint %s); the map from this "
             "encoder's has a mean cosine of %.2f with them, on the %d texts that it is fitted to",

@@ -59,17 +59,17 @@ def gather_step(
         for key, text in pairs:
             texts.setdefault(key, text)
         counts.append(len(texts) - before)
-    places = {key: place for place, key in enumerate(texts)}
-    widened = _widen(pool, list(texts.values()), [places[key] for key in keys])
+    positions = {key: position for position, key in enumerate(texts)}
+    widened = _widen(pool, list(texts.values()), [positions[key] for key in keys])
     return GatheredStep(widened, total, counts, processes.rank)
 
 
-def _widen(pool: CandidatePool, texts: list[str], places: list[int]) -> CandidatePool:
-    """Extends a pool to more texts, with its own at these positions; exclusions are kept."""
+def _widen(pool: CandidatePool, texts: list[str], positions: list[int]) -> CandidatePool:
+    """Extends a pool to `texts`, where its own have these positions; exclusions are unchanged."""
     labels, mask, relevance = pool.labels, pool.mask, pool.relevance
     if labels is None:
         return CandidatePool(texts)
-    columns = torch.tensor(places, dtype=torch.long, device=labels.device)
+    columns = torch.tensor(positions, dtype=torch.long, device=labels.device)
     if relevance is not None:
         relevance = relevance.new_zeros(len(relevance), len(texts)).index_copy(1, columns, relevance)
     if mask is not None:

@@ -55,7 +55,7 @@ def build_exhaustive_search(texts: Sequence[str], vectors: Tensor, *, attention:
 
 
 class Miner:
-    """Mines hard negatives among `size` candidates, of which `find` gives the best. InputError if there are none.
+    """Mines hard negatives among `size` candidates; `find` returns the best. InputError if there are none.
 
     The ranker tokenizes candidates, and encodes them if there is a largest similarity.
     """
@@ -87,8 +87,8 @@ class Miner:
         words.fill(enumerate(texts))
 
         def find(contexts: Sequence[Context], k: int) -> list[list[ScoredText]]:
-            turns = ([context] if isinstance(context, str) else list(context) for context in contexts)
-            results = (words.find(split_query_words(each), k=k, allowed=None) for each in turns)
+            histories = ([context] if isinstance(context, str) else list(context) for context in contexts)
+            results = (words.find(split_query_words(turns), k=k, allowed=None) for turns in histories)
             return [[ScoredText(texts[row], value) for row, value in hits] for hits in results]
 
         return cls(ranker, find, settings, size=len(texts))
@@ -104,7 +104,7 @@ class Miner:
         if not labels:
             return []
         first, last = self._settings.ranks
-        positives = [[label, *more] for label, more in zip(labels, right or [[]] * len(labels), strict=True)]
+        positives = [[label, *texts] for label, texts in zip(labels, right or [[]] * len(labels), strict=True)]
         excluded = [set(self._compute_keys(texts)) for texts in positives]
         top_k = last + max(map(len, excluded))
         while True:  # duplicates may require a larger search, unless there is nothing more to find
@@ -128,21 +128,21 @@ class Miner:
         waiting = {row: iter(candidates) for row, candidates in enumerate(texts)}
         vectors: dict[str, Tensor] = {}
         while waiting:
-            taken = {row: [*islice(rest, count - len(chosen[row]))] for row, rest in waiting.items()}
+            compared = {row: [*islice(rest, count - len(chosen[row]))] for row, rest in waiting.items()}
             new = [
                 text
-                for row, candidates in taken.items()
+                for row, candidates in compared.items()
                 for text in (*candidates, *positives[row])
                 if text not in vectors
             ]
             if new := list(dict.fromkeys(new)):
                 encoded = torch.from_numpy(self._ranker.encode_candidates(new))
                 vectors |= zip(new, normalize(encoded, dim=1), strict=True)
-            for row, candidates in taken.items():
+            for row, candidates in compared.items():
                 near = torch.stack([vectors[text] for text in positives[row]])
                 chosen[row] += [text for text in candidates if float((near @ vectors[text]).max()) <= limit]
             waiting = {
-                row: waiting[row] for row, candidates in taken.items() if candidates and len(chosen[row]) < count
+                row: waiting[row] for row, candidates in compared.items() if candidates and len(chosen[row]) < count
             }
         return chosen
 

@@ -1,8 +1,8 @@
 """Losses of scores [batch, n], one value for each example; a score of -inf is padding, and masked.
 
-Listwise losses compare the softmax over an example's candidates with the right ones or with that of the labels;
+Listwise losses compare the softmax over an example's candidates with the right ones or with the labels' softmax;
 pairwise ones compare candidates with different labels; pointwise ones compare each score with its own label;
-those of distillation with a teacher's scores, where -inf means not scored.
+distillation losses compare scores with a teacher's, where -inf means not scored.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def softmax_loss(scores: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> T
     """
     logs = torch.log_softmax(scores, dim=-1)
     right = labels > 0
-    of_right = logs.masked_fill(~right, -torch.inf).logsumexp(-1)
+    right_logs = logs.masked_fill(~right, -torch.inf).logsumexp(-1)
     if not smoothing:
-        return -of_right
-    others = (scores > -torch.inf) & ~right
-    of_others = logs.masked_fill(~others, 0).sum(-1) / others.sum(-1).clamp(min=1)
-    return -(1 - smoothing) * of_right - smoothing * of_others
+        return -right_logs
+    wrong = (scores > -torch.inf) & ~right
+    wrong_logs = logs.masked_fill(~wrong, 0).sum(-1) / wrong.sum(-1).clamp(min=1)
+    return -(1 - smoothing) * right_logs - smoothing * wrong_logs
 
 
 def listnet(scores: Tensor, labels: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ MU = 10.0
 class Pairs(NamedTuple):
     """Pairs (i, j): i is one of the p right candidates of an example, j any of its n. All tensors are [batch, p, n].
 
-    better: [batch, p], the columns of the i. there: whether i has the higher label, and both are candidates; other
+    better: [batch, p], the columns of the i. ordered: whether i has the higher label, and both are candidates; other
     pairs do not count. differences: s_i - s_j, 0 where the pair does not count.
     """
 
@@ -82,8 +82,8 @@ def make_pairs(scores: Tensor, labels: Tensor) -> Pairs:
     present = scores != -torch.inf
     labels = labels.masked_fill(~present, -1.0)
     num_better = max(1, int((labels > 0).sum(-1).max())) if len(labels) else 1
-    of_better, better = labels.topk(num_better, dim=-1)
-    ordered = (of_better.unsqueeze(-1) > labels.unsqueeze(-2)) & present.unsqueeze(-2)
+    better_labels, better = labels.topk(num_better, dim=-1)
+    ordered = (better_labels.unsqueeze(-1) > labels.unsqueeze(-2)) & present.unsqueeze(-2)
     finite = scores.masked_fill(~present, 0)
     differences = finite.gather(-1, better).unsqueeze(-1) - finite.unsqueeze(-2)
     return Pairs(better, ordered, torch.where(ordered, differences, 0))
@@ -116,8 +116,8 @@ def lambdaloss(scores: Tensor, labels: Tensor, *, mu: float = MU) -> Tensor:
     """
     pairs = make_pairs(scores, labels)
     order = scores.detach().argsort(dim=-1, descending=True, stable=True)
-    places = torch.arange(1, order.size(-1) + 1, device=order.device).expand_as(order)
-    ranks = torch.empty_like(order).scatter(-1, order, places)
+    positions = torch.arange(1, order.size(-1) + 1, device=order.device).expand_as(order)
+    ranks = torch.empty_like(order).scatter(-1, order, positions)
     gains = _compute_gains(labels.masked_fill(scores == -torch.inf, 0))
     i, j = ranks.gather(-1, pairs.better).unsqueeze(-1), ranks.unsqueeze(-2)
     apart = (i - j).abs().clamp(min=1)
@@ -132,8 +132,8 @@ def _compute_gains(labels: Tensor) -> Tensor:
     """(2^l - 1) / max DCG: 2^l (1 - 2^-l), exact for small l, in units of 2^(the largest l), which may be large."""
     gains = -torch.expm1(-math.log(2) * labels) * torch.exp2(labels - labels.amax(-1, keepdim=True))
     ideal = gains.sort(-1, descending=True).values
-    places = torch.arange(1, labels.size(-1) + 1, device=labels.device)
-    best = (ideal * _compute_discount(places)).sum(-1, keepdim=True)
+    ranks = torch.arange(1, labels.size(-1) + 1, device=labels.device)
+    best = (ideal * _compute_discount(ranks)).sum(-1, keepdim=True)
     return gains / best.clamp(min=torch.finfo(gains.dtype).tiny)
 
 
@@ -172,7 +172,7 @@ def _average(values: Tensor, present: Tensor) -> Tensor:
     return values.masked_fill(~present, 0).sum(-1) / present.sum(-1).clamp(min=1)
 
 
-OF_LABELS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+LABEL_LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
     {"bce": bce, "mse": mse, "ranknet": ranknet, "listnet": listnet, "lambdaloss": lambdaloss}
 )
 """The objectives besides the softmax, by their names in the settings."""
@@ -187,7 +187,7 @@ def distillation_kl(scores: Tensor, teacher: Tensor, *, temperature: float = 1.0
     taught = teacher > -torch.inf
     p = torch.log_softmax(teacher / temperature, dim=-1)
     q = torch.log_softmax(scores.masked_fill(~taught, -torch.inf) / temperature, dim=-1)
-    terms = p.exp() * (p - q).masked_fill(~taught, 0)  # what was not asked would be 0 * (-inf - -inf)
+    terms = p.exp() * (p - q).masked_fill(~taught, 0)  # else a candidate without a score has 0 * (-inf - -inf)
     return temperature**2 * terms.sum(-1)
 
 
@@ -198,10 +198,10 @@ def margin_mse(scores: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
     distillation" (2020), for any number of negatives. `labels` [batch] are the columns of the labels. 0 without
     negatives.
     """
-    places = labels.unsqueeze(-1)
-    negative = (teacher > -torch.inf).scatter(-1, places, False)
-    compared = negative.scatter(-1, places, True)
-    ours, theirs = scores.masked_fill(~compared, 0), teacher.masked_fill(~compared, 0)
-    errors = (ours.gather(-1, places) - ours) - (theirs.gather(-1, places) - theirs)
+    columns = labels.unsqueeze(-1)
+    negative = (teacher > -torch.inf).scatter(-1, columns, False)
+    compared = negative.scatter(-1, columns, True)
+    student, teacher = scores.masked_fill(~compared, 0), teacher.masked_fill(~compared, 0)
+    errors = (student.gather(-1, columns) - student) - (teacher.gather(-1, columns) - teacher)
     squares = errors.square() * negative
     return squares.sum(-1) / negative.sum(-1).clamp(min=1)

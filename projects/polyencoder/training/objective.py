@@ -69,8 +69,8 @@ class Loss(Protocol):
 class CrossEntropy:
     """-log softmax of the label's score among the candidates (Section 4.2 of Humeau et al., ICLR 2020).
 
-    Of several right candidates, that of all together (`losses.softmax_loss`). `label_smoothing` is the probability that
-    the other candidates share.
+    The probabilities of several right candidates add up (`losses.softmax_loss`). `label_smoothing` is the probability
+    that the other candidates share.
     """
 
     def __init__(self, label_smoothing: float = 0.0) -> None:
@@ -87,7 +87,7 @@ class CrossEntropy:
 
 
 class LabelLoss:
-    """A loss of the scores and the labels as numbers, both [batch, n] (`losses.OF_LABELS`).
+    """A loss of the scores and the labels as numbers, both [batch, n] (`losses.LABEL_LOSSES`).
 
     `pointwise`: it needs no second candidate.
     """
@@ -148,7 +148,7 @@ class RankingObjective:
         if batch is not None:  # candidates with equal tokens would be negatives of each other
             merged = merge_equal(batch.pool, self._list_keys(batch.pool))
             local = batch if merged is batch.pool else replace(batch, pool=merged, candidates=None)
-        joins = self.gather_negatives and self._processes.count > 1  # then the others' candidates may be negatives
+        joins = self.gather_negatives and self._processes.count > 1  # others' candidates may then be negatives
         if local is not None and not (joins and local.pool.lists is None):
             local = self._drop_without_choice(local)
         pool = build_shared_pool([], []) if local is None else local.pool
@@ -169,19 +169,19 @@ class RankingObjective:
         scores = step.pool.mask_scores(first.scores)
         losses, sums = self.loss(scores, step.pool, local)
         for scored in others:
-            added, own_sums = self.loss(step.pool.mask_scores(scored.scores), step.pool, local)
-            for name, (value, count) in own_sums.items():
+            added, added_sums = self.loss(step.pool.mask_scores(scored.scores), step.pool, local)
+            for name, (value, count) in added_sums.items():
                 if not count:  # a plain sum; means are the first objective's
                     sums = {**sums, name: (sums.get(name, (0.0, 0))[0] + value, 0)}
             added = added if scored.present is None else added.where(scored.present, 0)
             count = len(added) if scored.present is None else int(scored.present.sum())
             losses = losses + added
-            if count:  # 0 is that of plain sums
+            if count:  # 0 means a plain sum
                 sums = {**sums, f"{scored.name}_loss": (float(added.detach().sum()), count)}
         return Outcome(losses.sum() / step.examples, losses.detach(), scores.detach(), step.pool, sums)
 
     def _fit_terms(self, batch: Batch | None, step: GatheredStep) -> None:
-        """Fits the weights of a new model's terms to this step's examples, those of all processes."""
+        """Fits the weights of a new model's terms to this step's examples in all processes."""
         scores, weights = None, self.model.term_weights
         if batch is not None:
             tokens = self._get_tokens(step.pool.texts, batch, step)
@@ -226,7 +226,7 @@ class RankingObjective:
         if model.reads_pairs:  # pairs with all processes' candidates are scored here
             candidates = self._get_tokens(step.pool.texts, batch, step)
             scores = model.score_objectives(contexts, candidates, step.pool.index, max_tokens=self.max_tokens)
-            return [ObjectiveScores(name, of_objective) for name, of_objective in scores.items()]
+            return [ObjectiveScores(name, values) for name, values in scores.items()]
         candidates = self._get_tokens(step.local_texts, batch, step)
         encoded, vectors = encode(model, contexts, candidates, max_tokens=self.max_tokens)
         if step.counts is not None:
@@ -263,7 +263,7 @@ class RankingObjective:
         contexts = TokenBatch(ids, ids.bool())
         scores = torch.zeros(0, len(step.pool.texts), device=device)
         if step.counts is not None and not self.model.reads_pairs:
-            parts = [one.scores for one in self.score(Batch(contexts, step.pool), step)]
+            parts = [scored.scores for scored in self.score(Batch(contexts, step.pool), step)]
             scores, nothing = parts[0], nothing + torch.stack(parts).sum()
         return Outcome(nothing, torch.zeros(0, device=device), scores.detach(), step.pool)
 

@@ -68,7 +68,7 @@ _CLASSES: dict[str, Callable[..., Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adadelta": Adadelta,
 }
-FUSED = ("adam", "adamw", "sgd")  # those that torch has as one pass over all numbers of a parameter
+FUSED = ("adam", "adamw", "sgd")  # torch updates all numbers of a parameter in one pass
 NEW = "new"  # the key that marks the group of new parts
 _ADAMS = ("adam", "adamw", "adamax")
 
@@ -99,8 +99,8 @@ def build_optimizer(model: TrainableModel, config: OptimizerConfig) -> Optimizer
 def build_parameter_groups(model: TrainableModel, config: OptimizerConfig) -> list[dict[str, Any]]:
     """Parameter groups, each with its peak rate as `lr`: with weight decay, without, clipped embeddings, new parts."""
     new = [parameter for parameter in model.new_parameters if parameter.requires_grad]
-    of_new = {id(parameter) for parameter in new}
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad and id(parameter) not in of_new]
+    new_ids = {id(parameter) for parameter in new}
+    trained = [p for p in model.parameters() if p.requires_grad and id(p) not in new_ids]
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     apart = [p for p in trained if id(p) in tables] if config.embedding_clip else []
     others = [p for p in trained if not any(p is table for table in apart)]

@@ -96,6 +96,6 @@ def explain_no_bf16_gain(device: torch.device | str) -> str | None:
 def _measure_bf16_speedup() -> float:
     """The measured speed of matrix products in bfloat16, relative to float32: AVX-512's differ by processor."""
     full, half = torch.ones(512, 512), torch.ones(512, 512, dtype=torch.bfloat16)
-    # the minimum of a few, as other load only adds time
-    seconds = [min(timeit.repeat(lambda: one @ one, number=1, repeat=6)) for one in (full, half)]  # noqa: B023
+    # the minimum of six, as other load only adds time
+    seconds = [min(timeit.repeat(lambda: matrix @ matrix, number=1, repeat=6)) for matrix in (full, half)]  # noqa: B023
     return seconds[0] / seconds[1]

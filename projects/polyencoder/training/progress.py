@@ -26,7 +26,7 @@ class Goal:
     def compute_share(self, done: Progress) -> float | None:
         """The fraction of the run that is done; None if unknown."""
         pairs = ((done.examples, self.examples), (done.updates, self.updates), (done.seconds, self.seconds))
-        return max((min(1.0, one / all_of_it) for one, all_of_it in pairs if all_of_it), default=None)
+        return max((min(1.0, value / limit) for value, limit in pairs if limit), default=None)
 
     def compute_time(self, done: Progress) -> float:
         """The fraction of the time limit that has passed; 0 without a limit."""

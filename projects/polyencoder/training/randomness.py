@@ -34,7 +34,7 @@ def restore_random_state(state: dict[str, Any], generator: random.Random | None 
     name, keys, *others = state["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *others))  # noqa: NPY002
     torch.set_rng_state(state["torch"])
-    if len(state["cuda"]) == torch.cuda.device_count():  # on another machine a GPU's states have no place
+    if len(state["cuda"]) == torch.cuda.device_count():  # another machine's GPU states do not fit
         torch.cuda.set_rng_state_all(state["cuda"])
     if generator is not None:
         _unpack(state["agent"], generator)

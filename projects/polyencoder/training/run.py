@@ -78,7 +78,7 @@ class RunReport:
     trained: dict[str, float]
     """The best evaluation of the run."""
     examples: int
-    """Of each evaluation."""
+    """The number of examples of each evaluation."""
     out: Path
     updates: int
     seconds: float
@@ -86,7 +86,7 @@ class RunReport:
     stopped: str | None
     """Why the run ended before its goal, if it did."""
     best: int
-    """The number of updates of the saved model; 0 for the one before training."""
+    """The number of updates of the saved model; 0 for the model before training."""
     warning: str | None
     """Why training may not have helped, if the model is no better than before."""
 
@@ -104,7 +104,7 @@ def train_ranker(
         settings: what to train, and how.
         train: records in memory (a `datasets.Dataset`, a list of dictionaries or of `Example`) in place of the files
             that `settings` names, which are then only names; or these by split, as in a `datasets.DatasetDict`.
-        valid: the same of the evaluation data (default: of splits, the one for validation).
+        valid: the same for the evaluation data (default: the split for validation).
         callbacks: called after the run's own, but before its record and trackers. The state of those that have a `name`
             is in the checkpoint.
 
@@ -146,7 +146,7 @@ def _train(
     ranker = build_starting_ranker(settings)
     if settings.data.candidates_of:
         open_index(settings.data.candidates_of, ranker).close()  # an error where its vectors are another model's
-    metric = "hits@1" if all(one.labels is None for one in data.valid) else NDCG
+    metric = "hits@1" if all(example.labels is None for example in data.valid) else NDCG
     best = KeepBest(ranker, settings.data.out, metric=metric, patience=settings.evaluation.patience)
     config = build_training_config(settings, ranker)
     objective = build_objective(ranker, config)
@@ -157,7 +157,7 @@ def _train(
         responses=data.responses,
         on_untrained=None if settings.convert.vocabulary else best.keep,  # a new ConveRT is random
     )
-    shown, recorded = _build_output(settings, is_first=processes.is_first)
+    displays, recorders = _build_output(settings, is_first=processes.is_first)
     trainer = Trainer(
         ranker,
         config,
@@ -166,13 +166,13 @@ def _train(
         objective=objective,
         callbacks=[
             *([MeasuredScaling()] if settings.model.output_scaling == "auto" else []),
-            *shown,  # first: it counts a batch before the evaluation after it
+            *displays,  # first: it counts a batch before the evaluation after it
             Evaluation(ranker, data.valid, every=max(1, round(data.size / settings.evaluation.evaluations))),
             best,
             checkpoints,
             baselines,
             *callbacks,
-            *recorded,  # last: an error of the others at the end is one of the run
+            *recorders,  # last: an error of the others at the end is the run's
         ],
     )
     expected = _log_run_summary(trainer, data) if processes.is_first else 0
@@ -193,7 +193,7 @@ def _train(
         before=baselines.before,
         best=best.trained,
         metric=metric,
-        of_another=baselines.stands_in,
+        stands_in=baselines.stands_in,
         responses=data.responses(),
     )
     if processes.is_first:
@@ -228,7 +228,7 @@ def _build_checkpoints(
     settings: TrainSettings, ranker: Ranker, data: RunData, processes: Processes, objective: RankingObjective
 ) -> Checkpoints:
     # each process's part of the data depends on their number
-    of_the_data = {"processes": processes.count, "data": f"{data.size} pairs, digest {data.digest[:16]}"}
+    data_settings = {"processes": processes.count, "data": f"{data.size} pairs, digest {data.digest[:16]}"}
     teacher = {}
     if isinstance(loss := objective.loss, Distillation):
         teacher["teacher's weights and precision"] = loss.teacher.digest
@@ -237,7 +237,7 @@ def _build_checkpoints(
     }
     return Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
-        settings=values | _get_model_settings(ranker) | of_the_data | teacher,
+        settings=values | _get_model_settings(ranker) | data_settings | teacher,
         defaults={**get_flat_defaults(settings), **teacher},
         # a bad record of a stream may come after hours
         changeable=RESUME_IGNORES | {"max_seconds", "skip_bad_examples"},
@@ -266,8 +266,8 @@ def _log_run_summary(trainer: Trainer, data: RunData) -> float:
     """
     pairs = data.train
     sample = pairs[:SAMPLE] if isinstance(pairs, Sequence) else list(islice(pairs.iter_items(), SAMPLE))
-    contexts = trainer.text.batch_contexts([one.turns for one in sample]).mask.sum() / len(sample)
-    labels = trainer.text.batch_candidates([one.label for one in sample]).mask.sum() / len(sample)
+    contexts = trainer.text.batch_contexts([example.turns for example in sample]).mask.sum() / len(sample)
+    labels = trainer.text.batch_candidates([example.label for example in sample]).mask.sum() / len(sample)
     parameters = list(trainer.model.parameters())
     _log.info(
         "%s pairs, of about %d and %d tokens; %s parameters, %s of them trained",
@@ -299,7 +299,7 @@ def _build_output(settings: TrainSettings, *, is_first: bool) -> tuple[list[Call
         out / CURVE, title=f"{out.name}: {settings.model.architecture} on {Path(settings.data.train).name}"
     )
     recorded = build_recorders(settings.trackers, curve, out=out, options=get_flat_values(settings))
-    if not ProgressLine.is_wanted():
+    if not ProgressLine.has_terminal():
         return [Log(), curve], recorded
     line = ProgressLine(handlers=logging.getLogger("polyencoder").handlers)
     return [Log(every_seconds=None), line, curve], recorded
@@ -309,7 +309,7 @@ def _write_card(
     trainer: Trainer, settings: TrainSettings, best: KeepBest, baselines: Baselines, *, data: RunData
 ) -> None:
     out = Path(settings.data.out)
-    ranker = Ranker.from_pretrained(out, device=str(trainer.device))  # the kept model, not that of the last update
+    ranker = Ranker.from_pretrained(out, device=str(trainer.device))  # the saved model, not the last update's
     resolved = get_flat_values(settings) | {"batch_size": trainer.config.batch_size}
     if ranker.model.has_vectors and not ranker.model.has_one_vector:
         resolved["n_codes"] = ranker.model.config.n_codes

@@ -76,7 +76,7 @@ class Schedule:
             return config.warmup_updates
         if expected is None:
             return WARMUP if config.longest_warmup is None else config.longest_warmup
-        share = int(expected * config.warmup_share)  # 0 of a few updates, which are not all to be lost
+        share = int(expected * config.warmup_share)  # 0 of a few updates: not all are for warm-up
         return share if config.longest_warmup is None else min(config.longest_warmup, share)
 
     def record_validation(self, loss: float) -> None:

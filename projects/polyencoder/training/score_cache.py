@@ -56,8 +56,8 @@ class ScoreCache:
         with self._explaining_errors():
             for start in range(0, len(keys), _AT_ONCE):
                 part = keys[start : start + _AT_ONCE]
-                places = ",".join("?" * len(part))
-                scores.update(self._connection.execute(f"SELECT key, score FROM scores WHERE key IN ({places})", part))
+                marks = ",".join("?" * len(part))
+                scores.update(self._connection.execute(f"SELECT key, score FROM scores WHERE key IN ({marks})", part))
         return scores
 
     def put(self, scores: Mapping[bytes, float]) -> None:

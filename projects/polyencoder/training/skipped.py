@@ -15,7 +15,7 @@ from polyencoder.training.distributed import sum_over_processes
 _log = logging.getLogger(__name__)
 
 AT_FIRST = 100  # batches in a row, before the first that can be trained on
-LATER = 10_000  # of data in which a few batches can
+LATER = 10_000  # once a batch was trained on
 OVERFLOWS = 50  # the scale of a float16 loss begins at 2**16 and is halved at each: it is tiny long before
 DIVERGED = "its training has diverged; a lower learning rate or a longer warm-up may help"
 

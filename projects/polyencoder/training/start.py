@@ -46,9 +46,9 @@ def build_starting_ranker(settings: TrainSettings) -> Ranker:
 def build_untrained_ranker(settings: TrainSettings) -> Ranker:
     """The ranker to evaluate before training.
 
-    A new poly- or cross-encoder is partly random, so a bi-encoder of the backbone replaces it. Not for one with all of
-    its weights from another of its architecture, nor for a cross-encoder that is residual or has the head of a
-    trained reranker or of pre-training. A late-interaction encoder starts as a bi-encoder. A new ConveRT is random.
+    A new poly- or cross-encoder is partly random, so a bi-encoder of the backbone replaces it, unless all its weights
+    come from a ranker of its architecture, or the cross-encoder is residual or has the head of a trained reranker or
+    of pre-training. A late-interaction encoder starts as a bi-encoder. A new ConveRT is random.
     """
     spec = get_family(settings.model.architecture)
     if settings.model.init or not spec.has_backbone:
@@ -60,7 +60,7 @@ def build_untrained_ranker(settings: TrainSettings) -> Ranker:
         ranker = _build_around_backbone(settings, settings.model.architecture)
         start = Ranker.from_pretrained(settings.model.backbone, device="cpu").model
         shapes, starts = (
-            {name: one.shape for name, one in model.state_dict().items()} for model in (ranker.model, start)
+            {name: tensor.shape for name, tensor in model.state_dict().items()} for model in (ranker.model, start)
         )
         if start.config.architecture == settings.model.architecture and shapes.items() <= starts.items():
             return ranker

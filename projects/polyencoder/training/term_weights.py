@@ -38,7 +38,7 @@ def fit_weights(scores: ScoresByWeights | None, pool: CandidatePool, *, start: T
     def compute_value(weights: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
         everyone = gather_objects((0.0, np.zeros_like(weights)) if loss is None else loss(weights))
         off = weights - origin
-        return sum(one for one, _ in everyone) + off @ off, sum(slope for _, slope in everyone) + 2 * off
+        return sum(value for value, _ in everyone) + off @ off, sum(slope for _, slope in everyone) + 2 * off
 
     bounds = [(0, None)] * len(origin)  # the loss of a few examples has kinks, at which L-BFGS-B may stop
     optimum = minimize(compute_value, origin, jac=True, bounds=bounds, method="TNC")
@@ -46,7 +46,7 @@ def fit_weights(scores: ScoresByWeights | None, pool: CandidatePool, *, start: T
 
 
 def _build_loss(
-    scores_of: ScoresByWeights, pool: CandidatePool
+    compute_scores: ScoresByWeights, pool: CandidatePool
 ) -> Callable[[np.ndarray[Any, Any]], tuple[float, np.ndarray[Any, Any]]]:
     """The loss of weights, and its gradient."""
     right = pool.numbers > 0
@@ -58,7 +58,7 @@ def _build_loss(
     def compute_loss(values: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
         weights = torch.tensor(values, device=right.device, requires_grad=True)
         with torch.autocast(right.device.type, enabled=False):
-            scores = scores_of(weights)[rows]
+            scores = compute_scores(weights)[rows]
             scores = scores if padding is None else scores.masked_fill(padding, -torch.inf)
             loss = softmax_loss(scores, right).sum()
         (slope,) = torch.autograd.grad(loss, weights)

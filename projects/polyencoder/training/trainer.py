@@ -71,10 +71,10 @@ class Trainer:
         self.ranker, self.config = ranker, config or TrainingConfig()
         self.callbacks = [*build_mined_negatives(ranker, self.config), *callbacks]
         names = Counter(callback.name for callback in self.callbacks if callback.name)
-        if twice := next((name for name, count in names.items() if count > 1), None):
+        if duplicate := next((name for name, count in names.items() if count > 1), None):
             raise ConfigError(
-                f"{names[twice]} callbacks are named {twice!r}, the key of their state in checkpoints: give each its "
-                "own"
+                f"{names[duplicate]} callbacks are named {duplicate!r}, the key of their state in checkpoints: give "
+                "each its own"
             )
         self.model, self.text, self.device = ranker.model, ranker.text, ranker.device
         self.progress = Progress()
@@ -83,7 +83,7 @@ class Trainer:
         self._source = InMemory(train) if isinstance(train, Sequence) else train
         if train is not None:
             seed_everything(self.config.seed)
-        self._sampler, self._given = sampler, batches
+        self._sampler, self._get_batches = sampler, batches
         epochs = None if self._source is None else self.config.epochs
         examples = None if self._source is None or epochs is None else epochs * self._source.count_items().examples
         self.goal = Goal(examples, self.config.max_updates, self.config.max_seconds)
@@ -153,7 +153,7 @@ class Trainer:
             TrainingError: training diverged.
             InputError: an invalid example, or nothing was trained.
         """
-        if self._source is None and self._given is None:
+        if self._source is None and self._get_batches is None:
             raise ConfigError("nothing to train on: give the Trainer its training examples (train=...)")
         self.stopped = None
         broadcast_weights(self.model)
@@ -166,7 +166,7 @@ class Trainer:
         return self.progress
 
     def _notify_failure(self) -> None:
-        """Calls `on_failure`, of all callbacks; an error of one is a warning beside the error that ended the run."""
+        """Calls `on_failure` of all callbacks; an error there is a warning beside the error that ended the run."""
         for callback in self.callbacks:
             try:
                 callback.on_failure(self)
@@ -222,9 +222,9 @@ class Trainer:
             callback.on_end(self)
 
     def _run(self) -> None:
-        with closing(prefetch(self._iter_batches())) as batches:  # also after an error, while that is kept
+        with closing(prefetch(self._iter_batches())) as batches:  # also after an error, whose traceback keeps it open
             first = next(batches, None)
-            # collective: a process with a batch would wait in its first step for one without
+            # collective: a process with a batch would wait in its first step for a process without
             has_batch = gather_objects(first is not None)
             for batch in chain([first], batches) if all(has_batch) else ():
                 self.step(batch)
@@ -236,8 +236,8 @@ class Trainer:
         )
 
     def _iter_batches(self) -> Iterator[Batch]:
-        if self._given is not None:
-            yield from self._given()
+        if self._get_batches is not None:
+            yield from self._get_batches()
         elif self._source is not None:
             size = self.config.batch_size
             batches = iterate_batches(
@@ -257,7 +257,7 @@ class Trainer:
 
     def stop(self, why: str) -> None:
         """Ends the run after this step, in all processes, if any of them calls this."""
-        self.stopped = self.stopped or why  # not that of the evaluation that follows
+        self.stopped = self.stopped or why  # an evaluation that follows may call this again
 
     @property
     def skipped(self) -> int:
@@ -284,8 +284,8 @@ class Trainer:
         Collective: every process must call it, and gets the random and callback states of all.
         """
         run = self.run_state()
-        of_each = {"random": gather_objects(get_random_state()), "callbacks": gather_objects(run["callbacks"])}
-        return {"model": self.model.get_trained_state(), **run, **of_each}
+        states = {"random": gather_objects(get_random_state()), "callbacks": gather_objects(run["callbacks"])}
+        return {"model": self.model.get_trained_state(), **run, **states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores the state of `state_dict`."""

@@ -10,7 +10,7 @@ import pytest
 from polyencoder.data.pairs import read_all_pairs
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.settings.train import TrainSettings
-from polyencoder.training.losses import OF_LABELS
+from polyencoder.training.losses import LABEL_LOSSES
 from polyencoder.training.run import train_ranker
 from tests.commands import run_command
 from tests.parameters import mostly_long
@@ -55,7 +55,7 @@ def train(files, backbone_folder, tmp_path):
     return run
 
 
-@mostly_long("objective", ["softmax", *OF_LABELS], quick=1)
+@mostly_long("objective", ["softmax", *LABEL_LOSSES], quick=1)
 def test_a_run_raises_ndcg(objective, train, files, tmp_path, caplog):
     done = train(objective, "--candidates", "inline")
     before, trained = (

@@ -12,7 +12,7 @@ import pytest
 from polyencoder import ConfigError, Selector
 from polyencoder.cli.main import run
 from polyencoder.serving.config import Limits, ServerConfig
-from polyencoder.serving.run import _OF_HTTP
+from polyencoder.serving.run import _HTTP_SETTINGS
 from polyencoder.serving.run import serve as run_server
 from polyencoder.settings.fields import get_leaves
 from tests.polyencoder.calibration.test_probability import calibrated
@@ -106,7 +106,7 @@ def test_over_stdio(place):
 
 
 def test_settings_that_stdio_would_not_read_are_errors():
-    assert set(get_leaves(ServerConfig)) >= _OF_HTTP
+    assert set(get_leaves(ServerConfig)) >= _HTTP_SETTINGS
     with pytest.raises(ConfigError, match="max_concurrent is of the HTTP server"):
         run(["serve", "-m", "model", "--mcp", "stdio", "--max-concurrent", "3"])
     with pytest.raises(ConfigError, match="port is of the HTTP server, which mcp stdio does not start") as error:

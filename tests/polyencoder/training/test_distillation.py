@@ -31,7 +31,7 @@ def test_scores_are_the_rankers(architecture, make_ranker):
         scores = teacher.score(CONTEXTS, CANDIDATES, index)
         assert (scores[index < 0] == -math.inf).all()
         torch.testing.assert_close(scores[index >= 0], expected.gather(1, index.clamp(min=0))[index >= 0])
-    assert teacher.asked == 6
+    assert teacher.num_scored == 6
 
 
 @mostly_long("architecture", ["bi", "cross"], quick=1)
@@ -42,10 +42,10 @@ def test_only_new_pairs_are_asked_for(architecture, indexes, make_ranker):
     expected = torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES))
     teacher, seen = Teacher(ranker, ScoreCache(None)), set()
     for rows in indexes:
-        asked = teacher.asked
+        asked = teacher.num_scored
         scores = teacher.score(CONTEXTS, CANDIDATES, torch.tensor(rows))
         new = {(i, place) for i, row in enumerate(rows) for place in row if place >= 0} - seen
-        assert teacher.asked - asked == len(new)
+        assert teacher.num_scored - asked == len(new)
         seen |= new
         for i, row in enumerate(rows):
             for place, score in zip(row, scores[i].tolist(), strict=True):
@@ -58,7 +58,7 @@ def test_the_file_serves_the_next_run(make_ranker, tmp_path):
     scores = first.score(CONTEXTS, CANDIDATES, index)
     second = Teacher(make_ranker("cross"), ScoreCache(tmp_path / "scores"))
     assert torch.equal(second.score(CONTEXTS, CANDIDATES[::-1], 3 - index), scores)
-    assert (first.asked, second.asked) == (12, 0)
+    assert (first.num_scored, second.num_scored) == (12, 0)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -68,9 +68,9 @@ def test_pairs_that_do_not_recur_are_kept_of_a_cross_encoder_alone(architecture,
     cache, keeps = ScoreCache(None), architecture == "cross"
     teacher = Teacher(make_ranker(architecture), cache)
     scores = teacher.score(CONTEXTS, CANDIDATES, index, recur=False)
-    assert (teacher.asked, len(cache)) == (9, 9 if keeps else 0)
+    assert (teacher.num_scored, len(cache)) == (9, 9 if keeps else 0)
     assert torch.equal(scores, teacher.score(CONTEXTS, CANDIDATES, index))
-    assert (teacher.asked, len(cache)) == (9 if keeps else 18, 9)
+    assert (teacher.num_scored, len(cache)) == (9 if keeps else 18, 9)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "late"])
@@ -81,11 +81,11 @@ def test_pairs_that_do_not_recur_are_scored_once_in_a_step(architecture, make_ra
     for contexts in (CONTEXTS, CONTEXTS[::-1]):  # the next step has other lists
         scores = torch.as_tensor(ranker.score(contexts, CANDIDATES))
         for index, new in ((first, 5), (second, 1)):
-            asked = teacher.asked
+            asked = teacher.num_scored
             found = teacher.score(contexts, CANDIDATES, index, recur=False)
             expected = scores.gather(1, index.clamp(min=0)).masked_fill(index < 0, -math.inf)
             torch.testing.assert_close(found, expected)
-            assert teacher.asked - asked == new
+            assert teacher.num_scored - asked == new
 
 
 def test_other_teachers_and_other_contexts_have_scores_of_their_own(make_ranker, tmp_path):
@@ -95,13 +95,13 @@ def test_other_teachers_and_other_contexts_have_scores_of_their_own(make_ranker,
     for changes in ({"seed": 1}, {"output_scaling": 0.5}):
         other = Teacher(make_ranker("cross", **changes), cache)
         scores = other.score([CONTEXTS[1]], CANDIDATES, index)
-        assert other.asked == 2
+        assert other.num_scored == 2
         torch.testing.assert_close(scores, torch.as_tensor(other.ranker.score([CONTEXTS[1]], CANDIDATES[:2])))
         assert not torch.allclose(scores, expected[0])
     turns = Teacher(make_ranker("cross"), cache)
     turns.score([["do you", "ski ?"]], CANDIDATES, index)
     turns.score([["do you", "ski", "?"]], CANDIDATES, index)
-    assert turns.asked == 4
+    assert turns.num_scored == 4
     assert Teacher(make_ranker("cross"), cache, bf16=True).score([CONTEXTS[1]], CANDIDATES, index).dtype == torch.float
     assert len(cache) == 12
 

@@ -15,7 +15,7 @@ from polyencoder.settings.training import DistillationConfig, HardNegatives, Tra
 from polyencoder.training.building import build_objective
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.distillation import Distillation, Teacher
-from polyencoder.training.losses import OF_LABELS, softmax_loss
+from polyencoder.training.losses import LABEL_LOSSES, softmax_loss
 from polyencoder.training.objective import RankingObjective
 from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.trainer import Trainer
@@ -24,7 +24,7 @@ from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, WORDS, Losses
 
 pytestmark = pytest.mark.slow
 
-OBJECTIVES = {"softmax": softmax_loss, **OF_LABELS}
+OBJECTIVES = {"softmax": softmax_loss, **LABEL_LOSSES}
 
 
 def lists(words=WORDS):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
 from polyencoder.training.losses import (
-    OF_LABELS,
+    LABEL_LOSSES,
     bce,
     lambdaloss,
     listnet,
@@ -23,7 +23,7 @@ from polyencoder.training.losses import (
 )
 
 ABSENT = -math.inf
-EVERY = {"softmax": softmax_loss, **OF_LABELS}
+EVERY = {"softmax": softmax_loss, **LABEL_LOSSES}
 
 
 @st.composite
@@ -160,13 +160,13 @@ def test_lambdaloss_of_small_labels(scale):
     agrees(lambdaloss(scores, scale * labels), lambdaloss(scores, 1e-4 * labels))
 
 
-@pytest.mark.parametrize("name", sorted(OF_LABELS))
+@pytest.mark.parametrize("name", sorted(LABEL_LOSSES))
 def test_an_example_without_candidates_adds_nothing(name):
     scores = torch.tensor([[0.5, -0.5, ABSENT], [ABSENT] * 3], requires_grad=True)
     labels = torch.tensor([[1.0, 0.0, 0.0], [0.0] * 3])
-    losses = OF_LABELS[name](scores, labels)
+    losses = LABEL_LOSSES[name](scores, labels)
     assert losses[1] == 0
-    agrees(losses[:1], OF_LABELS[name](scores[:1], labels[:1]).detach())
+    agrees(losses[:1], LABEL_LOSSES[name](scores[:1], labels[:1]).detach())
     (gradient,) = torch.autograd.grad(losses.sum(), scores)
     assert gradient.isfinite().all()
     assert (gradient[scores == ABSENT] == 0).all()

@@ -155,7 +155,7 @@ def test_a_student_comes_nearer_to_its_teacher(make_ranker):
     values = [trainer.step(collator(EXAMPLES[:4])) for _ in range(30)]
     divergence = [total / count for total, count in (one.sums["distillation_loss"] for one in values)]
     assert divergence[-1] < 0.5 * divergence[0]
-    assert teacher.asked == 16  # once for each pair
+    assert teacher.num_scored == 16  # once for each pair
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from polyencoder.errors import ConfigError
 ProgressBars = Annotated[
     bool | None, Parameter(help="Show progress on standard error: a bar, or lines where that is no terminal.")
 ]
-"""The setting `progress`; None is that of `create_progress`."""
+"""The setting `progress`, as in `create_progress`."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line end
 

@@ -12,7 +12,7 @@ from polyencoder.data.readers.lines import build_decode_error, iter_raw_lines
 from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, open_source
 from polyencoder.errors import ConfigError, InputError
 
-# Python's own limit, 131,072 characters, is less than some conversations have. The limit is one for all of the process.
+# Python's own limit, 131,072 characters, is less than some conversations have. The limit is the whole process's.
 LONGEST_CELL = 1 << 26
 SAMPLE = 1 << 14  # bytes that a delimiter is detected in
 SWALLOWED = 1 << 17  # bytes: a row of more that has wrong quotes is several rows
@@ -73,7 +73,7 @@ def _peek_beginning(file: DataFile) -> bytes:
 
 
 def detect_delimiter(sample: bytes, *, usual: str = ",") -> str:
-    """The delimiter with which most rows have as many cells as the header, more than one; of equals the usual one.
+    """The delimiter by which most rows have as many cells as the header, at least two; `usual` if several tie.
 
     `csv.Sniffer` looks for a character that is alike frequent in all lines, which a comma of texts may be.
     """
@@ -92,9 +92,9 @@ def detect_delimiter(sample: bytes, *, usual: str = ",") -> str:
 def _read_header(text: _Lines, delimiter: str) -> list[str]:
     """The column names of the header row."""
     for where, names in _read_cells(text, delimiter, raise_it):
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise InputError(f"{where}: the header names the column {twice!r} twice")
+        duplicate = next((name for name in names if names.count(name) > 1), None)
+        if duplicate is not None:
+            raise InputError(f"{where}: the header names the column {duplicate!r} twice")
         return names
     raise InputError(f"{text.path}: has no header row that names its columns")
 
@@ -113,10 +113,10 @@ def _read_cells(text: _Lines, delimiter: str, bad: OnBad) -> Iterator[tuple[str,
             return
         except csv.Error as error:
             # An open quote is only noticed at the next quote, or at the end of the file.
-            again = text.ended or text.row_size > SWALLOWED
-            lines = text.where if again else text.whole
+            rewinds = text.ended or text.row_size > SWALLOWED
+            lines = text.where if rewinds else text.whole
             bad(text.error or InputError(f"{lines}: not a row of cells ({error}); look for a quote out of place"))
-            if again:
+            if rewinds:
                 text.rewind_behind_first()
                 reader = csv.reader(text, delimiter=delimiter, strict=True)
             continue
@@ -131,7 +131,7 @@ class _Lines:
 
     def __init__(self, file: DataFile) -> None:
         self._numbered = zip(count(1), iter_raw_lines(file))
-        self._again: deque[tuple[int, bytes]] = deque()
+        self._rewound: deque[tuple[int, bytes]] = deque()
         self._row: list[tuple[int, bytes]] = []
         self.path = file.path
         self._first = 0
@@ -152,7 +152,7 @@ class _Lines:
 
     def rewind_behind_first(self) -> None:
         """Gives the lines of this row again, without the first one."""
-        self._again.extendleft(reversed(self._row[1:]))
+        self._rewound.extendleft(reversed(self._row[1:]))
         self.number = self._first
 
     @property
@@ -170,7 +170,7 @@ class _Lines:
 
     def __next__(self) -> str:
         try:
-            numbered = self._again.popleft() if self._again else next(self._numbered)
+            numbered = self._rewound.popleft() if self._rewound else next(self._numbered)
         except StopIteration:
             self.ended = True
             raise

@@ -1,4 +1,4 @@
-"""Evaluates the baselines of a run, TF-IDF and the ranker before training, and warns of one that is no better."""
+"""Evaluates the baselines of a run, TF-IDF and the ranker before training; warns if training gained nothing."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class Baselines(Callback):
             self._on_untrained(run, self.before)
 
 
-FEW_UPDATES = 100
+MIN_UPDATES = 100
 HIGHER_LOSS = 1.02  # relative to before training
-FEW_DIFFERENT = 0.1  # share of distinct responses
+MIN_DISTINCT = 0.1  # share of distinct responses
 
 
 def explain_no_better(
@@ -76,26 +76,26 @@ def explain_no_better(
     before: Mapping[str, float],
     best: Mapping[str, float],
     metric: str = "hits@1",
-    of_another: bool,
+    stands_in: bool,
     responses: Iterable[str],
 ) -> str | None:
     """A warning if the best evaluation of a run is no better than before training; None if it is.
 
-    before, best: metrics on the same examples; `metric` must have improved. of_another: whether `before` is of a
-    bi-encoder of the backbone, since the model started partly random. responses: of the training data.
+    before, best: metrics on the same examples; `metric` must have improved. stands_in: whether `before` is that of
+    a bi-encoder of the backbone, since the model started partly random. responses: of the training data.
     """
     if best[metric] > before[metric]:
         return None
-    loss = None if of_another else before["loss"]  # another model's loss does not compare
+    loss = None if stands_in else before["loss"]  # another model's loss does not compare
     reasons = _list_reasons(run, before=loss, after=best["loss"], responses=list(responses))
-    than = "a bi-encoder of the backbone" if of_another else "before"
+    than = "a bi-encoder of the backbone" if stands_in else "before"
     difference = f"{format_name(metric, best)} {best[metric] - before[metric]:+.3f}"
     return f"the trained model is no better than {than}: {difference}. {'; '.join(reasons)}"
 
 
 def _list_reasons(run: Run, *, before: float | None, after: float, responses: list[str]) -> list[str]:
     updates, config, reasons = run.updates.count, run.config, []
-    if updates < FEW_UPDATES:
+    if updates < MIN_UPDATES:
         reasons.append(f"{updates} updates are few: give more epochs, or more data")
     if before is not None and after > HIGHER_LOSS * before:
         reasons.append(
@@ -105,6 +105,6 @@ def _list_reasons(run: Run, *, before: float | None, after: float, responses: li
     if run.skipped:
         share = run.skipped / max(1, run.progress.batches)
         reasons.append(f"{share:.0%} of the batches had a single candidate: give a larger batch_size, or other data")
-    if responses and (different := len(set(responses))) < FEW_DIFFERENT * len(responses):
-        reasons.append(f"only {different:,} of the {len(responses):,} training responses are distinct")
+    if responses and (distinct := len(set(responses))) < MIN_DISTINCT * len(responses):
+        reasons.append(f"only {distinct:,} of the {len(responses):,} training responses are distinct")
     return reasons or ["data that is more like the validation data, another learning_rate or more epochs may help"]

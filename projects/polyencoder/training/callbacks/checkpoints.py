@@ -28,16 +28,16 @@ _log = logging.getLogger(__name__)
 class Checkpoints(Callback):
     """Saves the state of a run after each evaluation, and resumes from it.
 
-    With gradient accumulation it waits for the update. With several processes the first one writes, all read. A full
-    disk does not end a run, unless the last checkpoint cannot be written.
+    With gradient accumulation it waits for the update. With several processes the first one writes, and all read. A
+    full disk does not end a run, unless the last checkpoint cannot be written.
 
     Args:
-        settings: of the run, as plain values; resuming with others is an error.
+        settings: of the run, as plain values; resuming with different ones is an error.
         defaults: the values of settings that a checkpoint lacks, because it is older than they are.
         changeable: settings that may differ in a resumed run.
         explicit: settings that were given explicitly, which an error names first.
         instead: the alternative that the error suggests.
-        every_seconds: also write one at this interval.
+        every_seconds: also write a checkpoint at this interval.
     """
 
     name = "checkpoints"
@@ -56,7 +56,7 @@ class Checkpoints(Callback):
         self.path = Path(path)
         self.resumed = False
         self._settings, self._defaults, self._every = dict(settings), defaults, every_seconds
-        self._changeable, self._given, self._instead = changeable, explicit, instead
+        self._changeable, self._explicit, self._instead = changeable, explicit, instead
         self._written, self._due = time.monotonic(), False
         self._failed: str | None = None
 
@@ -79,12 +79,12 @@ class Checkpoints(Callback):
         _log.info("resumed from %s, after %d updates", self.path, run.updates.count)
 
     def _check_settings(self, begun: Mapping[str, Any]) -> None:
-        """Raises CheckpointError for settings that differ from the checkpoint's, which has the defaults of new ones."""
+        """Raises CheckpointError for settings that differ from the checkpoint's; those that it lacks have defaults."""
         now = self._settings
         was = {**{name: self._defaults.get(name) for name in now}, **begun}
-        others = [name for name in was if name not in self._changeable and now.get(name) != was[name]]
-        if others:
-            name = min(others, key=lambda name: (name not in begun, name not in self._given, name))
+        changed = [name for name in was if name not in self._changeable and now.get(name) != was[name]]
+        if changed:
+            name = min(changed, key=lambda name: (name not in begun, name not in self._explicit, name))
             raise CheckpointError(
                 f"{self.path}: was begun with {name} {was[name]!r}, not {now.get(name)!r}; continue with the same "
                 f"settings, or {self._instead}",

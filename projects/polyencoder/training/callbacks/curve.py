@@ -16,7 +16,7 @@ from polyencoder.training.objective import Outcome
 
 RATE = "learning rate"
 WIDTH, HEIGHT = 7, 2.7  # inches, for each panel
-MOST_POINTS = 500  # of training: longer runs are thinned
+MAX_POINTS = 500  # of training: longer runs are thinned
 
 Points = dict[str, list[dict[str, float]]]
 
@@ -36,7 +36,7 @@ class LearningCurve(Callback):
         self.path, self._title, self.panels = os.fspath(path), title, panels
         self.points: Points = {"training": [], "validation": []}
         self._every = 1  # updates between two points of training
-        self._batches: list[dict[str, float]] = []  # since the last one
+        self._batches: list[dict[str, float]] = []  # since the last point
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         updates = run.updates.count
@@ -48,15 +48,15 @@ class LearningCurve(Callback):
         if self._batches and updates - (points[-1]["updates"] if points else 0) >= self._every:
             points.append({"updates": updates, **_compute_mean(self._batches)})
             self._batches.clear()
-        if len(points) >= MOST_POINTS:
+        if len(points) >= MAX_POINTS:
             pairs = zip(points[::2], points[1::2], strict=True)
             points[:] = [_compute_mean(pair) | {"updates": pair[1]["updates"]} for pair in pairs]
             self._every *= 2
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
         values = {**report, "R@1": report.get("hits@1"), AMONG: parse_num_candidates(select_main_measures(report))}
-        shown = {name: float(value) for name in (*self.panels, AMONG) if (value := values.get(name)) is not None}
-        self.points["validation"].append({"updates": run.updates.count, **shown})
+        metrics = {name: float(value) for name in (*self.panels, AMONG) if (value := values.get(name)) is not None}
+        self.points["validation"].append({"updates": run.updates.count, **metrics})
 
     def on_end(self, run: Run) -> None:
         if not any(self.points.values()):

@@ -26,7 +26,7 @@ LOWER_IS_BETTER = ("loss", "rank")
 def evaluate_together(ranker: TextRanker, examples: Sequence[Example], *, processes: Processes) -> dict[str, float]:
     """Evaluates a ranker on examples, shared among the processes; the metrics are the same in all of them."""
     part = processes.take_share(examples)
-    graded = any(one.labels is not None for one in examples)
+    graded = any(example.labels is not None for example in examples)
     tally = Tally()
     for share in gather_objects(dict(evaluate(ranker, part, graded=graded).sums) if part else {}):
         tally.merge(share)
@@ -46,7 +46,7 @@ class Evaluation(Callback):
     def _begin(self, every: int) -> None:
         self._every = check_count("every", every)
         self._done = 0  # evaluations by `get_position`
-        self._at = 0  # updates at the last one: a model without updates is not evaluated
+        self._at = 0  # updates at the last evaluation: a model without updates is not evaluated
         self.report: dict[str, float] = {}
         """The last evaluation."""
 

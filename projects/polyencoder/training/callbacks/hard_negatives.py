@@ -40,7 +40,7 @@ class MinedNegatives(Callback):
     def __init__(self, ranker: TextRanker, settings: HardNegatives) -> None:
         self._ranker, self._settings, self._every = ranker, settings, settings.every
         self._seen: dict[str, None] = {}
-        self._vectors: Tensor | None = None  # of the first of these
+        self._vectors: Tensor | None = None  # of the first labels of `_seen`
         self._miner: Miner | None = None
         self._encoded_at: int | None = None
 

@@ -51,7 +51,7 @@ class MeasuredScaling(Callback):
         new = None
         if self._scaling is None and not run.updates.count:
             new = self._scaling = self._measure(run, batch)
-        if self._scaling is not None and not self._done:  # of a resumed run only the weights were loaded
+        if self._scaling is not None and not self._done:  # a resumed run loaded the weights alone
             self._done = True
             run.model.config = replace(run.model.config, output_scaling=self._scaling)
         if new is not None and self._on_measured is not None:

@@ -24,7 +24,7 @@ BAR = 8  # characters
 class _Step(NamedTuple):
     time: float
     examples: int  # of all processes
-    measures: Mapping[str, tuple[float, int]]  # of this one
+    measures: Mapping[str, tuple[float, int]]  # of this process
 
 
 class ProgressLine(Callback):
@@ -38,7 +38,7 @@ class ProgressLine(Callback):
         self._next = 0.0
 
     @staticmethod
-    def is_wanted() -> bool:
+    def has_terminal() -> bool:
         """Whether standard error is a terminal; files and pipes get log lines only."""
         return sys.stderr.isatty()
 
@@ -73,10 +73,10 @@ class ProgressLine(Callback):
         """The line, with the numbers known: `1,184 examples/s, loss 1.342, R@1 0.478, lr 5e-05, 03:12 left`."""
         rate = self.compute_rate()
         parts = [format_rate(rate)] if rate else []
-        for name, shown in (("loss", "loss {:.4g}"), ("R@1", "R@1 {:.3f}")):
+        for name, template in (("loss", "loss {:.4g}"), ("R@1", "R@1 {:.3f}")):
             values = [step.measures[name] for step in self._steps if name in step.measures]
             if values:
-                parts += [shown.format(sum(value for value, _ in values) / sum(count for _, count in values))]
+                parts += [template.format(sum(value for value, _ in values) / sum(count for _, count in values))]
         parts += [f"lr {run.updates.learning_rate:.2g}"]
         if (left := run.goal.estimate_seconds_left(run.progress, rate=rate)) is not None:
             parts += [f"{tqdm.format_interval(left)} left"]

@@ -29,7 +29,7 @@ NOT_FIGURES = ("updates", AMONG)
 def build_recorders(
     trackers: TrackerSettings, curve: LearningCurve, *, out: Path, options: Mapping[str, Any]
 ) -> list[Callback]:
-    """The callbacks that record a run in its folder `out`: `run.json`, and the trackers that were asked for."""
+    """The callbacks that record a run in its folder `out`: `run.json`, and the configured trackers."""
     record = Record(out / RECORD, options)
     if not trackers.report_to:
         return [record]
@@ -66,15 +66,15 @@ class Tracking(Callback):
         for name in dict.fromkeys(self._names):
             run_id = self._ids.get(name)
             try:
-                made = Tracker(
+                tracker = Tracker(
                     name, self._folder, run=self._run, options=self._options, id=run_id, step=run.updates.count
                 )
             except PolyencoderError:
                 raise
             except Exception as error:  # whatever its package, its server or the disk do
                 raise TrainingError(f"{name}: cannot be reported to ({get_first_line(error)})") from error
-            self._ids[name] = made.id
-            self._trackers[name] = made
+            self._ids[name] = tracker.id
+            self._trackers[name] = tracker
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         for point in self._curve.points["training"]:

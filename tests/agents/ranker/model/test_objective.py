@@ -9,7 +9,7 @@ import torch
 
 from polyencoder import ConfigError, InputError
 from polyencoder.evaluation.names import NDCG
-from polyencoder.training.losses import OF_LABELS, softmax_loss
+from polyencoder.training.losses import LABEL_LOSSES, softmax_loss
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def test_a_step_has_the_loss_of_the_messages_grades(model, objective, source, ma
     labels = torch.tensor(
         [[{CAT: 2.0, DOG: 1.0}.get(text, 0.0) for text in texts[0]], [text == COW for text in texts[1]]]
     )
-    loss = OF_LABELS.get(objective, softmax_loss)
+    loss = LABEL_LOSSES.get(objective, softmax_loss)
     torch.testing.assert_close(losses, loss(scores, labels), rtol=1e-4, atol=1e-5)
     assert CAT in texts[1]
     assert pool.list_candidates(0)[pool.labels[0]] == CAT  # the best

@@ -128,7 +128,7 @@ def test_the_next_command_reads_the_task_where_the_run_did(make_agent, tmp_path)
 def test_the_goal_counts_all_tasks(options, tmp_path, monkeypatch):
     goals = []
     monkeypatch.setattr(open_data, "REHEARSED", 8)
-    monkeypatch.setattr(ProgressLine, "is_wanted", lambda: True)
+    monkeypatch.setattr(ProgressLine, "has_terminal", lambda: True)
     monkeypatch.setattr(ProgressLine, "after_step", lambda self, run, outcome: goals.append(run.goal.examples))
     both = options | {"task": "selection:jsonl,selection:sample", "label_truncate": 16, "max_train_steps": 8}
     both |= {"validation_every_n_epochs": -1, "validation_max_exs": 8, "short_final_eval": True, "dict_maxexs": 40}

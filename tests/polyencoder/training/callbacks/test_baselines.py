@@ -103,9 +103,9 @@ def measured(recall: float, loss: float = 2.0) -> dict[str, float]:
     return {"R4@1": recall, "hits@1": recall, "loss": loss}
 
 
-def said(trainer, *, before=None, best=None, of_another=False, responses=LABELS) -> str | None:
+def said(trainer, *, before=None, best=None, stands_in=False, responses=LABELS) -> str | None:
     reports = {"before": before or measured(0.5), "best": best or measured(0.5)}
-    return explain_no_better(trainer, **reports, of_another=of_another, responses=responses)
+    return explain_no_better(trainer, **reports, stands_in=stands_in, responses=responses)
 
 
 def test_a_model_that_is_better_has_nothing_to_be_said(trainer):
@@ -127,7 +127,7 @@ def test_a_loss_that_rose(trainer):
 
 
 def test_another_models_loss_is_not_compared(trainer):
-    line = said(trainer, best=measured(0.25, loss=30.0), of_another=True)
+    line = said(trainer, best=measured(0.25, loss=30.0), stands_in=True)
     assert line.startswith("the trained model is no better than a bi-encoder of the backbone: R4@1 -0.250.")
     assert "rose" not in line
 
@@ -149,6 +149,6 @@ def test_batches_without_negatives_are_counted(make_ranker):
 
 @pytest.mark.parametrize("few", [6, 2])
 def test_a_run_without_any_of_these_gets_general_advice(trainer, monkeypatch, few):
-    monkeypatch.setattr("polyencoder.training.callbacks.baselines.FEW_UPDATES", few)
+    monkeypatch.setattr("polyencoder.training.callbacks.baselines.MIN_UPDATES", few)
     line = said(trainer)
     assert line.endswith(". data that is more like the validation data, another learning_rate or more epochs may help")

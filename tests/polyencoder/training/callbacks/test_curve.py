@@ -35,7 +35,7 @@ def test_points_of_training_and_of_evaluations(curve, run):
 
 
 def test_a_long_run_has_few_points_and_their_mean_is_the_runs(curve, run, monkeypatch):
-    monkeypatch.setattr(curve_module, "MOST_POINTS", 8)
+    monkeypatch.setattr(curve_module, "MAX_POINTS", 8)
     losses = [float(n % 7) for n in range(64)]
     for loss in losses:
         run.step(curve, loss=loss)
@@ -46,7 +46,7 @@ def test_a_long_run_has_few_points_and_their_mean_is_the_runs(curve, run, monkey
 
 
 def test_a_run_that_goes_on_has_the_same_points(curve, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(curve_module, "MOST_POINTS", 8)
+    monkeypatch.setattr(curve_module, "MAX_POINTS", 8)
     other = LearningCurve(tmp_path / "other.png", title="the same")
     for n in range(20):
         run.step(curve, loss=float(n))
