@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 
 import numpy as np
 import pytest
-from huggingface_hub import HfApi, ModelCard, RepoUrl
+from huggingface_hub import CommitOperationDelete, HfApi, ModelCard, RepoUrl
 
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.export.folder import export_folder, save_ranker
@@ -20,20 +19,30 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """The hub's side of an upload: the calls that were made, and the folder that arrived."""
+    """The hub's side of an upload: the calls that were made, and a folder with the repository's files."""
     calls = []
+    repository = tmp_path / "uploaded"
 
     def create_repo(self, repo_id, **options):
         calls.append((self.token, repo_id, options))
         return RepoUrl(f"https://huggingface.co/me/{repo_id.rpartition('/')[2]}")
 
-    def upload_folder(self, *, repo_id, folder_path, **_):
+    def list_repo_files(self, repo_id):
+        return files_in(repository)
+
+    def create_commit(self, repo_id, operations, **_):
         calls.append((self.token, repo_id))
-        os.rename(folder_path, tmp_path / "uploaded")
-        os.mkdir(folder_path)
+        for operation in operations:
+            path = repository / operation.path_in_repo
+            if isinstance(operation, CommitOperationDelete):
+                path.unlink()
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(operation.path_or_fileobj, path)
 
     monkeypatch.setattr(HfApi, "create_repo", create_repo)
-    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    monkeypatch.setattr(HfApi, "list_repo_files", list_repo_files)
+    monkeypatch.setattr(HfApi, "create_commit", create_commit)
     return calls
 
 
@@ -76,7 +85,17 @@ def test_the_card_of_the_folder_is_kept_while_the_weights_are_its_own(make_ranke
         shutil.rmtree(tmp_path / "uploaded")
 
 
-@pytest.mark.parametrize("step", ["create_repo", "upload_folder"])
+def test_nothing_of_an_earlier_model_stays(make_ranker, hub, tmp_path):
+    """Such as graphs that somebody has uploaded: `backend="onnx"` would run them, and reads no weights of torch."""
+    pytest.importorskip("onnxruntime")
+    export_folder(make_ranker("bi"), tmp_path / "uploaded", onnx=True)
+    (tmp_path / "uploaded" / "notes.txt").write_text("mine")
+    ranker = make_ranker("bi", seed=1, share_encoders=True)
+    ranker.push_to_hub("me/ranker")
+    assert files_in(tmp_path / "uploaded") == files_of(ranker.model, "README.md", "notes.txt")
+
+
+@pytest.mark.parametrize("step", ["create_repo", "create_commit"])
 def test_a_hub_that_refuses(make_ranker, hub, monkeypatch, step):
     def refuse(self, *args, **options):
         raise RuntimeError("no route to host\nsecond line")
