@@ -7,10 +7,12 @@ import shutil
 import numpy as np
 import pytest
 from huggingface_hub import CommitOperationDelete, HfApi, ModelCard, RepoUrl
+from huggingface_hub.utils import filter_repo_objects
 
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.export.folder import export_folder, save_ranker
 from polyencoder.export.training_run import TrainingRun
+from polyencoder.hub import resolve
 from polyencoder.ranker import Ranker
 from tests.model_folders import files_in, files_of
 
@@ -83,6 +85,22 @@ def test_the_card_of_the_folder_is_kept_while_the_weights_are_its_own(make_ranke
             assert (result.dataset_name, result.metric_name, result.metric_value) == ("me/talks", "R20@1", 0.75)
         assert "stored in bfloat16" in card.text
         shutil.rmtree(tmp_path / "uploaded")
+
+
+def test_the_card_of_a_model_of_the_hub_is_kept(make_ranker, hub, monkeypatch, tmp_path):
+    def download(name, *, allow_patterns, **_):
+        for file in filter_repo_objects(files_in(tmp_path / "uploaded"), allow_patterns=allow_patterns):
+            (tmp_path / "cache" / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(tmp_path / "uploaded" / file, tmp_path / "cache" / file)
+        return str(tmp_path / "cache")
+
+    monkeypatch.setattr(resolve, "snapshot_download", download)
+    monkeypatch.setattr(resolve, "explain_unreachable_hub", lambda: None)
+    export_folder(make_ranker("bi"), tmp_path / "uploaded", run=TrainingRun(base_model="you/encoder"))
+    Ranker.from_pretrained("me/ranker", device="cpu").push_to_hub("me/copy", dtype="bfloat16")
+    card = ModelCard.load(tmp_path / "uploaded" / "README.md")
+    assert card.data.base_model == "you/encoder"
+    assert "stored in bfloat16" in card.text
 
 
 def test_nothing_of_an_earlier_model_stays(make_ranker, hub, tmp_path):
