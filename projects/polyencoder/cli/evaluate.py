@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from polyencoder.cli.shared.loading import check_index, check_reads_candidates, load
 from polyencoder.cli.shared.output import say
@@ -85,14 +85,15 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
         of_it = {"examples": len(examples), "drawn": drawn, **report}
         say(json.dumps(of_it | ({"tfidf": tfidf} if tfidf else {})))
         return
-    measures = select_main_measures(report, hits_at=ks)
+    shown: dict[str, Any] = {"hits_at": ks, "alike": len({len(example.choices) for example in examples}) == 1}
+    measures = select_main_measures(report, **shown)
     few = ""
     if len(examples) < FEW:
         first = next(iter(measures))
         few = f" (standard error of {first} {compute_standard_error(measures[first], len(examples)):.2g})"
     say(f"{len(examples):,} examples: {format_line(measures, form='.4g')}{few}")
     if tfidf:
-        say(f"TF-IDF, of the last turn: {format_line(select_main_measures(tfidf, hits_at=ks), form='.4g')}")
+        say(f"TF-IDF, of the last turn: {format_line(select_main_measures(tfidf, **shown), form='.4g')}")
     if drawn:
         say(
             f"{drawn:,} of the examples had no candidates: {settings.num_negatives} other responses of {pool} were "
