@@ -208,8 +208,8 @@ class Ranker(Scorer):
     ) -> str:
         """Uploads this ranker to the Hugging Face hub, with a model card, for `from_pretrained(repo_id)`.
 
-        The card of the folder that it was loaded from is kept, with base model, data and results, while its weights
-        are unchanged.
+        It replaces a model that is there, and removes its graphs. The card of the folder or repository that it was
+        loaded from is kept, with base model, data and results, while its weights are unchanged.
 
         Args:
             repo_id: `name` or `organisation/name`; created if it does not exist.

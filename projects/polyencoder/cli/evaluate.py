@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from polyencoder.cli.shared.loading import check_index, check_reads_candidates, load
 from polyencoder.cli.shared.output import say
@@ -50,6 +50,7 @@ def evaluate(settings: EvaluateSettings) -> None:
 
 def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     from polyencoder.evaluation import evaluate as evaluated
+    from polyencoder.evaluation.examples import check_examples
     from polyencoder.evaluation.names import format_line, parse_hits_at, select_main_measures
     from polyencoder.evaluation.significance import SMALL_SAMPLE, compute_standard_error
     from polyencoder.evaluation.tfidf import evaluate_tfidf
@@ -63,7 +64,13 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
         raise InputError(f"{data}: has no example to evaluate on")
     responses = partial(read_responses, pairs, negatives, columns=columns, bad=bad)
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=pool)
-    examples = list(add_sampled_candidates(pairs, sampler))
+    examples = []
+    for example in add_sampled_candidates(pairs, sampler):
+        try:
+            check_examples([example])
+            examples.append(example)
+        except InputError as error:
+            bad(error)
     check_samples(pairs, sorted(settings.explicit & {"num_negatives", "seed", *([] if baseline else ["negatives"])}))
     ranker = load(settings.model)
     check_reads_candidates(
@@ -78,14 +85,15 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
         record = {"examples": len(examples), "drawn": drawn, **report}
         say(json.dumps(record | ({"tfidf": tfidf} if tfidf else {})))
         return
-    measures = select_main_measures(report)
+    options: dict[str, Any] = {"hits_at": ks, "alike": len({len(example.choices) for example in examples}) == 1}
+    measures = select_main_measures(report, **options)
     margin = ""
     if len(examples) < SMALL_SAMPLE:
         first = next(iter(measures))
         margin = f" (standard error of {first} {compute_standard_error(measures[first], len(examples)):.2g})"
     say(f"{len(examples):,} examples: {format_line(measures, form='.4g')}{margin}")
     if tfidf:
-        say(f"TF-IDF, of the last turn: {format_line(select_main_measures(tfidf), form='.4g')}")
+        say(f"TF-IDF, of the last turn: {format_line(select_main_measures(tfidf, **options), form='.4g')}")
     if drawn:
         say(
             f"{drawn:,} of the examples had no candidates: {settings.num_negatives} other responses of {pool} were "

@@ -59,7 +59,6 @@ def export(
         folder: The folder to write: a new one, or an earlier export.
     """
     from polyencoder.checkpoint import holds_encoder
-    from polyencoder.export.card import copy_pictures
     from polyencoder.export.folder import BESIDE, README, export_folder
     from polyencoder.export.training_run import find_trained_dims, read_run
     from polyencoder.modeling.layout import list_layout_files
@@ -73,13 +72,13 @@ def export(
     if settings.quantize:
         ranker.model.quantize()
     whole, run = settings.vector_dim is None, read_run(model)
-    card = Path(model) / README  # of a folder that was exported already: it knows of the training
-    is_ours = card.is_file() and not holds_encoder(model)
-    earlier_card = card.read_text(encoding="utf-8") if is_ours else None
+    source = ranker.source  # a folder that was exported already has a card, which knows of the training
+    earlier = source if source and (source / README).is_file() and not holds_encoder(model) else None
     untrained = False
     if settings.vector_dim is not None:
         shorter = ranker.shortened(settings.vector_dim)
-        trained = find_trained_dims(run, earlier_card)
+        card = None if earlier is None else (earlier / README).read_text(encoding="utf-8")
+        trained = find_trained_dims(run, card)
         untrained = settings.vector_dim < ranker.model.dim and settings.vector_dim not in trained
         ranker = shorter
     change = export_folder(
@@ -87,13 +86,11 @@ def export(
         folder,
         dtype=settings.dtype,
         run=run if whole else None,  # whose measures are of whole vectors
-        earlier_card=earlier_card if whole else None,
+        earlier=earlier if whole else None,
         onnx=settings.onnx,
         int8=settings.int8,
         examples=examples,
     )
-    if earlier_card and whole:
-        copy_pictures(card.parent, folder)
     for path in (folder / name for name in sorted((*list_layout_files(folder), *BESIDE))):
         if path.is_file():
             say(f"{path}  {path.stat().st_size / 1e6:,.1f} MB")

@@ -16,7 +16,8 @@ from polyencoder.encoding.scorer import score_lists
 from polyencoder.encoding.tokens import find_distinct_candidates
 from polyencoder.errors import InputError
 from polyencoder.evaluation import metrics
-from polyencoder.evaluation.metrics import HITS_AT, Tally, merge_twins
+from polyencoder.evaluation.metrics import Tally, merge_twins
+from polyencoder.evaluation.names import HITS_AT
 from polyencoder.progress import create_progress
 from polyencoder.text.batches import cut_into_batches
 from polyencoder.text.dialogue import check_contexts

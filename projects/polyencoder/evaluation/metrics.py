@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, merge_equal
-from polyencoder.evaluation.names import NDCG, format_recall_name
+from polyencoder.evaluation.names import HITS_AT, NDCG, format_recall_name
 
-HITS_AT = (1, 5, 10)
 CUTOFF = 10  # of nDCG
 
 

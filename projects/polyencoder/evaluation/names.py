@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from polyencoder.errors import ConfigError
 
 NDCG = "nDCG@10"
 """The measure of examples with several right candidates; named as in ir_measures."""
+
+HITS_AT = (1, 5, 10)
+"""The k of R{N}@k and hits@k by default."""
 
 _RECALL = re.compile(r"R(\d+)@(\d+)")
 _HITS = re.compile(r"hits@(\d+)")
@@ -24,15 +27,18 @@ def format_recall_name(k: int, n: int) -> str:
     return f"R{n}@{k}"
 
 
-def select_main_measures(report: Mapping[str, Any]) -> dict[str, float]:
+def select_main_measures(
+    report: Mapping[str, Any], *, hits_at: Sequence[int] = HITS_AT, alike: bool = True
+) -> dict[str, float]:
     """The metrics of a report to show, nDCG if there is any, recall, MRR and loss, under their usual names.
 
-    Where examples have different numbers of candidates, each R{N}@k is that of a part of them: then hits@k, of all.
+    Where examples have different numbers of candidates, each R{N}@k is that of a part of them: then hits@k, of all, for
+    each k of `hits_at`. The names tell, unless every k is above 1: then False for `alike` does.
     """
     numbers = {name: value for name, value in report.items() if isinstance(value, int | float)}
     recalls = sorted((int(m[2]), int(m[1]), name) for name in numbers if (m := _RECALL.fullmatch(name)))
-    several = len({n for _, n, _ in recalls}) != 1
-    names = ["hits@1", "hits@5", "hits@10"] if several else [name for _, _, name in recalls]
+    several = not alike or len({n for _, n, _ in recalls}) != 1
+    names = [f"hits@{k}" for k in hits_at] if several else [name for _, _, name in recalls]
     names += [name for name in numbers if _MRR.fullmatch(name)] + ["loss"]
     return {name.replace("mrr", "MRR"): numbers[name] for name in [NDCG, *names] if name in numbers}
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 from polyencoder.evaluation.examples import check_examples, tally_scores
-from polyencoder.evaluation.metrics import HITS_AT
+from polyencoder.evaluation.names import HITS_AT
 
 
 def evaluate_tfidf(

@@ -19,7 +19,7 @@ from polyencoder.encoding.graphs import GraphEncoder
 from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import recall_at_1
-from polyencoder.export.card import update_card, write_model_card
+from polyencoder.export.card import copy_pictures, update_card, write_model_card
 from polyencoder.export.training_run import TrainingRun
 from polyencoder.pictures import CURVE, RELIABILITY
 from polyencoder.storage.files import build_exists_error, explain_no_folder, reporting_write_errors
@@ -55,7 +55,7 @@ def export_folder(
     *,
     dtype: WeightDtype = "float32",
     run: TrainingRun | None = None,
-    earlier_card: str | None = None,
+    earlier: Path | None = None,
     onnx: bool = False,
     int8: bool = False,
     examples: Sequence[Example] = (),
@@ -68,8 +68,8 @@ def export_folder(
         folder: new, empty, or an earlier export, whose files are replaced and whose other graphs are removed.
         dtype: of the weights; the graphs are made from the rounded weights.
         run: the facts of its training, for the model card.
-        earlier_card: the card of the folder that the ranker was loaded from, with the facts of its training: it becomes
-            the card, with this export's name, precision and graphs.
+        earlier: the folder that the ranker was loaded from: its card, with the facts of its training, becomes the card,
+            with its pictures and with this export's name, precision and graphs. May be `folder` itself.
         onnx: also write the ONNX graphs, each checked against torch.
         int8: also write the quantized graphs; implies `onnx`.
         examples: (context, label, candidates), on whose text the graphs are checked and R@1 is compared.
@@ -97,9 +97,11 @@ def export_folder(
             graphs = "float32 and int8" if int8 else "float32"
             change = _write_graphs(staging, device=ranker.device.type, int8=int8, examples=examples)
         facts: dict[str, Any] = {"name": target.resolve().name, "dtype": dtype, "graphs": graphs}
-        card = (
-            update_card(earlier_card, ranker, **facts) if earlier_card else write_model_card(ranker, run=run, **facts)
-        )
+        if earlier is None:
+            card = write_model_card(ranker, run=run, **facts)
+        else:
+            card = update_card((earlier / README).read_text(encoding="utf-8"), ranker, **facts)
+            copy_pictures(earlier, staging)
         (staging / README).write_text(card, encoding="utf-8")
     return change
 

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
 from polyencoder.calibration import CalibratedRanker
 from polyencoder.checkpoint import read_digests
 from polyencoder.config import WeightDtype
 from polyencoder.errors import CheckpointError, get_first_line
 from polyencoder.export.card import copy_pictures, update_card, write_model_card
-from polyencoder.export.folder import README, save_ranker
+from polyencoder.export.folder import BESIDE, README, save_ranker
+from polyencoder.modeling.layout import is_layout_file
 from polyencoder.storage.digests import compute_weights_fingerprint
 from polyencoder.storage.names import WEIGHTS
 
@@ -31,7 +32,10 @@ def push(
     dtype: WeightDtype = "float32",
     readme: str | None = None,
 ) -> str:
-    """Uploads a ranker with a model card (its folder's, `source`) in one commit; see `Ranker.push_to_hub`."""
+    """Uploads a ranker with a model card (its folder's, `source`) in one commit; see `Ranker.push_to_hub`.
+
+    Not by `upload_folder`, which may make several: others would load a mixture.
+    """
     api = HfApi(token=token)
     with tempfile.TemporaryDirectory() as folder:
         save_ranker(ranker, folder, dtype=dtype)  # first: what cannot be saved leaves no empty repository
@@ -44,7 +48,11 @@ def push(
         if earlier and source is not None:
             copy_pictures(source, Path(folder))
         with _explaining_errors(repo_id):
-            api.upload_folder(repo_id=url.repo_id, folder_path=folder, commit_message="Upload a ranker")
+            new = {path.relative_to(folder).as_posix(): path for path in Path(folder).rglob("*") if path.is_file()}
+            stale = [name for name in api.list_repo_files(url.repo_id) if name in BESIDE or is_layout_file(name)]
+            operations: list[Any] = [CommitOperationDelete(name) for name in stale if name not in new]
+            operations += [CommitOperationAdd(name, path) for name, path in new.items()]
+            api.create_commit(url.repo_id, operations, commit_message="Upload a ranker")
     return str(url)
 
 

@@ -41,6 +41,7 @@ _POOLING_KEYS = {
 _NORM_EPS = 1e-5  # of a LayerNorm of sentence-transformers
 
 _FILES = (MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, LENGTHS)
+_TOP = (*_FILES, MODULES, ROUTER, SENTENCE_CONFIG, CONFIG, WEIGHTS)
 _FOLDER = re.compile(r"((query|document)_)?\d+_(Transformer|StaticEmbedding|Pooling|Dense|LayerNorm|Normalize)|base")
 
 
@@ -116,12 +117,18 @@ def build_layout(config: RankerConfig, *, dim: int = 1, dtype: WeightDtype = "fl
 
 def list_layout_files(folder: Path) -> list[str]:
     """The files of a model, a ranker or an encoder, in a folder, by their paths in it."""
-    names = [name for name in (*_FILES, MODULES, ROUTER, SENTENCE_CONFIG, CONFIG, WEIGHTS) if (folder / name).is_file()]
+    names = [name for name in _TOP if (folder / name).is_file()]
     for subfolder in folder.iterdir() if folder.is_dir() else ():
         if _FOLDER.fullmatch(subfolder.name) and subfolder.is_dir() and not subfolder.is_symlink():
-            paths = (path for path in subfolder.rglob("*") if path.name in _FILES and path.is_file())
-            names += [path.relative_to(folder).as_posix() for path in paths]
+            paths = (path.relative_to(folder).as_posix() for path in subfolder.rglob("*") if path.is_file())
+            names += filter(is_layout_file, paths)
     return names
+
+
+def is_layout_file(name: str) -> bool:
+    """Whether a model, a ranker or an encoder, has a file of this path in its folder."""
+    *folders, file = name.split("/")
+    return bool(_FOLDER.fullmatch(folders[0])) and file in _FILES if folders else file in _TOP
 
 
 def build_tokenizer_config(*, segments: bool, **settings: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ CONFIG, WEIGHTS, TOKENIZER = "polyencoder.json", "polyencoder.safetensors", "tok
 """The configuration of a ranker; its tensors that belong to no module of sentence-transformers (`modeling.layout`)."""
 MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
 """The files of an encoder of transformers, and of modules of sentence-transformers."""
-MODEL_FILES = ["*.json", "*.safetensors"]
-"""Patterns of all files of a model, for downloads."""
+MODEL_FILES = ["*.json", "*.safetensors", "README.md", "*.svg"]
+"""Patterns of all files of a model, with its card, for downloads."""
 RECORD = "training/run.json"
 """Optional: the options and starts of the run that trained the model."""
 CALIBRATION = "calibration.json"

@@ -41,6 +41,21 @@ def test_a_bad_record_is_an_error_with_the_flag_or_skipped_and_counted(command, 
     assert "30" in result.stdout
 
 
+def test_an_example_with_one_candidate_is_a_bad_one_for_evaluate(tmp_path):
+    """It can be read, but has nothing to rank. Of different numbers of candidates each k of hits@k is shown."""
+    lists = [["yes .", "yes ."], ["yes .", "no ."], ["yes .", "no .", "what ?"]]
+    rows = [{"context": "do you ski ?", "response": "yes .", "candidates": some} for some in lists]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["evaluate", "--model", "model", "--data", "pairs.jsonl", "--hits-at", "2,7"]
+    result = invoke(*words)
+    assert result.exit_code == 1
+    assert "pairs.jsonl, line 1: the label 'yes .' is its only candidate" in result.stderr
+    result = run_command(*words, "--skip-bad-examples")
+    assert "1 bad record was left out" in result.stderr
+    assert result.stdout.startswith("2 examples: hits@2 ")
+    assert "  hits@7 1  MRR " in result.stdout
+
+
 @pytest.fixture
 def table(tmp_path):
     """(column of values) -> a Parquet file of the pairs with that column."""

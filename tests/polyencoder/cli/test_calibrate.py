@@ -220,7 +220,11 @@ def test_the_card_shows_how_reliable_probabilities_are(ranker, write, texts, tmp
     assert f"calibration error {error}," in card
     assert str(tmp_path) not in card
     assert "](reliability.svg)" in card
-    assert "<svg" in (tmp_path / "model" / "reliability.svg").read_text()
+    picture = (tmp_path / "model" / "reliability.svg").read_text()
+    assert "<svg" in picture
+    call("export", tmp_path / "model", tmp_path / "model", "--dtype", "bfloat16")
+    assert "](reliability.svg)" in (tmp_path / "model" / "README.md").read_text()
+    assert (tmp_path / "model" / "reliability.svg").read_text() == picture
 
 
 def test_pairs_without_candidates_get_drawn_ones(ranker, write, texts, tmp_path):

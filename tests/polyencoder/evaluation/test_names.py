@@ -28,6 +28,8 @@ def test_the_main_measures_and_their_summary():
 def test_with_several_numbers_of_candidates_or_none_hits_count():
     several = {"R20@1": 1.0, "R19@1": 0.0, "hits@1": 0.9, "hits@5": 1, "mrr@100": 0.5}
     assert select_main_measures(several) == {"hits@1": 0.9, "hits@5": 1, "MRR@100": 0.5}
+    part = {"R3@2": 0.0, "hits@2": 0.5, "hits@7": 1.0}  # the other example has two candidates, and no R2@2
+    assert select_main_measures(part, hits_at=[2, 7], alike=False) == {"hits@2": 0.5, "hits@7": 1.0}
     assert format_summary(select_main_measures({"hits@1": 0.25, "loss": 2})) == "hits@1 0.25  loss 2"
     assert format_summary(select_main_measures({})) == ""
 
