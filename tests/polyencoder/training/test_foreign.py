@@ -85,14 +85,14 @@ def test_a_context_tower_learns_to_search_vectors_that_exist(given, index, tmp_p
     assert state["foreign_map.weight"].shape[0] == DIM
     assert not any(name.startswith("own_candidate") or len(value) == 30 for name, value in state.items())
     contexts = [["hi", f"your {thing} ?"] for thing in THINGS]
-    found = trained.search_many(contexts, index, top_k=30)
+    results = trained.search_many(contexts, index, top_k=30)
     encoded = trained.encode_contexts(contexts)
     texts = [*RESPONSES, *(f"another text {n} ." for n in range(20))]
     scores = torch.from_numpy(trained.encoder.score(encoded, vectors(30)))
-    for hits, row in zip(found, scores, strict=True):
+    for hits, row in zip(results, scores, strict=True):
         assert [hit.score for hit in hits] == pytest.approx(row.sort(descending=True).values.tolist(), rel=1e-4)
         assert hits[0].text == texts[int(row.argmax())]
-    right = sum(hits[0].text == reply for hits, reply in zip(found, RESPONSES, strict=True))
+    right = sum(hits[0].text == reply for hits, reply in zip(results, RESPONSES, strict=True))
     assert right >= 8  # of ten, among thirty
     card = (tmp_path / "out/README.md").read_text()
     assert "| candidates | vectors of another encoder, fingerprint their-encoder-v2 |" in card
@@ -106,9 +106,9 @@ def test_the_map_starts_as_the_regression_of_the_vectors(index, make_ranker):
     texts = open_index(index).texts()
     inputs = np.random.default_rng(1).standard_normal((len(texts), 3)).astype("float32")
     layer = torch.zeros(DIM, 3)
-    foreign.fit_map(layer, lambda some: inputs[[texts.index(one) for one in some]])
-    wanted = np.linalg.lstsq(inputs, vectors(len(texts)), rcond=None)[0].T
-    np.testing.assert_allclose(layer.numpy(), wanted, atol=5e-3)
+    foreign.fit_map(layer, lambda batch: inputs[[texts.index(text) for text in batch]])
+    expected = np.linalg.lstsq(inputs, vectors(len(texts)), rcond=None)[0].T
+    np.testing.assert_allclose(layer.numpy(), expected, atol=5e-3)
     foreign.attach(ranker)
     assert ranker.text.rows is not None
     assert ranker.model.foreign_vectors is not None
@@ -192,7 +192,7 @@ def test_it_is_no_agent_of_parlai(run):
 def test_removed_texts_are_no_candidates(given, tmp_path):
     """Their vectors remain until the index is compacted, but no search finds them."""
     both = zip(RESPONSES, vectors(len(RESPONSES)), strict=True)
-    records = [Candidate(str(place), text, vector=vector) for place, (text, vector) in enumerate(both)]
+    records = [Candidate(str(number), text, vector=vector) for number, (text, vector) in enumerate(both)]
     build_index(tmp_path / "less", records, THEIRS)
     less = FolderIndex.open(tmp_path / "less")
     less.remove(["3"])
@@ -218,10 +218,10 @@ def test_indexes_of_models_are_not_foreign(index, make_ranker, tmp_path, sentenc
     make_ranker("bi", output_scaling=2.0).index(sentences, tmp_path / "others").close()
     for known in ("own", "others"):
         assert find_foreign_candidates(str(tmp_path / known), ranker) is None
-    found = find_foreign_candidates(str(index), ranker)
-    assert found is not None
-    assert found.build_config({"normalize": None, "output_scaling": 3.0})["output_scaling"] == 3.0
-    assert found.build_config({})["output_scaling"] == pytest.approx(20)
+    foreign = find_foreign_candidates(str(index), ranker)
+    assert foreign is not None
+    assert foreign.build_config({"normalize": None, "output_scaling": 3.0})["output_scaling"] == 3.0
+    assert foreign.build_config({})["output_scaling"] == pytest.approx(20)
 
 
 def test_a_model_for_an_index_teaches_none(run, make_ranker):

@@ -67,11 +67,11 @@ def test_an_index_from_before_training_is_searched_unchanged(given, tmp_path, ch
         torch.as_tensor(trained.encode_candidates(RESPONSES)), torch.as_tensor(ranker.encode_candidates(RESPONSES))
     )
     context = ["hi", "your ski ?"]
-    one, other = (each.encode_contexts([context]).vectors for each in (trained, ranker))
-    assert not np.array_equal(one, other)
+    ours, theirs = (each.encode_contexts([context]).vectors for each in (trained, ranker))
+    assert not np.array_equal(ours, theirs)
     hits = trained.search(context, tmp_path / "index", top_k=4)
     expected = trained.rank(context, RESPONSES)[:4]
-    assert [hit.text for hit in hits] == [one.text for one in expected]
+    assert [hit.text for hit in hits] == [reply.text for reply in expected]
     assert digests(tmp_path / "index") == before
 
 

@@ -95,11 +95,11 @@ def of_the_end(settings: TrainSettings) -> dict[str, torch.Tensor]:
     return torch.load(f"{settings.data.out}/training/checkpoint.pt", weights_only=True)["run"]["model"]
 
 
-def assert_same_end(one: TrainSettings, other: TrainSettings) -> None:
-    expected, found = of_the_end(one), of_the_end(other)
-    assert expected.keys() == found.keys()
-    assert [name for name, tensor in expected.items() if not tensor.equal(found[name])] == []
-    kept = [Path(settings.data.out, "polyencoder.safetensors").read_bytes() for settings in (one, other)]
+def assert_same_end(unbroken: TrainSettings, resumed: TrainSettings) -> None:
+    expected, actual = of_the_end(unbroken), of_the_end(resumed)
+    assert expected.keys() == actual.keys()
+    assert [name for name, tensor in expected.items() if not tensor.equal(actual[name])] == []
+    kept = [Path(settings.data.out, "polyencoder.safetensors").read_bytes() for settings in (unbroken, resumed)]
     assert kept[0] == kept[1]
 
 

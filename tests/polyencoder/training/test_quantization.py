@@ -45,10 +45,10 @@ def states(ranker: Ranker) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
 
 
-def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, tensor in one.items():
-        assert torch.equal(tensor, other[name]), name
+def assert_same(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, tensor in actual.items():
+        assert torch.equal(tensor, expected[name]), name
 
 
 def test_the_range_grows_with_what_is_trained(make_quantized):
@@ -71,8 +71,8 @@ def test_gradient_caching_learns_the_same(make_quantized):
     Trainer(plain, CONFIG, train=EXAMPLES).fit()
     Trainer(cached, replace(CONFIG, grad_cache=1), train=EXAMPLES).fit()
     assert not torch.equal(plain.model.skip.weight, cached.model.skip.weight)  # they were rounded in another order
-    for (name, one), other in zip(plain.model.state_dict().items(), cached.model.state_dict().values(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5, msg=name)
+    for (name, value), other in zip(plain.model.state_dict().items(), cached.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(value, other, rtol=1e-3, atol=1e-5, msg=name)
 
 
 def test_processes_have_equal_ranges(make_quantized, in_processes):
@@ -91,11 +91,11 @@ def test_processes_have_equal_ranges(make_quantized, in_processes):
 
 def test_a_scaled_loss_has_the_same_gradients(make_convert_ranker):
     """128 is a power of two: in float32 nothing is rounded."""
-    one, other = make_convert_ranker(), make_convert_ranker()
+    scaled, plain = make_convert_ranker(), make_convert_ranker()
     config = replace(CONFIG, accumulate=2, clip=0.01)
-    Trainer(one, config, train=EXAMPLES).fit()
-    Trainer(other, replace(config, loss_scale=None), train=EXAMPLES).fit()
-    assert_same(states(one), states(other))
+    Trainer(scaled, config, train=EXAMPLES).fit()
+    Trainer(plain, replace(config, loss_scale=None), train=EXAMPLES).fit()
+    assert_same(states(scaled), states(plain))
 
 
 def test_a_fixed_scale_takes_the_place_of_one_that_is_tried():

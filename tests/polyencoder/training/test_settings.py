@@ -27,10 +27,10 @@ def test_three_epochs_unless_updates_are_counted():
     ],
 )
 def test_what_is_not_given_has_its_default(given):
-    made = TrainSettings(train="a", out="b", **given)
-    values, defaults = get_flat_values(made), get_flat_defaults(made)
-    assert {name: values[name] for name in values if name not in made.explicit} == {
-        name: defaults[name] for name in values if name not in made.explicit
+    settings = TrainSettings(train="a", out="b", **given)
+    values, defaults = get_flat_values(settings), get_flat_defaults(settings)
+    assert {name: values[name] for name in values if name not in settings.explicit} == {
+        name: defaults[name] for name in values if name not in settings.explicit
     }
     assert "train" not in defaults
     assert defaults["seed"] == 0
@@ -116,9 +116,9 @@ def test_numbers_and_paths_become_what_their_fields_are():
     settings = TrainSettings(train=Path("a"), out="b", backbone="c", output_scaling=2, learning_rate="5e-5", epochs=2)
     assert settings.data.train == "a"
     training = settings.training
-    found = (settings.model.output_scaling, training.optimizer.learning_rate, training.epochs)
-    assert found == (2.0, 5e-5, 2.0)
-    assert [type(value) for value in found] == [float] * 3
+    numbers = (settings.model.output_scaling, training.optimizer.learning_rate, training.epochs)
+    assert numbers == (2.0, 5e-5, 2.0)
+    assert [type(value) for value in numbers] == [float] * 3
 
 
 def test_the_architecture_of_init_is_the_default(make_ranker, tmp_path):
