@@ -55,7 +55,7 @@ def test_a_killed_run_that_streams_goes_on_bit_by_bit(run, arguments, pairs, los
         begun = losses(lambda out=out: run(*arguments, *flags, *out), kill_after)
         assert begun == unbroken[:kill_after]
         assert losses(lambda out=out: run(*arguments, *flags, *out)) == unbroken[kill_after:]
-        weights = [(place / "polyencoder.safetensors").read_bytes() for place in (pairs / "unbroken", out[1])]
+        weights = [(folder / "polyencoder.safetensors").read_bytes() for folder in (pairs / "unbroken", out[1])]
         assert weights[0] == weights[1]
 
 
@@ -88,9 +88,9 @@ def test_the_comparison_is_made_once(run, arguments, pairs, losses):
     for out in ("out", "unbroken"):
         events = event_accumulator.EventAccumulator(str(pairs / out / "training" / "tensorboard"))
         events.Reload()
-        tracked = {one.step: one.value for one in events.Scalars("train/loss")}
+        tracked = {event.step: event.value for event in events.Scalars("train/loss")}
         states = read_checkpoint(pairs / out / "training" / "checkpoint.pt", instead="")["run"]["callbacks"][0]
-        recorded = {one["updates"]: one["loss"] for one in states["curve"]["points"]["training"]}
+        recorded = {point["updates"]: point["loss"] for point in states["curve"]["points"]["training"]}
         assert tracked == pytest.approx(recorded), "in one run of the tracker, with the figures of the record"
 
 
