@@ -23,14 +23,14 @@ def test_the_rates_are_those_of_bert():
     where = np.zeros(100)
     for _ in range(4_000):
         seen, targets = masking(ids, rng)
-        asked = targets != IGNORED
-        where += asked
-        chosen += asked.sum()
-        masked += (seen[asked] == MASK).sum()
-        kept += (seen[asked] == ids[asked]).sum()
+        is_target = targets != IGNORED
+        where += is_target
+        chosen += is_target.sum()
+        masked += (seen[is_target] == MASK).sum()
+        kept += (seen[is_target] == ids[is_target]).sum()
         total += len(ids)
-        assert (seen[~asked] == ids[~asked]).all()
-        assert (targets[asked] == ids[asked]).all()
+        assert (seen[~is_target] == ids[~is_target]).all()
+        assert (targets[is_target] == ids[is_target]).all()
     assert chosen == 0.15 * total  # exactly
     assert masked / chosen == pytest.approx(0.8, abs=0.01)
     assert kept / chosen == pytest.approx(0.1 + 0.1 / (SIZE - 4), abs=0.01)
