@@ -74,7 +74,7 @@ def test_cells_of_tables(tmp_path):
     ]
     assert read(tmp_path, "context,responses", "hi,a|b", name="b.csv") == [graded("a", None, {"a": 1, "b": 1})]
     rows = ("anchor,positive,negative_1,negative_2", "hi,a,b,c", "hi,a,b,")
-    assert [one.candidates for one in read(tmp_path, *rows, name="c.csv")] == [["a", "b", "c"], ["a", "b"]]
+    assert [example.candidates for example in read(tmp_path, *rows, name="c.csv")] == [["a", "b", "c"], ["a", "b"]]
 
 
 CHAT = [{"role": "user", "content": "it's me"}, {"role": "assistant", "content": "a"}]
@@ -129,7 +129,7 @@ def test_a_table_may_mix_the_records(tmp_path, empty):
         ({"messages": chat[:1], "responses": "a|b"}, ("a", None, {"a": 1, "b": 1})),
     ]
     whole = dict.fromkeys({name for record, _ in rows for name in record}, empty)
-    assert read(tmp_path, *({**whole, **record} for record, _ in rows)) == [graded(*one) for _, one in rows]
+    assert read(tmp_path, *({**whole, **record} for record, _ in rows)) == [graded(*expected) for _, expected in rows]
     for absent in ({}, {"context": "hi"}, {"context": "hi", "candidates": "a|b"}, {"anchor": "hi"}, {"positive": "a"}):
         with pytest.raises(InputError, match=r"a\.jsonl, line 1: the (response|labels|context)"):
             read(tmp_path, {**whole, **absent})
@@ -208,7 +208,7 @@ def test_a_text_with_the_label_0_is_no_response(tmp_path, right, wrong):
             read(tmp_path, *rows, columns=columns)
         assert raised.value.argument == "skip_bad_examples"  # whose flag a command that has it names
         skipped = BadExamples(skip=True)
-        assert [one.label for one in read(tmp_path, *rows, columns=columns, bad=skipped)] == ["a"]
+        assert [example.label for example in read(tmp_path, *rows, columns=columns, bad=skipped)] == ["a"]
         assert skipped.count == 1
     class_of_another_kind = {"context": "hi", "response": "a", "label": wrong}
     assert read(tmp_path, class_of_another_kind) == [graded("a", None)]
@@ -302,8 +302,8 @@ def test_chats_of_sharegpt(tmp_path):
     record = {"conversations": [SYSTEM, HUMAN, GPT, HUMAN, *calls, {"from": "gpt", "value": "b"}], "id": "x"}
     first, second = [(["hi"], "a"), (["hi", "a", "hi"], "b")]
     assert read(tmp_path, record) == [Example(*first), Example(*second)]
-    (one, _) = read(tmp_path, record, columns=Columns(system="persona"))
-    assert one.turns == ["your persona: i ski", "hi"]
+    (example, _) = read(tmp_path, record, columns=Columns(system="persona"))
+    assert example.turns == ["your persona: i ski", "hi"]
 
 
 def test_who_answers_in_chats(tmp_path):
@@ -341,7 +341,7 @@ def test_the_record_of_a_pair_has_its_columns(record, rest):
     ((example, written),) = parse_examples(record, Columns(), where="x")
     assert {name: written[name] for name in rest} == rest
     assert not {"query", "pos", "neg", "conversations"} & written.keys()
-    assert [one for one, _ in parse_examples(written, Columns(), where="x")] == [example]
+    assert [example_read for example_read, _ in parse_examples(written, Columns(), where="x")] == [example]
 
 
 def test_the_samples_of_the_documentation(tmp_path):
@@ -359,5 +359,5 @@ def test_the_samples_of_the_documentation(tmp_path):
 
 def test_a_response_that_is_no_candidate_can_join_them():
     record = {"context": "hi", "responses": ["c", "a"], "candidates": ["a", "b"]}
-    ((found, _),) = parse_examples(record, Columns(), where="x", add_response=True)
-    assert found == graded("c", ["c", "a", "b"], {"c": 1, "a": 1})
+    ((example, _),) = parse_examples(record, Columns(), where="x", add_response=True)
+    assert example == graded("c", ["c", "a", "b"], {"c": 1, "a": 1})
