@@ -166,7 +166,7 @@ def test_of_two_that_save_at_once_one_waits(folder, make_ranker, monkeypatch, se
     monkeypatch.setattr(os, "replace", renamed)
     make_ranker("bi", seed=1).save_pretrained(folder)
     second.join()
-    assert np.array_equal(*(one.score(sentences[:1], sentences) for one in (Ranker.from_pretrained(folder), other)))
+    assert np.array_equal(*(each.score(sentences[:1], sentences) for each in (Ranker.from_pretrained(folder), other)))
 
 
 @pytest.mark.slow

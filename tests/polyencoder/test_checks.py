@@ -43,9 +43,9 @@ def test_candidates_of_any_sequence(kind, make_ranker, architecture):
     given, ranker = kind(TEXTS), make_ranker(architecture)
     if isinstance(given, dict):
         given = given.keys()
-    found = ranker.rank("hi", given)
-    assert found == ranker.rank("hi", TEXTS)
-    assert all(type(one.text) is str for one in found)
+    ranked = ranker.rank("hi", given)
+    assert ranked == ranker.rank("hi", TEXTS)
+    assert all(type(hit.text) is str for hit in ranked)
     np.testing.assert_allclose(
         ranker.score(np.array(["hi", "you"]), given), ranker.score(["hi", "you"], TEXTS), rtol=1e-5, atol=1e-5
     )
@@ -214,7 +214,7 @@ def test_what_looks_like_an_address(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("address", "shown"),
+    ("address", "expected"),
     [
         ("postgres://u:secret@h:5/d?sslkey=secret#t", "postgres://u@h:5/d#t"),
         ("postgres://u:sec/ret@h/d", "postgres://u@h/d"),
@@ -223,8 +223,8 @@ def test_what_looks_like_an_address(tmp_path, monkeypatch):
         ("folder", "folder"),
     ],
 )
-def test_addresses_are_shown_without_what_may_be_a_password(address, shown):
-    assert hide_password(address) == shown
+def test_addresses_are_shown_without_what_may_be_a_password(address, expected):
+    assert hide_password(address) == expected
 
 
 def test_a_table_is_no_list_of_texts():
