@@ -71,10 +71,10 @@ def assert_in_one_part(model: str, parts: Collection[Collection[str]], *, others
     """
     scripts = {name for name in flags_of() if not name.startswith(("dict_", "bpe_"))}
     ours = set(flags_of(model=model)) - scripts - set(others)
-    places = {name: sum(name in part for part in parts) for name in ours}
-    wrong = {name: count for name, count in places.items() if count > 1}
+    counts = {name: sum(name in part for part in parts) for name in ours}
+    wrong = {name: count for name, count in counts.items() if count > 1}
     assert not wrong, f"in so many parts: {wrong}"
-    assert not (unknown := {name for name in ours if not places[name]} - FOLLOWED - OURS), unknown
+    assert not (unknown := {name for name in ours if not counts[name]} - FOLLOWED - OURS), unknown
 
 
 def message_of(error: pytest.ExceptionInfo[Exception]) -> str:

@@ -59,8 +59,8 @@ def test_interactive(calibrated, candidates_file, chat):
     options = {"fixed_candidates_path": str(candidates_file), "repeat_blocking_heuristic": False}
     lines = "where is the owl ?\n[DONE]\nwhere is the cat ?\n"
     assert chat(path, lines, min_probability="0.2", **options) == ["my owl is here .", "my cat is here ."]
-    said = chat(path, lines, min_probability="1", no_answer="pardon ?", **options)
-    assert said == ["pardon ?"] * 2
+    answers = chat(path, lines, min_probability="1", no_answer="pardon ?", **options)
+    assert answers == ["pardon ?"] * 2
     assert chat(path, lines, min_probability="1", **options) == [NONE] * 2
 
 

@@ -188,12 +188,12 @@ def test_what_display_model_advises_works(command, tmp_path):
     data = f"-t jsonfile --jsonfile-datapath {tmp_path}/my.jsonl --jsonfile-datatype-extension false -mf {tmp_path}/m"
     code, out, err = command(f"train_model -m biencoder {data} {TINY} --eval-candidates batch -bs 4 --num-epochs 1")
     assert code == 0, out + err
-    shown = f"display_model {data} -n 2"
-    *_, error = command(shown)
+    display = f"display_model {data} -n 2"
+    *_, error = command(display)
     assert "use --eval-candidates fixed with --fixed-candidates-path FILE" in error
-    *_, error = command(f"{shown} --eval-candidates batch")
+    *_, error = command(f"{display} --eval-candidates batch")
     assert "give --eval-candidates fixed and --fixed-candidates-path FILE or, in eval_model, --batchsize 2" in error
-    code, out, _ = command(f"{shown} --eval-candidates fixed --fixed-candidates-path {tmp_path}/replies.txt")
+    code, out, _ = command(f"{display} --eval-candidates fixed --fixed-candidates-path {tmp_path}/replies.txt")
     assert code == 0
     assert out.count("model: it is ") == 2
     assert "inline candidates" not in out

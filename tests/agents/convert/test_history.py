@@ -44,7 +44,7 @@ def test_the_agent_scores_whole_turns_as_the_library_does(small, tmp_path):
     world.parley()
     reply = world.get_acts()[1]
     expected = ranker.rank(turns, pair["candidates"])
-    assert reply["text_candidates"] == [one.text for one in expected]
+    assert reply["text_candidates"] == [match.text for match in expected]
     assert [float(score) for score in reply["sorted_scores"]] == pytest.approx(
-        [one.score for one in expected], abs=1e-5
+        [match.score for match in expected], abs=1e-5
     )

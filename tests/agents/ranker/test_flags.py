@@ -53,8 +53,8 @@ def test_what_is_not_supported_is_an_error_that_names_it(name, make_agent):
 
 
 def test_what_is_not_used_may_be_said(make_agent):
-    said = {name: allowed[-1] for name, (allowed, _) in flags.UNSUPPORTED.items() if allowed[-1] is not None}
-    assert make_agent("biencoder", **said, num_epochs=1.0).ranker
+    options = {name: allowed[-1] for name, (allowed, _) in flags.UNSUPPORTED.items() if allowed[-1] is not None}
+    assert make_agent("biencoder", **options, num_epochs=1.0).ranker
 
 
 def test_word_embeddings_are_shared_with_all_of_the_encoders(make_agent):
@@ -63,18 +63,18 @@ def test_word_embeddings_are_shared_with_all_of_the_encoders(make_agent):
 
 @pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
 def test_another_half_precision_is_accepted_with_a_warning(model, make_agent, monkeypatch):
-    said = []
-    monkeypatch.setattr(optimization.logging, "warning", said.append)
+    warnings = []
+    monkeypatch.setattr(optimization.logging, "warning", warnings.append)
     agent = make_agent(model, fp16_impl="mem_efficient")
-    assert [line for line in said if "--fp16-impl mem_efficient" in line]
+    assert [line for line in warnings if "--fp16-impl mem_efficient" in line]
     assert agent.opt["fp16_impl"] == "safe"
 
 
 def test_data_parallel_is_accepted_and_names_the_launcher(make_agent, respond, labels, monkeypatch):
-    said = []
-    monkeypatch.setattr(flags.logging, "warning", said.append)
+    warnings = []
+    monkeypatch.setattr(flags.logging, "warning", warnings.append)
     agent = make_agent("polyencoder", data_parallel=True)
-    (line,) = said
+    (line,) = warnings
     assert "--data-parallel true: this process uses one device" in line
     assert "torchrun -m parlai.agents.ranker.launch" in line
     assert not agent.opt["data_parallel"]
@@ -238,8 +238,8 @@ def test_a_run_goes_on_with_its_own_command(backbone_folder, make_agent, tmp_pat
 @pytest.mark.slow
 def test_prompts_are_the_encoders_or_the_flags(backbone_folder, make_agent, tmp_path, task):
     folder = shutil.copytree(backbone_folder("bert"), tmp_path / "prompted")
-    own = {"prompts": {"query": "where ", "document": "here "}}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
+    config = {"prompts": {"query": "where ", "document": "here "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
     options = {"backbone": str(folder), "text_truncate": 20, "label_truncate": 10, "candidate_prompt": "", **task}
     agent = make_agent("biencoder", **options, dict_file=str(tmp_path / "new.dict"))
     agent.save(str(tmp_path / "new"))

@@ -148,9 +148,9 @@ def test_another_training_with_a_models_options(copy_of, tmp_path):
 def test_a_task_of_others_that_the_command_line_names(copy_of, edit_json, module_of_others, tmp_path):
     """A model that was trained on somebody's own task can be used with it, and not without."""
     path = copy_of("biencoder")
-    own = tmp_path / "modules" / "package"
-    own.mkdir()
-    shutil.move(tmp_path / "modules" / f"{EVIL}.py", own / "agents.py")
+    package = tmp_path / "modules" / "package"
+    package.mkdir()
+    shutil.move(tmp_path / "modules" / f"{EVIL}.py", package / "agents.py")
     task = "package.agents:DefaultTeacher"
     edit_json(Path(f"{path}.opt"), task=task)
     with pytest.raises(CheckpointError, match=f"name {task} yourself"):

@@ -55,8 +55,8 @@ def test_a_bad_example_is_an_error_that_names_it(case, agent_for, respond):
         with pytest.raises(InputError) as error:
             respond(agent, example(change, part))
         message = str(error.value)
-        parts = (problem.format(flag=flag), "--ignore-bad-candidates true", "task test0", "label 'fine .'")
-        assert [one for one in parts if one not in message] == []
+        fragments = (problem.format(flag=flag), "--ignore-bad-candidates true", "task test0", "label 'fine .'")
+        assert [part for part in fragments if part not in message] == []
         assert len(message.splitlines()) == 1
 
 
@@ -168,5 +168,5 @@ def test_nothing_can_be_trained_without_a_label(source, labels, agent_for, respo
 
 def test_of_several_labels_one_of_the_fixed_candidates_is_taken():
     obs = Message({"labels": ["not there", "my cat is here ."]})
-    taken = {choose_label(obs, random.Random(seed), among={"my cat is here .": 0}) for seed in range(20)}
-    assert taken == {"my cat is here ."}
+    labels = {choose_label(obs, random.Random(seed), among={"my cat is here .": 0}) for seed in range(20)}
+    assert labels == {"my cat is here ."}

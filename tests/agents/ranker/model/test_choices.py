@@ -40,9 +40,9 @@ OPTIMIZERS = [{"optimizer": name} for name in get_args(OptimizerName)] + [{"opti
 
 def numbers_of_numpy(states: Any) -> list[Any]:
     if isinstance(states, dict):
-        return [found for value in states.values() for found in numbers_of_numpy(value)]
+        return [number for value in states.values() for number in numbers_of_numpy(value)]
     if isinstance(states, list | tuple):
-        return [found for value in states for found in numbers_of_numpy(value)]
+        return [number for value in states for number in numbers_of_numpy(value)]
     return [states] if isinstance(states, np.generic | np.ndarray) else []
 
 
@@ -109,15 +109,15 @@ def test_a_run_with_a_schedule_is_saved_goes_on_and_is_loaded(choice, train, tas
     assert Ranker.from_pretrained(path).rank("where is the cat ?", labels, top_k=1)[0].text in labels
 
 
-def assert_same(one: Any, other: Any) -> None:
-    if isinstance(other, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(other, dict):
-        assert one.keys() == other.keys()
-        for key, value in other.items():
-            assert_same(one[key], value)
+def assert_same(actual: Any, expected: Any) -> None:
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(actual, expected)
+    elif isinstance(expected, dict):
+        assert actual.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_same(actual[key], value)
     else:
-        assert one == other
+        assert actual == expected
 
 
 @pytest.mark.parametrize("name", sorted({"muon", "rmsprop", "sparseadam"} & set(offered("optimizer"))))

@@ -114,14 +114,14 @@ def test_another_model_with_the_options_of_one_is_made_like_it(backbone_folder, 
     """They were given then, and an encoder has others of its own."""
     given = {"dropout": 0.3, "learn_embeddings": True, "context_prompt": "hi "}
     options = {"backbone": str(backbone_folder("bert")), "text_truncate": 24, "label_truncate": 12, "dict_file": None}
-    one = make_agent("biencoder", **options, **given)
-    one.opt.save(f"{tmp_path}/one.opt")
+    first = make_agent("biencoder", **options, **given)
+    first.opt.save(f"{tmp_path}/one.opt")
     saved = {"init_opt": f"{tmp_path}/one.opt", "allow_missing_init_opts": True, "loglevel": "error", **task}
     another = create_agent(TrainModel.setup_args().parse_kwargs(**saved))
-    assert another.ranker.config == one.ranker.config
-    assert one.ranker.config.backbone["hidden_dropout_prob"] == 0.3
-    assert one.ranker.config.text.context_prompt == "hi "
-    trained = [[tensor.requires_grad for tensor in agent.ranker.parameters()] for agent in (one, another)]
+    assert another.ranker.config == first.ranker.config
+    assert first.ranker.config.backbone["hidden_dropout_prob"] == 0.3
+    assert first.ranker.config.text.context_prompt == "hi "
+    trained = [[tensor.requires_grad for tensor in agent.ranker.parameters()] for agent in (first, another)]
     assert trained[0] == trained[1]
     assert all(trained[0])
 

@@ -31,8 +31,8 @@ def make_learner(make_agent, respond, monkeypatch):
         loss = objective.loss
 
         def multiplied(*args):
-            found, sums = loss(*args)
-            return found * torch.tensor([factor[0]] + [1.0] * (len(found) - 1)), sums
+            losses, sums = loss(*args)
+            return losses * torch.tensor([factor[0]] + [1.0] * (len(losses) - 1)), sums
 
         multiplied.has_choice = loss.has_choice
         monkeypatch.setattr(objective, "loss", multiplied)

@@ -47,11 +47,11 @@ def gpt2(tmp_path_factory, labels):
 @pytest.fixture(scope="session")
 def theirs(tmp_path_factory, task, gpt2):
     """(model, **options) -> the file of a model that ParlAI's agent trained for a few steps."""
-    made = {}
+    models = {}
 
     def make(model, **options):
         key = f"{model} {sorted(options.items())}"
-        if key not in made:
+        if key not in models:
             path = tmp_path_factory.mktemp("theirs") / "model"
             given = {**TRAINING, "model": THEIRS[model], "model_file": str(path), **task, **gpt2, **options}
             given = {name: value for name, value in given.items() if value is not None}
@@ -59,8 +59,8 @@ def theirs(tmp_path_factory, task, gpt2):
                 given.pop("poly_n_codes")
             torch.manual_seed(0)
             TrainModel.main(**given)
-            made[key] = path
-        return made[key]
+            models[key] = path
+        return models[key]
 
     return make
 
