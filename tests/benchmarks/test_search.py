@@ -125,12 +125,12 @@ def test_indexed(tmp_path, monkeypatch):
         assert of[kind, 300]["build_s"] > 0
     assert of["certified", indexed.LONGEST_LIST]["share"] == 1  # all rows are in the lists
     assert of["scan_int8", None]["size_mb"] < of["scan", None]["size_mb"] / 2
-    found = summarize(rows)
+    summary = summarize(rows)
     fastest = max((of["hnsw", 300], of["ivf-flat", 300]), key=lambda row: row["vs_scan"])
     if of["hnsw", 4]["recall10"] < indexed.RECALL_WANTED:
-        assert found["ann_1m_speedup"] == fastest["vs_scan"]
-    assert (found["ann_1m_recall10"], found["certified_share"]) == (1, 1)
-    assert found["index_1m_peak_mb"] is None
+        assert summary["ann_1m_speedup"] == fastest["vs_scan"]
+    assert (summary["ann_1m_recall10"], summary["certified_share"]) == (1, 1)
+    assert summary["index_1m_peak_mb"] is None
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_engines_find_what_the_scan_finds(postgres, tmp_path):
     rows = engines.measure(
         vectors, contexts, tmp_path, engines=["folder", "postgres"], postgres=postgres.address, repeats=1
     )
-    made = [(engine, kind) for engine in ("folder", "postgres") for kind in ("flat", "hnsw")]
-    assert [(row["engine"], row["kind"]) for row in rows[::3]] == made
+    kinds = [(engine, kind) for engine in ("folder", "postgres") for kind in ("flat", "hnsw")]
+    assert [(row["engine"], row["kind"]) for row in rows[::3]] == kinds
     assert all(row["same"] == 1 for row in rows if row["exactness"] != "approximate")
     assert all(row["recall10"] > 0.5 for row in rows)

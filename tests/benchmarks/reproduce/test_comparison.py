@@ -19,10 +19,10 @@ COLUMN = "R@1/20"
 def lines():
     """(rows, folder) -> the lines, without head."""
 
-    def shown(*rows: str, results):
+    def list_lines(*rows: str, results):
         return list(iter_compared(TABLE, SMALL, [TABLE.get_row(row) for row in rows], results))[3:]
 
-    return shown
+    return list_lines
 
 
 def test_rows_that_have_a_number_with_the_papers_and_the_repositorys(keep, lines):
@@ -56,8 +56,8 @@ def test_the_command_prints_it_and_does_not_take_the_repositorys_results_for_its
     (tmp_path / "runs/results").mkdir(parents=True)
     (tmp_path / "kept").rename(tmp_path / "runs/results/small")
     assert main(nothing) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        "its result is in runs/results/small/convai2-all-bert-bi/seed-0.json; to rerun it, give another --out" in said
+        "its result is in runs/results/small/convai2-all-bert-bi/seed-0.json; to rerun it, give another --out" in output
     )
-    assert said.endswith("| 70.0 (1) |\n")
+    assert output.endswith("| 70.0 (1) |\n")
