@@ -43,7 +43,7 @@ class Snippet:
     """Why not."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.document.name}:{self.line}"
 
 
@@ -86,10 +86,10 @@ def commands(snippet: Snippet, variables: dict[str, str], folder: Path) -> list[
         recorded.seek(0)
         words = iter(recorded.read().decode().split("\0"))
     if done.returncode or done.stderr:
-        raise ValueError(f"{snippet.place}: bash says {done.stderr.strip()}")
-    found = []
+        raise ValueError(f"{snippet.location}: bash says {done.stderr.strip()}")
+    parsed = []
     while count := int(next(words)):
         line = snippet.line + int(next(words)) - 1
-        found.append(Command(line, tuple(itertools.islice(words, count))))
+        parsed.append(Command(line, tuple(itertools.islice(words, count))))
     variables.update(zip(words, words, strict=False))  # names and values in turns
-    return found
+    return parsed
