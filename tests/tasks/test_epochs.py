@@ -60,8 +60,8 @@ DRAWS = st.sampled_from([as_it_is, flattened, halved])
 
 def texts(epochs: Epochs, count: int | None = None) -> list[str]:
     """The first messages of the next episodes: `count` of them, or those until the end."""
-    taken = iter(epochs.take, None)
-    return [episode[0]["text"] for episode in islice(taken, count)]
+    episodes = iter(epochs.take, None)
+    return [episode[0]["text"] for episode in islice(episodes, count)]
 
 
 @given(KINDS, st.integers(0, 40), st.sampled_from(READERS), st.integers(1, 50), st.sampled_from([None, 3]))
@@ -160,11 +160,11 @@ def side_by_side(epochs: Epochs, slots: int, rounds: int) -> list[list[tuple[str
     for _ in range(rounds):
         for queue in queues:
             if not queue:
-                said: list[str] = []
+                earlier_texts: list[str] = []
                 for message in epochs.take():
-                    said += [earlier["text"] for earlier in message.get(EARLIER, ())]
-                    queue.append((message["text"], said.copy()))
-                    said.append(message["text"])
+                    earlier_texts += [earlier["text"] for earlier in message.get(EARLIER, ())]
+                    queue.append((message["text"], earlier_texts.copy()))
+                    earlier_texts.append(message["text"])
         batches.append([queue.pop(0) for queue in queues])
     return batches
 
@@ -183,12 +183,12 @@ def test_conversations_go_on_where_each_of_a_batch_was(kind, lengths, readers, s
     """In the middle of them, each slot at another place of its own; also when it is stopped again."""
     source = make_source(kind, episodes_of(lengths))
     for number in range(min(readers, len(lengths))):
-        own = {"reader": Reader(number, readers), "endless": True, "draw": draw, "mix": mix}
-        undisturbed = side_by_side(make_epochs(source, **own), slots, sum(stops) + 10)
+        options = {"reader": Reader(number, readers), "endless": True, "draw": draw, "mix": mix}
+        undisturbed = side_by_side(make_epochs(source, **options), slots, sum(stops) + 10)
         seen = 0
         for stop in stops:
             seen += stop
-            resumed = make_epochs(source, seen=seen * slots, slots=slots, **own)
+            resumed = make_epochs(source, seen=seen * slots, slots=slots, **options)
             assert side_by_side(resumed, slots, 10) == undisturbed[seen : seen + 10]
 
 

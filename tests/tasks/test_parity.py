@@ -45,17 +45,17 @@ def folder(tmp_path_factory, write):
 @pytest.fixture(scope="module")
 def start(tmp_path_factory, folder):
     """(architecture) -> a model file that both begin with."""
-    made: dict[str, str] = {}
+    models: dict[str, str] = {}
 
     def make(architecture: str) -> str:
-        if architecture not in made:
+        if architecture not in models:
             path = str(tmp_path_factory.mktemp(architecture) / "start")
             options = {"task": "selection:jsonl", "selection_folder": str(folder), "max_train_steps": 1} | NEVER
             options |= {"candidates": "inline", "num_negatives": 3, "text_truncate": 48, "label_truncate": 16}
             options |= SIZES | ({"poly_n_codes": 4} if architecture == "poly" else {})
             TrainModel.main(model=NAMES[architecture], model_file=path, loglevel="error", seed=1, **options)
-            made[architecture] = path
-        return made[architecture]
+            models[architecture] = path
+        return models[architecture]
 
     return make
 

@@ -65,9 +65,9 @@ def test_turns_and_candidates(save, make, messages):
 
 def test_right_candidate_stands_anywhere(save, make, messages):
     save("valid", [[f"context {n}", *row()[1:]] for n in range(200)])
-    places = [m["label_candidates"].index("run lspci and look") for m in messages(make())]
-    assert set(places) == set(range(10))
-    assert max(places.count(place) for place in range(10)) < 40
+    positions = [m["label_candidates"].index("run lspci and look") for m in messages(make())]
+    assert set(positions) == set(range(10))
+    assert max(positions.count(position) for position in range(10)) < 40
 
 
 @pytest.mark.parametrize(("right", "wrong"), [("1.0", "0.0"), ("1", "0")])
