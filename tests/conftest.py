@@ -91,13 +91,13 @@ def pytest_collection():
     To each logger that does not propagate, fifty of torch's, pytest adds its handlers three times in a test.
     """
     gc.disable()
-    found = yield
+    collection = yield
     for name, logger in logging.root.manager.loggerDict.items():
         if name.startswith("torch.") and isinstance(logger, logging.Logger):
             logger.propagate = True
     gc.freeze()
     gc.enable()
-    return found
+    return collection
 
 
 @pytest.fixture(autouse=True)

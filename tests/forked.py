@@ -88,10 +88,10 @@ class Forked(subprocess.Popen[Any]):
         _, _, _, _, cwd, env, _, _, _, *ends = others
         theirs = [ends[1 + 2 * n - (n == 0)] for n in range(3)]  # one of each pair: stdin is read, the others written
         fds = [_Inherited(fd if fd != -1 else n) for n, fd in enumerate(theirs)]
-        place = os.fspath(cwd) if cwd is not None else os.getcwd()
+        folder = os.fspath(cwd) if cwd is not None else os.getcwd()
         environment = dict(os.environ if env is None else env)
         context = multiprocessing.get_context("fork") if _is_forked else forkserver()
-        self._process = context.Process(target=_child, args=(program, place, environment, fds))
+        self._process = context.Process(target=_child, args=(program, folder, environment, fds))
         self._process.start()
         process._children.discard(self._process)  # type: ignore[attr-defined] # pytest would wait for it to end
         self.pid = self._process.pid

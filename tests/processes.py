@@ -161,19 +161,19 @@ def locked_elsewhere():
     children = []
 
     def start(model_file):
-        told, tell = os.pipe()
+        receiver, sender = os.pipe()
         if (child := os.fork()) == 0:
             try:
                 lock = TrainingLock.get_or_create(model_file)
-                os.write(tell, b"locked")
+                os.write(sender, b"locked")
                 signal.pause()
                 lock.release()
             finally:
                 os._exit(1)
         children.append(child)
-        os.close(tell)
-        assert os.read(told, 6) == b"locked"
-        os.close(told)
+        os.close(sender)
+        assert os.read(receiver, 6) == b"locked"
+        os.close(receiver)
         return child
 
     yield start
