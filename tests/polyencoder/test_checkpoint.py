@@ -221,8 +221,8 @@ def test_weights_that_do_not_fit_change_nothing(make_model):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_truncated_file(folder, name):
     content = (folder / name).read_bytes().rstrip()
-    for kept in (0, 1, 5, 100, len(content) // 2, -1):
-        (folder / name).write_bytes(content[:kept])
+    for length in (0, 1, 5, 100, len(content) // 2, -1):
+        (folder / name).write_bytes(content[:length])
         with pytest.raises(PolyencoderError, match=f"{name}: ") as caught:
             Ranker.from_pretrained(folder)
         assert "\n" not in str(caught.value)

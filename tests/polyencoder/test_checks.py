@@ -40,14 +40,14 @@ def ranker(make_ranker):
 @pytest.mark.parametrize("architecture", ["poly", "cross"])
 @pytest.mark.parametrize("kind", [tuple, np.array, lambda texts: np.array(texts, dtype=object), dict.fromkeys])
 def test_candidates_of_any_sequence(kind, make_ranker, architecture):
-    given, ranker = kind(TEXTS), make_ranker(architecture)
-    if isinstance(given, dict):
-        given = given.keys()
-    ranked = ranker.rank("hi", given)
+    candidates, ranker = kind(TEXTS), make_ranker(architecture)
+    if isinstance(candidates, dict):
+        candidates = candidates.keys()
+    ranked = ranker.rank("hi", candidates)
     assert ranked == ranker.rank("hi", TEXTS)
     assert all(type(hit.text) is str for hit in ranked)
     np.testing.assert_allclose(
-        ranker.score(np.array(["hi", "you"]), given), ranker.score(["hi", "you"], TEXTS), rtol=1e-5, atol=1e-5
+        ranker.score(np.array(["hi", "you"]), candidates), ranker.score(["hi", "you"], TEXTS), rtol=1e-5, atol=1e-5
     )
 
 

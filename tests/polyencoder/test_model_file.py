@@ -71,8 +71,8 @@ def test_a_model_file_without_its_tokenizer(model_file):
 
 def test_a_truncated_model_file(model_file):
     content = model_file.read_bytes()
-    for kept in (0, 1, 100, len(content) // 2, -1):
-        model_file.write_bytes(content[:kept])
+    for length in (0, 1, 100, len(content) // 2, -1):
+        model_file.write_bytes(content[:length])
         with pytest.raises(CheckpointError, match="model.file: damaged, or not a") as caught:
             Ranker.from_pretrained(model_file)
         assert "\n" not in str(caught.value)

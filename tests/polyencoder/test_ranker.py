@@ -212,8 +212,8 @@ def test_the_scaling_of_a_cosine_is_inherited_by_cosines_alone(make_ranker, tmp_
     for name, fields in {"cosine": SCALED, "dot": SCALED | {"normalize": False}}.items():
         make_ranker("bi", **fields).save_pretrained(tmp_path / name)
 
-    def scaling(name, architecture, **given):
-        return Ranker.from_backbone(tmp_path / name, architecture, device="cpu", **given).model.config.output_scaling
+    def scaling(name, architecture, **fields):
+        return Ranker.from_backbone(tmp_path / name, architecture, device="cpu", **fields).model.config.output_scaling
 
     assert scaling("cosine", "poly") == scaling("cosine", "poly", normalize=True) == 4.0
     assert scaling("cosine", "poly", normalize=False) == scaling("cosine", "cross") == 1.0

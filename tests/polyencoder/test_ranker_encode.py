@@ -99,7 +99,7 @@ def test_progress_counts_the_texts(make_ranker, texts, capsys):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "texts", "given", "message"),
+    ("architecture", "texts", "options", "message"),
     [
         ("cross", ["hi"], {}, "a cross-encoder has no vectors"),
         ("poly", ["hi"], {"kind": "context"}, "several vectors of a context"),
@@ -110,9 +110,9 @@ def test_progress_counts_the_texts(make_ranker, texts, capsys):
         ("bi", ["hi"], {"batch_size": 0}, "batch_size is 0"),
     ],
 )
-def test_what_cannot_be_encoded(make_ranker, architecture, texts, given, message):
+def test_what_cannot_be_encoded(make_ranker, architecture, texts, options, message):
     with pytest.raises(InputError, match=message):
-        make_ranker(architecture).encode(texts, **given)
+        make_ranker(architecture).encode(texts, **options)
 
 
 def test_queries_and_documents_have_the_names_of_sentence_transformers(make_ranker, texts):

@@ -79,13 +79,13 @@ def test_what_was_chosen_stays(make_ranker):
     @given(
         keep=st.lists(st.sampled_from([*by_key, "gone"])), top_k=st.none() | st.integers(1, 6), minimum=st.floats(0, 1)
     )
-    def kept(keep, top_k, minimum):
+    def check_kept(keep, top_k, minimum):
         chosen = selector.select(CHAT, TOOLS, keep=keep, top_k=top_k, min_probability=minimum).chosen
         stay = [by_key[key] for key in dict.fromkeys(keep) if key != "gone"]
         others = [pick for pick in whole.chosen if pick not in stay and pick.probability >= minimum]
         assert chosen == stay + others[: None if top_k is None else max(0, top_k - len(stay))]
 
-    kept()
+    check_kept()
 
 
 def test_the_best_option_is_left_out_unless_it_was_kept(make_ranker):

@@ -52,13 +52,13 @@ def test_langchain(model, expected):
     documents = pytest.importorskip("langchain_core.documents")
     from polyencoder.adapters.langchain import PolyencoderReranker
 
-    given = [documents.Document(page_content=text, metadata={"n": n}) for n, text in enumerate(TEXTS)]
+    pages = [documents.Document(page_content=text, metadata={"n": n}) for n, text in enumerate(TEXTS)]
     reranker = PolyencoderReranker(model=model[0], top_n=3, **model[1])
     assert isinstance(reranker, documents.BaseDocumentCompressor)
-    best = reranker.compress_documents(given, QUERY)
+    best = reranker.compress_documents(pages, QUERY)
     assert [(page.page_content, page.metadata["relevance_score"]) for page in best] == expected[:3]
-    assert [given[page.metadata["n"]].page_content for page in best] == [page.page_content for page in best]
-    assert all(page.metadata.keys() == {"n"} for page in given)
+    assert [pages[page.metadata["n"]].page_content for page in best] == [page.page_content for page in best]
+    assert all(page.metadata.keys() == {"n"} for page in pages)
     assert reranker.compress_documents([], QUERY) == []
 
 

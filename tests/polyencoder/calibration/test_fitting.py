@@ -30,10 +30,10 @@ def known(
     """
     generator = torch.Generator().manual_seed(seed)
     scores = SPREAD * torch.randn(n, among, generator=generator, dtype=torch.float64)
-    there = torch.rand(n, generator=generator) < answerable
-    scores[:, 0] += SPREAD**2 * there
+    is_answerable = torch.rand(n, generator=generator) < answerable
+    scores[:, 0] += SPREAD**2 * is_answerable
     best, order = scores.sort(1, descending=True)
-    right = (order == 0) & there.unsqueeze(1)
+    right = (order == 0) & is_answerable.unsqueeze(1)
     best = best[:, : DEPTH + 1] * temperature + shift
     return Observations(best, right[:, : DEPTH + 1], torch.full((n,), among), DEPTH)
 

@@ -200,10 +200,10 @@ def test_calibrations_for_ranking_and_for_an_index_are_kept_side_by_side(ranker,
         output = call(*second)
         assert "the one for ranking candidates (60 examples of " in output
         options = [*options, "--unanswerable", "0.3"]
-    kept = json.loads((tmp_path / "model" / "calibration.json").read_text())
-    assert (kept["fitted_on"]["candidates"], kept["fitted_on"]["index"]) == (8, None)
-    assert kept["index"]["fitted_on"]["candidates"] == len(texts)
-    assert kept["temperature"] != kept["index"]["temperature"]
+    saved = json.loads((tmp_path / "model" / "calibration.json").read_text())
+    assert (saved["fitted_on"]["candidates"], saved["fitted_on"]["index"]) == (8, None)
+    assert saved["index"]["fitted_on"]["candidates"] == len(texts)
+    assert saved["temperature"] != saved["index"]["temperature"]
     loaded = Ranker.from_pretrained(tmp_path / "model", device="cpu")
     assert loaded.calibration.fitted_on.data == path.name
     assert Searcher(loaded, index).calibration == loaded.calibration.index != loaded.calibration

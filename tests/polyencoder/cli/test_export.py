@@ -200,8 +200,8 @@ def test_options_that_cannot_be_used(model_file, examples, tmp_path):
         (ConfigError, "context is read only with check: give that too", ["--context", "said"]),
         (InputError, "nowhere.jsonl", ["--int8", "--check", "nowhere.jsonl"]),
     ]:
-        given = [examples if option == "FILE" else option for option in options]
-        fails(error, message, model_file, tmp_path / "out", *given)
+        words = [examples if option == "FILE" else option for option in options]
+        fails(error, message, model_file, tmp_path / "out", *words)
         assert not (tmp_path / "out").exists()
 
 

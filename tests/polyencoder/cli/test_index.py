@@ -277,6 +277,6 @@ def test_an_update_is_whole_or_not_at_all(model, call, tmp_path, where):
     call("index", "--candidates", tmp_path / "first.jsonl", "--out", address)
     change = ["--index", address, "--remove-id", "r5", "--add", tmp_path / "more.jsonl"]
     command_fails(InputError, "more.jsonl, line 2: the id 'r1' belongs to", "update", "--model", model, *change)
-    there = json.loads(call("search", "--index", address, "--context", "hi", "--top-k", 7, "--json"))["hits"]
-    assert {hit["id"] for hit in there} == {f"r{i}" for i in range(7)}
+    hits = json.loads(call("search", "--index", address, "--context", "hi", "--top-k", 7, "--json"))["hits"]
+    assert {hit["id"] for hit in hits} == {f"r{i}" for i in range(7)}
     assert call("update", *change, "--remove-id", "r1") == f"{address}: 2 removed, 2 added\n{address}: 7 candidates\n"

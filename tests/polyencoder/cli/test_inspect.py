@@ -23,8 +23,8 @@ def run(make_ranker, tmp_path, sentences):
         make_ranker(architecture, **fields).save_pretrained(tmp_path / architecture)
         (tmp_path / "texts.txt").write_text("\n".join(sentences))
         turns = [word for turn in CONTEXT for word in ("--context", turn)]
-        given = ["--model", tmp_path / architecture, "--candidates", tmp_path / "texts.txt", *turns, *arguments]
-        return run_command("inspect", *given).stdout
+        options = ["--model", tmp_path / architecture, "--candidates", tmp_path / "texts.txt", *turns, *arguments]
+        return run_command("inspect", *options).stdout
 
     return call
 
@@ -80,10 +80,10 @@ def test_a_convert_of_several_contexts_has_a_score_of_each_objective(run):
 
 def test_what_it_refuses(make_ranker, tmp_path):
     make_ranker("bi").save_pretrained(tmp_path / "model")
-    given = ["inspect", "--model", tmp_path / "model", "--context", "hi"]
-    command_fails(InputError, "give --candidate TEXT or --candidates FILE", *given)
-    command_fails(ConfigError, "candidates is not read with candidate", *given, "--candidate", "a", "-c", "b.txt")
+    common = ["inspect", "--model", tmp_path / "model", "--context", "hi"]
+    command_fails(InputError, "give --candidate TEXT or --candidates FILE", *common)
+    command_fails(ConfigError, "candidates is not read with candidate", *common, "--candidate", "a", "-c", "b.txt")
     (tmp_path / "page.html").touch()
-    command = [*given, "--candidate", "a", "--html", tmp_path / "page.html"]
+    command = [*common, "--candidate", "a", "--html", tmp_path / "page.html"]
     command_fails(ConfigError, "exists already", *command)
     run_command(*command, "--overwrite")

@@ -36,8 +36,8 @@ def run(ranker, tmp_path):
 
     def call(*arguments: object, pairs=PAIRS) -> list[dict]:
         (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-        given = ["mine", "-m", tmp_path / "model", "--pairs", tmp_path / "pairs.jsonl", "-o", tmp_path / "out.jsonl"]
-        run_command(*with_files_once([*given, "--no-progress", *arguments]))
+        common = ["mine", "-m", tmp_path / "model", "--pairs", tmp_path / "pairs.jsonl", "-o", tmp_path / "out.jsonl"]
+        run_command(*with_files_once([*common, "--no-progress", *arguments]))
         return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
 
     return call

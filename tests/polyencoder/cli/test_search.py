@@ -160,8 +160,8 @@ def test_filters(ask, ranker, folder):
         (["n>=2", "n<5"], {"n": {"$gte": 2, "$lt": 5}}),
         (["n!=3", "n!=4"], {"n": {"$nin": [3, "4"]}}),
     ]:
-        given = [part for flag in flags for part in ("--filter", flag)]
-        assert answers(ask(*given, "--context", "hello")) == [expected(ranker, "hello", folder, filter=filter)]
+        filters = [part for flag in flags for part in ("--filter", flag)]
+        assert answers(ask(*filters, "--context", "hello")) == [expected(ranker, "hello", folder, filter=filter)]
 
 
 def test_nothing_is_left(run, sentences):
@@ -179,9 +179,9 @@ def test_turns_of_the_context(run, sentences):
     assert done.stderr.endswith(
         "left out 1 candidates that are turns of their own contexts (--keep-turns keeps them)\n"
     )
-    kept = run(*arguments, "--keep-turns")
-    assert sentences[2] in {hit["text"] for hit in json.loads(kept.stdout)["hits"]}
-    assert "left out" not in kept.stderr
+    with_turns = run(*arguments, "--keep-turns")
+    assert sentences[2] in {hit["text"] for hit in json.loads(with_turns.stdout)["hits"]}
+    assert "left out" not in with_turns.stderr
 
 
 @pytest.mark.usefixtures("forked_commands")
@@ -190,8 +190,8 @@ def test_effort_and_length_of_lists(folder, ranker, tmp_path):
     pytest.importorskip("faiss")
 
     def command(name: str, *options: object) -> str:
-        given = [name, "--model", tmp_path / "model", "--index", folder, *options]
-        words = [sys.executable, "-m", "polyencoder.cli.main", *map(str, given)]
+        arguments = [name, "--model", tmp_path / "model", "--index", folder, *options]
+        words = [sys.executable, "-m", "polyencoder.cli.main", *map(str, arguments)]
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -238,10 +238,10 @@ def test_options_that_cannot_be_used(folder, tmp_path):
         (ConfigError, "contexts is not read with context: give one of them", ["--contexts", "contexts.txt"]),
         (InputError, "cannot re-rank: .* `polyencoder train --architecture cross", ["--rerank", "MODEL"]),
     ]:
-        given = [str(option).replace("MODEL", str(tmp_path / "model")) for option in options]
-        if "--index" not in given:
-            given += ["--index", folder]
-        fails(error, message, "--model", tmp_path / "model", "--context", "hello", *given)
+        words = [str(option).replace("MODEL", str(tmp_path / "model")) for option in options]
+        if "--index" not in words:
+            words += ["--index", folder]
+        fails(error, message, "--model", tmp_path / "model", "--context", "hello", *words)
 
 
 def test_contexts_that_cannot_be_used(folder, tmp_path):

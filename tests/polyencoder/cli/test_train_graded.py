@@ -59,7 +59,7 @@ def train(files, backbone_folder, tmp_path):
 def test_a_run_raises_ndcg(objective, train, files, tmp_path, caplog):
     done = train(objective, "--candidates", "inline")
     before, trained = (
-        float(re.search(rf"{who} +nDCG@10 ([\d.]+)", done.output)[1]) for who in ("before training", "trained")
+        float(re.search(rf"{row} +nDCG@10 ([\d.]+)", done.output)[1]) for row in ("before training", "trained")
     )
     assert trained > before
     losses = [float(loss) for loss in re.findall(r"loss ([\d.e-]+), R@1 of the batch", caplog.text)]

@@ -320,7 +320,7 @@ def test_who_answers_in_chats(tmp_path):
 @pytest.mark.parametrize("name", ["turns", "dialog"])
 def test_each_turn_of_a_dialogue_after_the_first_is_a_response(tmp_path, name):
     pairs = [Example(["hi"], "a"), Example(["hi", "a"], "b")]
-    speakers = [{"speaker": who, "text": text} for who, text in (("A", "hi"), ("B", "a"), ("A", "b"))]
+    speakers = [{"speaker": speaker, "text": text} for speaker, text in (("A", "hi"), ("B", "a"), ("A", "b"))]
     for turns in (["hi", " ", "a", "b"], speakers):
         assert read(tmp_path, {name: turns, "split": "x"}) == pairs
     assert read(tmp_path, {name: speakers}, columns=Columns(roles="B")) == pairs[:1]

@@ -25,7 +25,7 @@ def offered(pool, row):
     """The keys of what this example may choose, and of its label, through the tensors alone."""
     index = torch.arange(len(pool.texts)) if pool.index is None else pool.index[row]
     mask = torch.ones(len(index), dtype=torch.bool) if pool.mask is None else pool.mask[row]
-    texts = [pool.texts[column] for column, there in zip(index.tolist(), mask.tolist(), strict=True) if there]
+    texts = [pool.texts[column] for column, is_real in zip(index.tolist(), mask.tolist(), strict=True) if is_real]
     return keys(texts), pool.texts[index[pool.labels[row]]][0]
 
 
@@ -64,17 +64,17 @@ FIXED = ("x", "y"), {"x": 0, "y": 1}
 
 
 def test_the_pool_of_each_source():
-    given = {"labels": ["b", "a"], "candidates": [["b", "c"], ["a", "b", "a"]]}
-    assert list(build_batch_pool("batch", **given).texts) == ["b", "a"]
-    assert list(build_batch_pool("batch-all-cands", **given).texts) == ["b", "c", "a"]
-    inline = build_batch_pool("inline", **given)
+    texts = {"labels": ["b", "a"], "candidates": [["b", "c"], ["a", "b", "a"]]}
+    assert list(build_batch_pool("batch", **texts).texts) == ["b", "a"]
+    assert list(build_batch_pool("batch-all-cands", **texts).texts) == ["b", "c", "a"]
+    inline = build_batch_pool("inline", **texts)
     assert [inline.list_candidates(row) for row in (0, 1)] == [["b", "c"], ["a", "b"]]
     assert inline.count_candidates(2) == [2, 3]  # as the data says it: one twice
-    fixed = build_fixed_pool(*FIXED, given["labels"], add=True)
+    fixed = build_fixed_pool(*FIXED, texts["labels"], add=True)
     assert list(fixed.texts) == ["x", "y", "b", "a"]
     assert fixed.mask.tolist() == [[True, True, True, False], [True, True, False, True]]
     assert fixed.count_candidates(2) == [3, 3]
-    assert build_batch_pool("batch-all-cands", **given).count_candidates(2) == [3, 3]
+    assert build_batch_pool("batch-all-cands", **texts).count_candidates(2) == [3, 3]
     for source in ("batch", "batch-all-cands", "inline"):
         with pytest.raises(InputError, match=f"candidates from '{source}' are not supported"):
             build_batch_pool(source, labels=None, candidates=None)

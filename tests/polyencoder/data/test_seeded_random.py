@@ -30,18 +30,18 @@ def test_sample_is_uniform():
 
 @given(st.integers(0, 60), st.integers(1, 70), st.text(max_size=3))
 def test_shuffled_is_a_permutation_of_bounded_memory(count, size, key):
-    held = largest = 0
+    buffered = largest = 0
 
     def counting():
-        nonlocal held, largest
+        nonlocal buffered, largest
         for number in range(count):
-            held += 1
-            largest = max(largest, held)
+            buffered += 1
+            largest = max(largest, buffered)
             yield number
 
     seen = []
     for number in shuffle_buffered(counting(), size=size, rng=SeededRandom(key)):
-        held -= 1
+        buffered -= 1
         seen.append(number)
     assert sorted(seen) == list(range(count))
     assert largest <= size

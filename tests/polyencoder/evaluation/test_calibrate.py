@@ -102,7 +102,7 @@ def test_examples_of_the_training(ranker, examples, tmp_path, columns):
     """The run's record names the files, whose columns may have other names."""
     path, model = tmp_path / "train.jsonl", tmp_path / "model"
     names = {"context": "context", "response": "response"} | columns
-    path.write_text("".join(json.dumps({of: row[name] for name, of in names.items()}) + "\n" for row in examples))
+    path.write_text("".join(json.dumps({key: row[name] for name, key in names.items()}) + "\n" for row in examples))
     ranker.save_pretrained(model)
     (model / "training").mkdir()
     options = get_flat_values(TrainSettings.of(backbone="x", train=str(path), valid="v", out=str(model), **columns))

@@ -59,8 +59,8 @@ def test_the_measures_are_those_of_trec_eval(qrels, run):
     pytrec_eval = pytest.importorskip("pytrec_eval")
     names = {"nDCG@10": "ndcg_cut_10", "AP": "map", "R@5": "recall_5", "RR": "recip_rank"}
     report = evaluate_run(run, qrels, measures=list(names))
-    kept = {query: results for query, results in run.items() if results}
-    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map", "recall.5", "recip_rank"}).evaluate(kept)
+    answered = {query: results for query, results in run.items() if results}
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map", "recall.5", "recip_rank"}).evaluate(answered)
     for query in qrels:
         expected = {name: theirs.get(query, {}).get(other, 0.0) for name, other in names.items()}
         assert report.measured.by_query[query] == pytest.approx(expected)

@@ -39,13 +39,13 @@ def test_a_response_is_whole_where_it_fits_and_the_context_has_a_quarter(tokeniz
     assert len(pair.ids) <= longest
     lengths = [len(ids) for ids in text.tokenize(spoken)]
     whole = len(text.tokenize([" ".join(["you"] * response)])[0])
-    kept = len(pair.ids) - pair.context - 1
+    response_length = len(pair.ids) - pair.context - 1
     context = sum(lengths) + len(lengths) - 1
     if whole <= longest - 3 - min(context, (longest - 3) // 4):
-        assert kept == whole
+        assert response_length == whole
     else:
         assert pair.context - 2 <= context
-        assert kept >= (longest - 3) * 3 // 4 - 1
+        assert response_length >= (longest - 3) * 3 // 4 - 1
 
 
 def test_apart_both_are_what_a_bi_encoder_reads(piece_text):

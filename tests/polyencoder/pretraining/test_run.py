@@ -313,9 +313,9 @@ def test_what_is_held_out_is_of_many_documents(make_settings, tmp_path, monkeypa
     monkeypatch.setattr(
         module,
         "HeldOut",
-        lambda objective, examples, *given, **options: (
+        lambda objective, examples, *arguments, **options: (
             seen.extend(examples),
-            HeldOut(objective, examples, *given, **options),
+            HeldOut(objective, examples, *arguments, **options),
         )[1],
     )
     pretrain(make_settings(valid=str(articles), held_out_examples=19, max_steps=3))

@@ -34,8 +34,8 @@ def updates_of(ranker, *, goal: Goal = GOAL, count: int = 1, **changes):
 def test_layers_are_frozen_before_the_optimizer_gets_them(make_ranker, fine_tuned, trained):
     ranker = make_ranker("bi")
     updates = updates_of(ranker, fine_tuned=fine_tuned)
-    given = {id(parameter) for group in updates.optimizer.param_groups for parameter in group["params"]}
-    names = {name for name, parameter in ranker.model.named_parameters() if id(parameter) in given}
+    optimized = {id(parameter) for group in updates.optimizer.param_groups for parameter in group["params"]}
+    names = {name for name, parameter in ranker.model.named_parameters() if id(parameter) in optimized}
     trained_parts = {part for name in names for part in name.split(".") if part in ("embeddings", "0", "1")}
     assert trained_parts == trained
     assert names == {name for name, parameter in ranker.model.named_parameters() if parameter.requires_grad}

@@ -55,8 +55,8 @@ def test_the_papers_numbers_are_the_defaults():
     rates = training.optimizer.learning_rate, training.schedule.final_learning_rate
     assert (*rates, training.batch_size) == (0.1, 0.0001, 256)
     assert (training.max_updates, settings.convert.dropout, training.label_smoothing) == (60_000, 0.2, 0.2)
-    given = TrainSettings(train="a", out="b", architecture="convert", init="c", learning_rate=0.5)
-    assert given.training.optimizer.learning_rate == 0.5
+    changed = TrainSettings(train="a", out="b", architecture="convert", init="c", learning_rate=0.5)
+    assert changed.training.optimizer.learning_rate == 0.5
 
     others = TrainSettings(train="a", out="b", backbone="c")
     training = others.training

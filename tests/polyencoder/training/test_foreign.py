@@ -50,16 +50,16 @@ def index(tmp_path) -> Path:
 
 
 @pytest.fixture
-def given(tmp_path, index, backbone_folder):
+def make_settings(tmp_path, index, backbone_folder):
     """(**changes) -> the settings of a run for the index."""
 
-    def given(**changes) -> TrainSettings:
+    def make_settings(**changes) -> TrainSettings:
         usual = {"architecture": "bi", "epochs": 40.0, "learning_rate": 0.001, "evaluations": 0.1}
         usual["candidates_of"] = str(index)
         start = {} if "init" in changes else {"backbone": str(backbone_folder("bert")), "reduction": "mean"}
         return with_frozen_candidates(tmp_path, **usual | start | changes)
 
-    return given
+    return make_settings
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +72,9 @@ def run(tmp_path_factory, backbone_folder) -> Path:
 
 
 @mostly_long("changes", [{"grad_cache": 2}, {"architecture": "poly", "n_codes": 3}], ids=["bi", "poly"], quick=1)
-def test_a_context_tower_learns_to_search_vectors_that_exist(given, index, tmp_path, changes):
+def test_a_context_tower_learns_to_search_vectors_that_exist(make_settings, index, tmp_path, changes):
     before = digests(index)
-    report = train_ranker(given(**changes))
+    report = train_ranker(make_settings(**changes))
     assert report.best > 0
     assert digests(index).items() >= before.items()  # SQLite adds its files of readers
     trained = Ranker.from_pretrained(tmp_path / "out", device="cpu")
@@ -124,15 +124,15 @@ def test_texts_that_differ_in_spaces_have_their_own_vectors(make_ranker, tmp_pat
     assert rows == {"hello .": 0, " hello .": 1, "good bye .": 2, "good bye . ": 2}
 
 
-def test_what_the_model_cannot_do(given, run, index, tmp_path):
+def test_what_the_model_cannot_do(make_settings, run, index, tmp_path):
     trained = Ranker.from_pretrained(run / "out", device="cpu")
-    for what in (
+    for call in (
         lambda: trained.rank("hi", RESPONSES),
         lambda: trained.index(RESPONSES, tmp_path / "new"),
         lambda: trained.encode_candidates(RESPONSES),
     ):
         with pytest.raises(InputError, match="no encoder of candidates: it searches an index of the vectors that"):
-            what()
+            call()
     records = [Candidate(None, text, vector=vectors(1)[0]) for text in RESPONSES[:1]]
     build_index(tmp_path / "other", records, Fingerprints("their-encoder-v3"))
     with pytest.raises(CheckpointError, match="another model"):
@@ -142,8 +142,8 @@ def test_what_the_model_cannot_do(given, run, index, tmp_path):
     with pytest.raises(ConfigError, match="those of candidates are another encoder's"):
         trained.shortened(3)
     with pytest.raises(ConfigError, match="was trained for vectors of another encoder: give the index folder"):
-        train_ranker(given(init=str(run / "out"), candidates_of=None, out=str(tmp_path / "more")))
-    more = given(init=str(run / "out"), out=str(tmp_path / "more"), epochs=1.0)
+        train_ranker(make_settings(init=str(run / "out"), candidates_of=None, out=str(tmp_path / "more")))
+    more = make_settings(init=str(run / "out"), out=str(tmp_path / "more"), epochs=1.0)
     train_ranker(more)
     again = Ranker.from_pretrained(tmp_path / "more", device="cpu")
     assert again.search("hi", index, top_k=1)[0].text in open_index(index).texts()
@@ -178,9 +178,9 @@ def test_commands_that_rank_texts_say_what_to_do_instead(run, monkeypatch, capsy
         ({"architecture": "late"}, ConfigError, "the architecture late needs an encoder of candidates"),
     ],
 )
-def test_what_cannot_be_trained(given, changes, error, message):
+def test_what_cannot_be_trained(make_settings, changes, error, message):
     with pytest.raises(error, match=message):
-        train_ranker(given(**changes))
+        train_ranker(make_settings(**changes))
 
 
 def test_it_is_no_agent_of_parlai(run):
@@ -189,7 +189,7 @@ def test_it_is_no_agent_of_parlai(run):
         interactive.main(model="biencoder", model_file=str(run / "out"), index=str(run / "index"))
 
 
-def test_removed_texts_are_no_candidates(given, tmp_path):
+def test_removed_texts_are_no_candidates(make_settings, tmp_path):
     """Their vectors remain until the index is compacted, but no search finds them."""
     both = zip(RESPONSES, vectors(len(RESPONSES)), strict=True)
     records = [Candidate(str(number), text, vector=vector) for number, (text, vector) in enumerate(both)]
@@ -199,12 +199,12 @@ def test_removed_texts_are_no_candidates(given, tmp_path):
     assert less.removed_rows() == {3}
     less.close()
     with pytest.raises(InputError, match=f"{RESPONSES[3]!r} is not in the index"):
-        train_ranker(given(candidates_of=str(tmp_path / "less")))
+        train_ranker(make_settings(candidates_of=str(tmp_path / "less")))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_response_that_is_not_in_the_index_is_named(given, tmp_path):
-    settings = given()
+def test_a_response_that_is_not_in_the_index_is_named(make_settings, tmp_path):
+    settings = make_settings()
     with open(tmp_path / "train.jsonl", "a") as file:
         file.write(json.dumps({"context": "hi", "response": "not there ."}) + "\n")
     with pytest.raises(InputError, match=r"'not there \.' is not in the index, whose texts alone have vectors"):

@@ -176,6 +176,6 @@ def test_what_has_no_meaning_is_an_error(candidates):
 
 
 def test_a_convert_has_no_smoothing_with_another_objective():
-    given = {"train": "a", "valid": "b", "out": "c", "architecture": "convert", "vocabulary": "v"}
-    assert TrainSettings.of(given).training.label_smoothing == 0.2
-    assert TrainSettings.of(given, objective="ranknet").training.label_smoothing == 0
+    fields = {"train": "a", "valid": "b", "out": "c", "architecture": "convert", "vocabulary": "v"}
+    assert TrainSettings.of(fields).training.label_smoothing == 0.2
+    assert TrainSettings.of(fields, objective="ranknet").training.label_smoothing == 0

@@ -99,8 +99,8 @@ def assert_same_end(unbroken: TrainSettings, resumed: TrainSettings) -> None:
     expected, actual = of_the_end(unbroken), of_the_end(resumed)
     assert expected.keys() == actual.keys()
     assert [name for name, tensor in expected.items() if not tensor.equal(actual[name])] == []
-    kept = [Path(settings.data.out, "polyencoder.safetensors").read_bytes() for settings in (unbroken, resumed)]
-    assert kept[0] == kept[1]
+    contents = [Path(settings.data.out, "polyencoder.safetensors").read_bytes() for settings in (unbroken, resumed)]
+    assert contents[0] == contents[1]
 
 
 @pytest.mark.parametrize(

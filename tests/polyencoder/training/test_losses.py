@@ -48,8 +48,8 @@ def batches(draw, grades=(0, 0, 1, 2, 3)):
 def lists_of(scores, labels):
     """The candidates of each list that there are, as arrays (scores, labels)."""
     for row, numbers in zip(scores.detach().double().numpy(), labels.double().numpy(), strict=True):
-        there = row != ABSENT
-        yield row[there], numbers[there]
+        is_real = row != ABSENT
+        yield row[is_real], numbers[is_real]
 
 
 def agrees(losses, expected):

@@ -75,7 +75,7 @@ def test_the_loss_is_the_sum_of_those_of_the_shorter_models(architecture, fields
 def test_a_teacher_with_vectors_reads_a_step_once_for_all_lengths(make_ranker, tmp_path, monkeypatch):
     make_ranker("late", seed=2).save_pretrained(tmp_path / "teacher")
     ask, requests = Teacher._ask, []
-    monkeypatch.setattr(Teacher, "_ask", lambda *given: requests.append(given) or ask(*given))
+    monkeypatch.setattr(Teacher, "_ask", lambda *request: requests.append(request) or ask(*request))
     distillation = DistillationConfig(teacher=str(tmp_path / "teacher"))
     ranker = make_ranker("bi")
     objective = build_objective(ranker, replace(CONFIG, matryoshka=(8, 3), distillation=distillation))

@@ -145,12 +145,12 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_a_quantized_model_is_kept_and_goes_on(make_settings, tmp_path):
     train_ranker(make_settings("first", quantization_aware=True, quantization_update=2, extra_contexts=3))
-    kept = weights_of(tmp_path / "first")
+    saved = weights_of(tmp_path / "first")
     words = "encoder.embeddings.words.weight"
-    assert kept[words].dtype == torch.uint8
-    scale = kept[words.replace("weight", "scale")]
+    assert saved[words].dtype == torch.uint8
+    scale = saved[words.replace("weight", "scale")]
     assert scale.dtype == torch.float32
-    rest = {name: tensor for name, tensor in kept.items() if ".words." not in name and tensor.is_floating_point()}
+    rest = {name: tensor for name, tensor in saved.items() if ".words." not in name and tensor.is_floating_point()}
     assert {tensor.dtype for tensor in rest.values()} == {torch.float16}
     assert "in 8 bits" in (tmp_path / "first" / "README.md").read_text()
 
@@ -197,5 +197,5 @@ def test_its_numbers_are_the_papers(make_settings, make_quantized, make_convert_
     on_gpu = make_quantized()
     monkeypatch.setattr(type(on_gpu), "device", torch.device("cuda"))
     assert build_training_config(settings, on_gpu).precision == "float16"
-    given = make_settings("out", quantization_aware=True, precision="float32")
-    assert build_training_config(given, on_gpu).precision == "float32"
+    settings = make_settings("out", quantization_aware=True, precision="float32")
+    assert build_training_config(settings, on_gpu).precision == "float32"

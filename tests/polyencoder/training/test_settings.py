@@ -19,15 +19,15 @@ def test_three_epochs_unless_updates_are_counted():
 
 
 @pytest.mark.parametrize(
-    "given",
+    "fields",
     [
         {"backbone": "c"},
         {"backbone": "c", "architecture": "cross", "objective": "ranknet", "max_updates": 9, "seed": 3},
         {"vocabulary": "c", "architecture": "convert"},
     ],
 )
-def test_what_is_not_given_has_its_default(given):
-    settings = TrainSettings(train="a", out="b", **given)
+def test_what_is_not_given_has_its_default(fields):
+    settings = TrainSettings(train="a", out="b", **fields)
     values, defaults = get_flat_values(settings), get_flat_defaults(settings)
     assert {name: values[name] for name in values if name not in settings.explicit} == {
         name: defaults[name] for name in values if name not in settings.explicit
@@ -37,7 +37,7 @@ def test_what_is_not_given_has_its_default(given):
 
 
 @pytest.mark.parametrize(
-    ("given", "unread"),
+    ("fields", "unread"),
     [
         ({}, []),
         ({"architecture": "bi", "n_codes": 16}, ["n_codes"]),
@@ -68,9 +68,9 @@ def test_what_is_not_given_has_its_default(given):
         ({"architecture": "convert", "number_turns": True, "extra_contexts": 10}, []),
     ],
 )
-def test_settings_that_nothing_reads_are_an_error(given, unread):
-    start = "vocabulary" if given.get("architecture") == "convert" else "backbone"
-    values = {"train": "a", "out": "b", start: "c", **given}
+def test_settings_that_nothing_reads_are_an_error(fields, unread):
+    start = "vocabulary" if fields.get("architecture") == "convert" else "backbone"
+    values = {"train": "a", "out": "b", start: "c", **fields}
     while unread:
         with pytest.raises(ConfigError, match=" is read only ") as error:
             TrainSettings(**values)
@@ -81,7 +81,7 @@ def test_settings_that_nothing_reads_are_an_error(given, unread):
 
 
 @pytest.mark.parametrize(
-    ("given", "argument"),
+    ("fields", "argument"),
     [
         ({"distillation_weight": 2.0}, "distillation_weight"),
         ({"bf16": True, "precision": "float32"}, "bf16"),
@@ -99,9 +99,9 @@ def test_settings_that_nothing_reads_are_an_error(given, unread):
         ({"betas": "0.9,1"}, "betas"),
     ],
 )
-def test_settings_that_cannot_be_are_an_error_at_once(given, argument):
+def test_settings_that_cannot_be_are_an_error_at_once(fields, argument):
     with pytest.raises(ConfigError) as error:
-        TrainSettings(**{"train": "a", "out": "b", "backbone": "c", **given})
+        TrainSettings(**{"train": "a", "out": "b", "backbone": "c", **fields})
     assert error.value.argument == argument
 
 

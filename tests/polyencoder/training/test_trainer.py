@@ -159,7 +159,7 @@ def test_a_student_comes_nearer_to_its_teacher(make_ranker):
 
 
 @pytest.mark.parametrize(
-    ("reports", "kept", "stopped"),
+    ("reports", "best_updates", "stopped"),
     [
         ([(0.5, 0.6, 1.0), (0.6, 0.7, 1.0), (0.4, 0.9, 0.1)], 2, False),
         ([(0.6, 0.6, 1.0), (0.6, 0.7, 2.0), (0.6, 0.7, 1.0)], 3, True),  # a tie goes to MRR, then to the loss
@@ -169,7 +169,7 @@ def test_a_student_comes_nearer_to_its_teacher(make_ranker):
         ([(0.05, 0.3, 1.0), (0.04, 0.3, 1.0)], 0, False),  # the model before training has .1
     ],
 )
-def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, kept, stopped):
+def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, best_updates, stopped):
     ranker = make_ranker("bi")
     best = KeepBest(ranker, tmp_path, patience=2)
     trainer = Trainer(ranker, CONFIG, callbacks=[best])
@@ -177,11 +177,11 @@ def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, k
     for number, values in enumerate(reports, start=1):
         trainer.updates.count = number
         trainer.evaluated(dict(zip(("hits@1", "mrr", "loss"), values, strict=True)))
-    assert best.updates == kept
+    assert best.updates == best_updates
     assert (trainer.stopped is not None) == stopped
     with caplog.at_level("INFO", "polyencoder"):
         trainer.end()
-    which = f"after {kept} of {len(reports)} updates" if kept else "as before training"
+    which = f"after {best_updates} of {len(reports)} updates" if best_updates else "as before training"
     assert f"kept: the model {which}: hits@1" in caplog.text
 
 

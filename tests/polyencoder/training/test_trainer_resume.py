@@ -105,9 +105,9 @@ def test_a_checkpoint_of_another_version_is_one_clear_error(make_ranker, tmp_pat
     for callback in earlier["run"]["callbacks"]:
         del callback["best"]["trained"]
     changes = (earlier, "has no 'trained': "), (without, f"has no '{name}': "), ({**states, "format_version": 1}, "")
-    for changed, what in changes:
+    for changed, problem in changes:
         torch.save(changed, path)
-        message = f"checkpoint.pt: {what}another version of polyencoder wrote it; give another folder"
+        message = f"checkpoint.pt: {problem}another version of polyencoder wrote it; give another folder"
         with pytest.raises(CheckpointError, match=message):
             Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
 
