@@ -36,9 +36,9 @@ def test_the_agent_scores_whole_turns_as_the_library_does(small, tmp_path):
     (tmp_path / "valid.jsonl").write_text(json.dumps(pair))
     folder = small(extra_contexts=3)
     ranker = Ranker.from_pretrained(folder, device="cpu")
-    given = {"model": "convert", "model_file": str(folder), "eval_candidates": "inline", "datatype": "valid"}
-    given |= {"no_cuda": True, "return_cand_scores": True, "loglevel": "error"}
-    agent = create_agent(given, requireModelExists=True)
+    options = {"model": "convert", "model_file": str(folder), "eval_candidates": "inline", "datatype": "valid"}
+    options |= {"no_cuda": True, "return_cand_scores": True, "loglevel": "error"}
+    agent = create_agent(options, requireModelExists=True)
     opt = {**agent.opt, "task": "selection:jsonl", "selection_folder": str(tmp_path), "batchsize": 1}
     world = create_task(opt, agent)
     world.parley()

@@ -60,9 +60,9 @@ def test_the_tokenizer_stands_beside_the_dictionary(task, tmp_path):
 
 def test_tokens_are_counted_in_what_the_vocabulary_was_trained_on(words, dictionary):
     """For ParlAI's word statistics: every second of the 24 training episodes asks again, "is it really the ... ?"."""
-    for there in (words, RankerDictionary({"dict_file": dictionary})):
-        assert there.freq[words.tokenize("really")[0]] == 8
-        assert there.freq["[CLS]"] == there.freq["never seen"] == 0
+    for loaded in (words, RankerDictionary({"dict_file": dictionary})):
+        assert loaded.freq[words.tokenize("really")[0]] == 8
+        assert loaded.freq["[CLS]"] == loaded.freq["never seen"] == 0
     pairs = words.sort()
     assert [token for token, _ in pairs[:2]] == words.tokenize(" is") + words.tokenize(" .")
     assert {token: words.tok2ind[token] for token, _ in pairs} == words.text.tokenizer.get_vocab()

@@ -91,15 +91,15 @@ def test_what_reads_pairs_does_not_score_candidates_vectors(model, title, make_a
 
 
 @pytest.mark.parametrize(
-    "given", [{"optimizer": "sgd", "betas": [0.9, 0.999]}, {"optimizer": "qhadam", "betas": (0.8, 0.9)}]
+    "flags_read", [{"optimizer": "sgd", "betas": [0.9, 0.999]}, {"optimizer": "qhadam", "betas": (0.8, 0.9)}]
 )
-def test_flags_of_parlai_itself_are_left_to_it(given):
+def test_flags_of_parlai_itself_are_left_to_it(flags_read):
     """An option file, given with `--init-opt`, has all of them."""
-    check_read(Opt({**given, "override": given}), TrainingConfig, defaults={"betas": (0.9, 0.999)})
+    check_read(Opt({**flags_read, "override": flags_read}), TrainingConfig, defaults={"betas": (0.9, 0.999)})
 
 
 @pytest.mark.parametrize(
-    ("given", "missing"),
+    ("unread", "missing"),
     [
         ({"distillation_weight": 0.3}, "0.3 is read only with --teacher-model: give that too, or leave it out"),
         ({"teacher_scores": "some.sqlite"}, "some.sqlite is read only with --teacher-model"),
@@ -109,20 +109,20 @@ def test_flags_of_parlai_itself_are_left_to_it(given):
         ({"rerank_k": 3}, "3: is an option of searches, so it needs --index"),
     ],
 )
-def test_a_flag_that_nothing_reads_is_an_error(given, missing, make_agent):
-    (name,) = given
+def test_a_flag_that_nothing_reads_is_an_error(unread, missing, make_agent):
+    (name,) = unread
     with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} {missing}"):
-        make_agent("biencoder", **given)
+        make_agent("biencoder", **unread)
 
 
-@pytest.mark.parametrize("given", [{"area_under_curve_digits": 3}, {"area_under_curve_class": ["yes"]}])
-def test_a_measure_of_classifiers_is_an_error(given):
+@pytest.mark.parametrize("measure", [{"area_under_curve_digits": 3}, {"area_under_curve_class": ["yes"]}])
+def test_a_measure_of_classifiers_is_an_error(measure):
     """A flag of ParlAI's eval_model."""
-    (name,) = given
+    (name,) = measure
     with pytest.raises(
         ConfigError, match=f"^--{name.replace('_', '-')} .*: is a measure of classifiers, not of rankers"
     ):
-        flags.check_supported(Opt(override=given))
+        flags.check_supported(Opt(override=measure))
 
 
 def test_a_default_that_nothing_reads_may_be_given(make_agent):
@@ -181,10 +181,10 @@ def test_dropout_is_followed(where, another, make_agent, task):
         assert agent.opt["attention_dropout"] == config["attention_probs_dropout_prob"]
         return config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]
 
-    given = {where: str(another), **task}
-    assert rates(make_agent("biencoder", **given, dropout=0.3, attention_dropout=0.4)) == (0.3, 0.4)
+    source = {where: str(another), **task}
+    assert rates(make_agent("biencoder", **source, dropout=0.3, attention_dropout=0.4)) == (0.3, 0.4)
     if where == "model_file":
-        assert rates(make_agent("biencoder", **given)) == (0.2, 0.0)
+        assert rates(make_agent("biencoder", **source)) == (0.2, 0.0)
 
 
 def test_dropout_of_an_initial_model_is_its_own_unless_given(another):
@@ -197,8 +197,8 @@ def test_dropout_of_an_initial_model_is_its_own_unless_given(another):
 def test_embeddings_of_a_backbone_learn_if_one_says_so(backbone_folder, make_agent, task):
     options = {**task, "text_truncate": 20, "label_truncate": 10, "dict_file": None}
     options["backbone"] = str(backbone_folder("bert"))
-    for given, learns in (({}, False), ({"learn_embeddings": True}, True), ({"type_optimization": "all"}, True)):
-        embeddings = make_agent("biencoder", **options, **given).ranker.context_tower.get_embeddings()
+    for learning, learns in (({}, False), ({"learn_embeddings": True}, True), ({"type_optimization": "all"}, True)):
+        embeddings = make_agent("biencoder", **options, **learning).ranker.context_tower.get_embeddings()
         assert all(parameter.requires_grad == learns for parameter in embeddings.parameters())
     with pytest.raises(ConfigError, match="--learn-embeddings True contradicts --type-optimization top_layer"):
         make_agent("biencoder", **options, learn_embeddings=True, type_optimization="top_layer")
@@ -258,12 +258,12 @@ def test_prompts_are_the_encoders_or_the_flags(backbone_folder, make_agent, tmp_
 def test_a_dictionary_of_another_model(another, make_agent, backbone_folder, tmp_path):
     shutil.copy(f"{another}.dict", tmp_path / "same.dict")
     shutil.copy(f"{another}.tokenizer.json", tmp_path / "same.tokenizer.json")
-    given = {"dict_file": str(tmp_path / "same.dict")}
-    make_agent("polyencoder", init_model=str(another), **given, person_tokens=True).save(str(tmp_path / "longer"))
-    assert make_agent("polyencoder", model_file=str(tmp_path / "longer"), **given).ranker  # the file has no such tokens
+    file = {"dict_file": str(tmp_path / "same.dict")}
+    make_agent("polyencoder", init_model=str(another), **file, person_tokens=True).save(str(tmp_path / "longer"))
+    assert make_agent("polyencoder", model_file=str(tmp_path / "longer"), **file).ranker  # the file has no such tokens
     shutil.copy(backbone_folder("bert") / "tokenizer.json", tmp_path / "same.tokenizer.json")
     with pytest.raises(CheckpointError, match="--dict-file .*same.dict contradicts --init-model .*another, which has"):
-        make_agent("polyencoder", init_model=str(another), **given)
+        make_agent("polyencoder", init_model=str(another), **file)
 
 
 @pytest.mark.slow

@@ -67,9 +67,9 @@ def train(settings: Wider) -> Wider:
 def test_it_is_a_flag_with_help(capsys):
     command = App(result_action="return_value")
     command.default(train)
-    given = ["--train", "a", "--out", "b", "--backbone", "c"]
-    assert command([*given, "--focus", "0.5"]).training.focus == 0.5
-    assert command(given).training.focus == 0.25
+    arguments = ["--train", "a", "--out", "b", "--backbone", "c"]
+    assert command([*arguments, "--focus", "0.5"]).training.focus == 0.5
+    assert command(arguments).training.focus == 0.25
     command(["--help"])
     assert "--focus" in (help_text := capsys.readouterr().out)
     assert "How much harder candidates count" in help_text

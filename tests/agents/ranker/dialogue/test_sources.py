@@ -66,8 +66,8 @@ def test_candidates_of_a_batch_are_ranked_by_score(name, rows, fixed_options):
 
 
 def test_fixed_candidates_are_those_of_the_file(fixed_options):
-    its = source("fixed", repeat_blocking_heuristic=True, **fixed_options)
-    assert (its.among, its.blocks_repeats) == ({"c": 0, "a": 1, "z": 2}, True)
+    fixed = source("fixed", repeat_blocking_heuristic=True, **fixed_options)
+    assert (fixed.among, fixed.blocks_repeats) == ({"c": 0, "a": 1, "z": 2}, True)
     assert not source("batch", repeat_blocking_heuristic=True).blocks_repeats
 
 

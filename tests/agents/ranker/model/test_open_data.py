@@ -39,10 +39,10 @@ def train_on(pairs, tmp_path) -> Callable[..., None]:
     """(**options) -> a training on the pairs."""
 
     def run(**options: Any) -> None:
-        given = {"model": "biencoder", "task": "selection:jsonl", "selection_folder": str(pairs), "loglevel": "error"}
-        given |= {"num_negatives": 5}
-        given |= {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "dict_maxtokens": 300}
-        TrainModel.main(**{**given, "model_file": str(tmp_path / "model"), "num_epochs": 1.0, **options})
+        usual = {"model": "biencoder", "task": "selection:jsonl", "selection_folder": str(pairs), "loglevel": "error"}
+        usual |= {"num_negatives": 5}
+        usual |= {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "dict_maxtokens": 300}
+        TrainModel.main(**{**usual, "model_file": str(tmp_path / "model"), "num_epochs": 1.0, **options})
 
     return run
 
