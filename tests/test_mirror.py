@@ -93,6 +93,6 @@ def test_the_librarys_tests_need_no_parlai():
     assert [name for name, needs in by_file.items() if needs] == []
     compared = ("dictionary", "scores", "weights")
     assert {name for name, needs in by_file.items() if needs is None} == {
-        f"polyencoder/importing/test_parlai_{what}.py" for what in compared
+        f"polyencoder/importing/test_parlai_{kind}.py" for kind in compared
     }
     assert needs_parlai(TESTS / "importing" / "parlai_rankers.py")

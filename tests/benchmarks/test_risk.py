@@ -36,10 +36,10 @@ def test_what_a_threshold_does():
 def test_the_lowest_score_with_enough_right_answers():
     right = [[True], [True], [False], [True], [False]]
     calibrating = observed([[5.0], [4.0], [3.0], [2.0], [1.0]], right)
-    kept = risk.measure_by_score(
+    measured = risk.measure_by_score(
         calibrating, observed([[2.5], [1.5], [9.0]], [[False], [True], [True]]), precision=0.75
     )
-    assert kept == (0.5, 2 / 3)  # from 2.0 on three of four are right
+    assert measured == (0.5, 2 / 3)  # from 2.0 on three of four are right
     assert risk.measure_by_score(observed([[1.0]], [[False]]), calibrating, precision=0.75) is None
 
 

@@ -18,8 +18,8 @@ def data(tmp_path):
         turns = [{"messages": [{"role": "user", "content": text}], "tools": [name]} for text, name in requests]
         thanks = [{"messages": [{"role": "user", "content": f"thanks {n}"}], "tools": []} for n in range(4)]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, thanks + turns)))
-        of = [{"name": name, "description": f"Everything about {name}."} for name in names]
-        (tmp_path / f"{split}.json").write_text(json.dumps(of))
+        tools = [{"name": name, "description": f"Everything about {name}."} for name in names]
+        (tmp_path / f"{split}.json").write_text(json.dumps(tools))
     return tmp_path
 
 

@@ -37,8 +37,8 @@ def key(monkeypatch):
 
 def options(command: list[str]) -> dict:
     """What `polyencoder` understands; an error where it does not."""
-    (given,) = parse(command)[1].arguments.values()
-    return get_flat_values(given)
+    (settings,) = parse(command)[1].arguments.values()
+    return get_flat_values(settings)
 
 
 @pytest.mark.parametrize(

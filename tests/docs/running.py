@@ -188,8 +188,8 @@ def _parlai(_: list[str]) -> None:
     from parlai.core.metrics import dict_report
     from parlai.core.script import superscript_main
 
-    given = superscript_main()  # training gives the reports of its last validation and test, evaluation its own
-    reports = [dict_report(report) for report in (given if isinstance(given, tuple) else (given,)) if report]
+    returned = superscript_main()  # training gives the reports of its last validation and test, evaluation its own
+    reports = [dict_report(report) for report in (returned if isinstance(returned, tuple) else (returned,)) if report]
     Path(REPORTS).write_text(json.dumps(reports), encoding="utf-8")
 
 

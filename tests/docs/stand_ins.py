@@ -121,7 +121,7 @@ def _dialogues(split: str, path: Path) -> None:
     """ParlAI's JSON lines."""
     records = []
     for dialogue in islice(sample_dialogues(split), 40):
-        messages = [{"id": who, "text": text} for turn in dialogue.turns for who, text in _speakers(turn)]
+        messages = [{"id": speaker, "text": text} for turn in dialogue.turns for speaker, text in _speakers(turn)]
         records.append({"dialog": [messages]})
     write(path, records)
 

@@ -30,8 +30,8 @@ def list_outputs(cell: nbformat.NotebookNode) -> list[tuple[str, ...]]:
 @pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_kept_outputs_are_what_comes_out(path, minilm_folder):
-    kept = nbformat.read(path, as_version=4)
-    for old, new in zip(code_cells(kept), code_cells(executed(path, encoder=str(minilm_folder))), strict=True):
+    saved = nbformat.read(path, as_version=4)
+    for old, new in zip(code_cells(saved), code_cells(executed(path, encoder=str(minilm_folder))), strict=True):
         assert list_outputs(old) == list_outputs(new), old.source
 
 

@@ -55,7 +55,7 @@ class Disk:
         self.moments: list[Moment] = []
         self._contents: dict[int, bytes] = {}
         self._folders: set[int] = {self.root}
-        self._held: dict[int, int] = {}  # open, so that no number is given to another file
+        self._handles: dict[int, int] = {}  # open, so that no number is given to another file
         self._certain_names: Names = {}
         self._certain: dict[int, bytes] = {}
         self._look()
@@ -67,8 +67,8 @@ class Disk:
             if not path.name.endswith(UNCERTAIN):
                 number = path.stat().st_ino
                 self._names[path.parent.stat().st_ino, path.name] = number
-                if number not in self._held:
-                    self._held[number] = os.open(path, os.O_RDONLY)
+                if number not in self._handles:
+                    self._handles[number] = os.open(path, os.O_RDONLY)
                 if path.is_dir():
                     self._folders.add(number)
                 else:
@@ -80,7 +80,7 @@ class Disk:
                 self._certain[database] = self._contents[database]
 
     def close(self) -> None:
-        for handle in self._held.values():
+        for handle in self._handles.values():
             os.close(handle)
 
     def note(self, call: str) -> None:
@@ -216,17 +216,17 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
         at = draw.randrange(len(disk.moments))
         moment = disk.moments[at]
         (here := folder / str(number)).mkdir()
-        losses, operation, of = image(moment, disk, here, draw), by_name[name], len(disk.moments)
+        losses, operation, total = image(moment, disk, here, draw), by_name[name], len(disk.moments)
         counts.count(name)
         ended = in_child(partial(reopened, operation, here), seconds=60)
-        where = f"{name}: {moment.call} ({at} of {of}), {losses}"
+        where = f"{name}: {moment.call} ({at} of {total}), {losses}"
         if ended.signal:
             counts.fail("signals", f"{where}: signal {ended.signal}")
         elif "left behind" in ended.text and isinstance(operation, Saving):
             counts.count("temporary files left beside a model")  # until they are an hour old
         elif ended.failed or ended.text not in ("old", "new"):
             counts.fail("lost", f"{where}: {ended.text}")
-        elif at == of - 1 and ended.text == "old":
+        elif at == total - 1 and ended.text == "old":
             counts.fail("lost", f"{where}: it had returned, and is undone")
         shutil.rmtree(here)
     counts.of["moments"] = sum(len(disk.moments) for disk in disks.values())

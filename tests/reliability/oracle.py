@@ -90,7 +90,7 @@ class Searched:
             options["list_length"] = int(rng.choice([5, 20, 80]))
         if how == "group":
             options = {"exactness": "certified", "group_by": "n"}
-            best = {record.metadata["n"]: id_ for id_, record in sorted(allowed.items(), key=lambda it: scores[it[0]])}
+            best = {allowed[id_].metadata["n"]: id_ for id_ in sorted(allowed, key=lambda id_: scores[id_])}
             allowed = {id_: allowed[id_] for id_ in best.values()}
         elif how == "words":
             word, top_k = str(rng.choice(WORDS)), 1000

@@ -50,9 +50,9 @@ class Counts:
     def count(self, kind: str, n: int = 1) -> None:
         self.of[kind] = self.of.get(kind, 0) + n
 
-    def fail(self, how: str, what: str) -> None:
+    def fail(self, how: str, message: str) -> None:
         setattr(self, how, getattr(self, how) + 1)
-        self.failures.append(f"{how}: {what}")
+        self.failures.append(f"{how}: {message}")
 
 
 class Budget(NamedTuple):

@@ -86,7 +86,7 @@ def needed(requirements: list[str], *, with_required: bool) -> set[str]:
                 if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *requirement.extras)):
                     todo.append(other)
     names = {name for name, *_ in done}
-    return {module for module, of in packages_distributions().items() if names & {*map(canonicalize_name, of)}}
+    return {module for module, owners in packages_distributions().items() if names & {*map(canonicalize_name, owners)}}
 
 
 def command(

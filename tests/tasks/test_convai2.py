@@ -179,8 +179,8 @@ def test_both_sides(write, make, messages, datatype):
     persona = "1 your persona: i read.\n" + OTHER_SIDE.replace("2 ", "3 ").replace("1 ", "2 ")
     path.write_text(first + persona + "1 bye" + second, encoding="utf-8")
     pairs = messages(make(":both_sides", datatype=datatype))
-    given = [*expected[:2], ("your persona: i read.\n__SILENCE__", "hi !"), *expected[3:]]
-    assert [(message["text"], message["labels"][0]) for message in pairs] == given
+    completed = [*expected[:2], ("your persona: i read.\n__SILENCE__", "hi !"), *expected[3:]]
+    assert [(message["text"], message["labels"][0]) for message in pairs] == completed
 
 
 def test_both_sides_are_evaluated_on_the_official_side(write, make, messages):

@@ -147,9 +147,9 @@ def test_bad_dialogue(save, make, messages, make_dialogue, spoil, problem):
 
 def test_not_the_official_file(save, make):
     path = save("[]")
-    for given in ({}, {"skip_bad_examples": True}):
+    for options in ({}, {"skip_bad_examples": True}):
         with pytest.raises(InputError, match=f"{path}: holds no example"):
-            make(**given)
+            make(**options)
     path = save('{"a": 1}')
     with pytest.raises(InputError, match=f"{path}[,:].*not an array"):
         make()

@@ -109,10 +109,10 @@ def test_patterns_and_lists(write, make, messages, tmp_path):
         make(selection_file=str(tmp_path / "x*.jsonl"))
 
 
-@pytest.mark.parametrize("given", [{}, {"selection_file": "a", "selection_folder": "b"}])
-def test_one_place_to_read_from(make, given):
+@pytest.mark.parametrize("options", [{}, {"selection_file": "a", "selection_folder": "b"}])
+def test_one_place_to_read_from(make, options):
     with pytest.raises(ConfigError, match="-t selection:jsonl: give one of --selection-file, --selection-folder and"):
-        make(**given)
+        make(**options)
 
 
 BAD = [

@@ -160,8 +160,8 @@ def test_convert_learns_the_same(folder, convert, losses, tmp_path, extra_contex
     ours = {"train": folder / "train.jsonl", "valid": folder / "valid.jsonl", "out": tmp_path / "ours", "init": init}
     ours |= {"architecture": "convert", "candidates": candidates, "batch-size": 4, "seed": 3} | drawn
     ours |= {"max-updates": UPDATES, "evaluations": 0.1, "device": "cpu"} | flags
-    given = [(f"--{name.replace('_', '-')}", value) for name, value in ours.items()]
-    arguments = [part for name, value in given for part in ((name,) if value is None else (name, str(value)))]
+    flag_values = [(f"--{name.replace('_', '-')}", value) for name, value in ours.items()]
+    arguments = [part for name, value in flag_values for part in ((name,) if value is None else (name, str(value)))]
 
     theirs = losses(lambda: TrainModel.main(**with_parlai))
     mine = losses(lambda: run_command("train", *arguments))

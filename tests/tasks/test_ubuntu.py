@@ -116,11 +116,11 @@ def test_a_users_own_task_with_these_files(save, make, messages):
     assert [m["text"] for m in messages(mine)] == [m["text"] for m in messages(ours)]
 
 
-@pytest.mark.parametrize(("variant", "given", "negatives"), [("", {}, 15), (":plain", {"num_negatives": 7}, 7)])
-def test_sampled_candidates_in_training(save, make, variant, given, negatives):
+@pytest.mark.parametrize(("variant", "options", "negatives"), [("", {}, 15), (":plain", {"num_negatives": 7}, 7)])
+def test_sampled_candidates_in_training(save, make, variant, options, negatives):
     """15 as in the paper unless the flag says otherwise."""
     save("train", [[f"context {n} __eot__ more {n}", f"answer {n} __eou__", "1.0"] for n in range(20)])
-    message = make("train", variant, candidates="inline", **given).act()
+    message = make("train", variant, candidates="inline", **options).act()
     assert len(set(message["label_candidates"])) == negatives + 1
 
 

@@ -27,11 +27,11 @@ def lines():
 
 def test_rows_that_have_a_number_with_the_papers_and_the_repositorys(keep, lines):
     folder = keep("small", "convai2", "bi", [0.7, 0.71, 0.72])
-    kept = read_measured(TABLE, SMALL, RESULTS).values["bi", COLUMN]
+    recorded = read_measured(TABLE, SMALL, RESULTS).values["bi", COLUMN]
     assert lines("bi", "poly-16", results=folder) == [
         f"|  | {COLUMN}, paper | {COLUMN}, docs/results.md | {COLUMN}, {folder} |",
         "| --- | --- | --- | --- |",
-        f"| Bi-encoder | 83.3 ± 0.2 | {kept} ({kept.count}) | 71.0 ± 1.0 (3) |",
+        f"| Bi-encoder | 83.3 ± 0.2 | {recorded} ({recorded.count}) | 71.0 ± 1.0 (3) |",
     ]
 
 

@@ -48,11 +48,11 @@ def test_the_numbers_of_all_steps_are_kept_with_what_they_depend_on(places):
 
 
 def test_results_name_no_folder_of_this_machine(tmp_path):
-    given = {"own": str(tmp_path / "mpnet"), "hub": "sentence-transformers/all-mpnet-base-v2"}
+    settings = {"own": str(tmp_path / "mpnet"), "hub": "sentence-transformers/all-mpnet-base-v2"}
     command = ("python", "-c", "print(1)", "--backbone", "{own}", "--backbone", "{hub}")
     run = a_run(Step("first", command, {"pattern": r"(?P<n>\d+)"}))
-    result = execute(run, scale="small", seed=0, places=Places(given, runs=tmp_path / "runs"), deadline=None)
-    assert result.places == given | {"own": "mpnet"}
+    result = execute(run, scale="small", seed=0, places=Places(settings, runs=tmp_path / "runs"), deadline=None)
+    assert result.places == settings | {"own": "mpnet"}
 
 
 def test_a_step_that_fails_says_its_error_and_not_what_it_printed(places):

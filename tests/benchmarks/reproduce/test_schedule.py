@@ -89,16 +89,16 @@ def test_what_another_process_has_finished_in_the_meantime_is_not_waited_for(sta
 def test_a_result_without_its_models_is_run_again_for_what_needs_them_and_stays(start, a_run, tmp_path, capsys):
     base, upon, other = a_run("base"), a_run("upon", base=True), a_run("other")
     assert start(base, other) == 0
-    kept = get_result_path(tmp_path / "results", "small", "base", 0)
-    before = kept.read_text()
+    base_result = get_result_path(tmp_path / "results", "small", "base", 0)
+    before = base_result.read_text()
     shutil.rmtree(tmp_path / "runs")
     capsys.readouterr()
     assert start(base, other, upon) == 0
     output = capsys.readouterr().out
-    other_kept = get_result_path(tmp_path / "results", "small", "other", 0)
-    assert output.startswith(f"other, seed 0: its result is in {other_kept}; to rerun it, give another --out\n")
+    other_result = get_result_path(tmp_path / "results", "small", "other", 0)
+    assert output.startswith(f"other, seed 0: its result is in {other_result}; to rerun it, give another --out\n")
     assert (tmp_path / "notes").read_text().split() == ["base-0", "other-0", "base-0", "upon-0"]
-    assert kept.read_text() == before
+    assert base_result.read_text() == before
     assert start(base, other, upon) == 0
     assert len((tmp_path / "notes").read_text().split()) == 4
 
