@@ -46,7 +46,7 @@ def forkserver() -> Any:
 
 
 def forgetting(*packages: str) -> str:
-    """Code before that of a command, for which these packages are not imported yet."""
+    """Code to run before a command, which then imports these packages anew."""
     return f"""import sys
 for name in list(sys.modules):
     if name.split(".")[0] in {packages!r}:
@@ -115,7 +115,7 @@ class Forked(subprocess.Popen[Any]):
 
 
 def _program(words: list[str]) -> tuple[str, list[str]] | None:
-    """("-m" or "-c", its argument and those of the program), of a command that can be forked."""
+    """("-m" or "-c", and the arguments behind it) of a command that can be forked."""
     if words[:2] == [sys.executable, "-u"]:  # torchrun's own: the child flushes each line anyway
         words = [sys.executable, *words[2:]]
     if len(words) > 2 and words[0] == sys.executable and words[1] in ("-m", "-c"):

@@ -50,7 +50,7 @@ QUESTIONS = {
 
 TINY = {"embedding_size": 32, "ffn_size": 64, "n_layers": 1, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
 SIZES = ["embedding_size", "ffn_size", "n_layers", "n_heads", "dict_maxtokens"]  # not those of a pre-trained encoder
-TINY |= {"repeat_blocking_heuristic": False}  # answers of the task do repeat: every second turn has that of the first
+TINY |= {"repeat_blocking_heuristic": False}  # answers of the task do repeat: every second turn repeats the first
 TINY |= {"text_truncate": 48, "label_truncate": 16, "dict_maxtokens": 400, "loglevel": "error"}
 # Validation comes last in each run of so many epochs: the model that is saved is the one that training ends with.
 LEARNING = {"learningrate": 1e-2, "warmup_updates": 5, "batchsize": 16, "eval_batchsize": 7, "seed": 1}
@@ -222,7 +222,7 @@ def make_agent(dictionary: str, task: dict[str, Any]) -> Callable[..., Any]:
 
     def make(model: str, **options: Any) -> Any:
         if "model_file" in options and os.path.exists(options["model_file"]):
-            # Not the beginning of a training loop, which would put the counters back to those of this file.
+            # Not the beginning of a training loop, which would reset the counters to this file's.
             loading = {"model": model, "model_file": str(options["model_file"]), "load_from_checkpoint": False}
             return create_agent(_parse(**{**options, **loading}))
         particular = {"poly_n_codes": 4} if model == "polyencoder" else {}
@@ -257,7 +257,7 @@ def chat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 def answers_in(output: str) -> list[str]:
-    """What a model has said, of what ParlAI's commands show."""
+    """The replies of a model in the output of ParlAI's commands."""
     return re.findall(r"\[(?:\w+encoder|Convert)\]: (.*)", re.sub(r"\x1b\[[\d;]*m", "", output))
 
 

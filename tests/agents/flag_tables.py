@@ -78,13 +78,13 @@ def assert_in_one_part(model: str, parts: Collection[Collection[str]], *, others
 
 
 def message_of(error: pytest.ExceptionInfo[Exception]) -> str:
-    """Of an error of one line."""
+    """The message of an error, which has one line."""
     (line,) = str(error.value).splitlines()
     return line
 
 
 def assert_not_supported(name: str, make: Callable[..., Any], **options: Any) -> None:
-    """That making an agent with this flag is an error of one line, which names it and says what to do."""
+    """Making an agent with this flag raises an error of one line that names the flag and says what to do."""
     value = _OTHERWISE.get(name, True)
     with pytest.raises(ConfigError) as error:
         make(**options, **{name: value})

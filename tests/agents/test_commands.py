@@ -76,7 +76,7 @@ def test_interactive_in_a_shell_takes_its_candidates_from_the_task(copy_of, labe
 
 
 def test_ones_own_dialogues_as_json_lines(tmp_path):
-    """The README's way: a file in ParlAI's JSON format, no candidates, those of the batch in evaluation."""
+    """The README's way: a file in ParlAI's JSON format, no candidates; evaluation takes the batch's."""
     path = tmp_path / "my.jsonl"
     turns = [[{"id": "user", "text": f"hi {n} !"}, {"id": "us", "text": f"hello {n} ."}] for n in ("ann", "bob", "eve")]
     path.write_text("".join(json.dumps({"dialog": [turn]}) + "\n" for turn in turns), encoding="utf-8")

@@ -50,7 +50,7 @@ def test_interactive(model, trained, index_of, candidates_file, copy_of, chat, r
 
 
 def test_labels_that_were_said_before(trained, evaluate, copy_of, labels, tmp_path):
-    """In a third of the examples the label was said before. It is found all the same, and only the reply avoids it."""
+    """In a third of the examples the label is an earlier turn. A search finds it; only the reply avoids it."""
     path, _ = trained("biencoder")
     questions = [f"{question} the {animal} {more}?" for question, more in QUESTIONS for animal in ANIMALS]
     texts = [*labels, *(question.upper() for question in questions)]
@@ -69,7 +69,7 @@ def test_labels_that_were_said_before(trained, evaluate, copy_of, labels, tmp_pa
 
 @pytest.mark.parametrize("part", ["valid", "test"])
 def test_data_without_candidates_needs_none(part, trained, index_of, tmp_path):
-    """Nothing is drawn for an index, and no training data, of which there may be none, is read."""
+    """An index needs no drawn candidates and reads no training data: there may be none."""
     path, _ = trained("biencoder")
     pairs = [{"context": f"where is the {animal} ?", "response": f"my {animal} is here ."} for animal in ANIMALS]
     (tmp_path / f"{part}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))

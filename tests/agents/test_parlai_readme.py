@@ -64,7 +64,7 @@ def datapath(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory, datapath):
-    """(model) -> the file of a model that ParlAI's own agent of this kind wrote, as those of its zoo were."""
+    """(model) -> the file of a model that ParlAI's own agent of this kind wrote, like its zoo's."""
     models = {}
 
     def make(model):

@@ -109,6 +109,6 @@ def test_a_part_that_takes_too_long_ends_with_all_that_it_started(tmp_path, monk
 
 
 def _state(process: int) -> str:
-    """Z of one that has ended and nobody has asked after, nothing of one that is gone."""
+    """Z for a process that ended and nobody waited for, nothing for one that is no more."""
     done = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
     return done.stdout.strip()[:1]

@@ -30,7 +30,7 @@ from tests.forked import begin, forkserver
 TIMEOUT = 180  # seconds
 TAIL = 2000  # characters of a failed command's output, its last
 
-# Behind the command's own flags, of which the last counts.
+# Behind the command's own flags: the last of a flag counts.
 LIMITS = {
     "train_model": "--max-train-steps 2 --warmup-updates 0 --log-every-n-steps 1 --validation-max-exs 20 "
     "--validation-every-n-epochs -1 --short-final-eval true",

@@ -50,7 +50,7 @@ class Snippet:
 @dataclass(frozen=True)
 class Command:
     line: int
-    """In the document; of a command of several lines one of them."""
+    """In the document; for a command of several lines, one of these."""
     arguments: tuple[str, ...]
     """The program and its arguments, as a shell passes them on."""
 

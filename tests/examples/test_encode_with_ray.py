@@ -1,4 +1,4 @@
-"""`examples/encode_with_ray.py`: two workers of Ray, of which one is killed, make the vectors of a plain index."""
+"""`examples/encode_with_ray.py`: two workers of Ray make the vectors of a plain index, though one is killed."""
 
 from __future__ import annotations
 

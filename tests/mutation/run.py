@@ -80,7 +80,7 @@ def is_code(mutant: Mutant) -> bool:
 
 
 def tests_of(module: Path) -> list[Path]:
-    """Its own test file, those of its package that import it, and the others of the mirrored folder."""
+    """The module's test file, tests of its package that import it, and the others of the mirrored folder."""
     within = module.relative_to(LIBRARY)
     folder, name = TESTS / within.parent, ".".join(("polyencoder", *within.with_suffix("").parts))
     mirrored = [folder / f"test_{module.name}", TESTS / TESTED_BY.get(within.as_posix(), "")]

@@ -196,7 +196,7 @@ def test_a_ranker_around_anothers_encoder(make_ranker, no_network, sentences, tm
     config, text = ranker.model.config, ranker.text.config
     scaled = SCALED | {"normalize": "cross" not in (architecture, other)}
     if architecture == "cross" != other:
-        scaled["output_scaling"] = 1.0  # 4 is that of a cosine
+        scaled["output_scaling"] = 1.0  # 4 is a cosine's
     assert {name: getattr(config, name) for name in SCALED} == scaled
     assert (config.architecture, config.n_codes, text.text_truncate) == (architecture, 1, 11)
     theirs = Ranker.from_pretrained(tmp_path / "other", device="cpu")

@@ -51,7 +51,7 @@ def test_pooled_outputs_are_those_of_the_encoder(make_ranker, texts, architectur
 
 @pytest.mark.parametrize("extra", [0, 3])
 def test_feed_forward_2_makes_the_context_vector_of_a_convert_of_r_x(make_ranker, texts, extra):
-    """What was said before the last turn is no part of r_x."""
+    """Turns before the last are no part of r_x."""
     ranker = make_ranker("convert", extra_contexts=extra)
     model = ranker.model
     contexts = [["i have two dogs .", "hello !", text] for text in texts]

@@ -68,7 +68,7 @@ def test_re_ranking(ranker, make_ranker, sentences, top_k, rerank_k):
 
 
 class TestTurnsOfTheContext:
-    """Candidates that were said already: the first would answer each context with itself."""
+    """Candidates that are turns of the context: the first would answer each context with itself."""
 
     TURNS = ("Do you ski ?", "no ,  i have two dogs .", "you are welcome")
 

@@ -209,7 +209,7 @@ def test_mixing_gives_each_example_once_in_every_epoch(kind, lengths, readers, d
 
 @pytest.mark.parametrize("kind", ["memory", "streamed"])
 def test_turns_are_mixed_from_the_first_batch_on(kind):
-    """And until the last one; without mixing a slot takes those of one conversation after another."""
+    """And to the last batch; without mixing a slot takes one conversation after another."""
     source = make_source(kind, episodes_of([8] * 200), buffer=50)
 
     def first_batches(mix):

@@ -29,7 +29,7 @@ NEVER = {"validation_every_n_secs": -1.0, "validation_every_n_epochs": -1.0}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, write):
-    """Pairs, of which every third has candidates of its own."""
+    """Pairs; every third has its own candidates."""
     folder = tmp_path_factory.mktemp("pairs")
     records = [
         {"context": ["hello !", f"where is number {n} ?"], "response": f"number {n} is here ."} for n in range(EXAMPLES)

@@ -31,7 +31,7 @@ def offline(no_network, monkeypatch):
 
 @pytest.fixture
 def save(tmp_path, write_csv):
-    """(split, rows, header=that of the split) -> the CSV file below tmp_path."""
+    """(split, rows, header=the split's) -> the CSV file below tmp_path."""
 
     def save(split, rows, header=None):
         header = header or (TRAIN if split == "train" else EVALUATION)

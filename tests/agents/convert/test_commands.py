@@ -60,7 +60,7 @@ def test_interactive_answers_with_a_candidate(source, copied, candidates_file, l
 
 
 def test_it_talks_to_itself(copied, candidates_file, labels, tmp_path):
-    """ParlAI brings no world for it but that of a task."""
+    """ParlAI has no world for it but a task's."""
     options = {"fixed_candidates_path": str(candidates_file), "outfile": str(tmp_path / "said.jsonl")}
     options |= {"task": "self_chat", "num_self_chats": 2, "selfchat_max_turns": 3}
     SelfChat.main(model_file=str(copied), loglevel="error", **options)

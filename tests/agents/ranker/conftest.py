@@ -14,7 +14,7 @@ ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox", "ant", "elk",
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Options of a task of pairs, in which every label is that of two examples."""
+    """Options of a task of pairs; two examples share each label."""
     folder = tmp_path_factory.mktemp("pairs")
     for split in ("train", "valid", "test"):
         lines = [

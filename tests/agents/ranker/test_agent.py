@@ -147,7 +147,7 @@ def test_each_example_blocks_what_was_said_in_its_own_dialogue(model, with_fixed
 
 @pytest.mark.parametrize("model", MODELS[1:])
 def test_a_report_ranks_what_the_reply_may_not_repeat(model, copy_of, evaluate, labels, make_task, tmp_path):
-    """R8@k counts the rank, hits@k what the reply lists: the same, also of labels that were said before."""
+    """R8@k counts the rank, hits@k what the reply lists: the same, also of labels that are earlier turns."""
     task = make_task(tmp_path, train=[[{"text": f"what is it ?\n{label}", "labels": label}] for label in labels])
     (tmp_path / "answers.txt").write_text("\n".join(labels))
     options = {**task, "eval_candidates": "fixed", "fixed_candidates_path": str(tmp_path / "answers.txt")}

@@ -1,4 +1,4 @@
-"""Training under torchrun, in one go or as on several hosts, and what happens when one of them is gone."""
+"""Training under torchrun, in one go or as on several hosts, and what happens when a host is lost."""
 
 from __future__ import annotations
 

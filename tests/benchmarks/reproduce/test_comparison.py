@@ -1,4 +1,4 @@
-"""What a run of one's own has given stands beside the paper's numbers and the repository's."""
+"""The numbers of a new run stand beside the paper's and the repository's."""
 
 from __future__ import annotations
 

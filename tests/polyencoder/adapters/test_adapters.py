@@ -182,7 +182,7 @@ def test_keys_are_not_shown(adapters):
 
 @pytest.fixture
 def other_server():
-    """(status, body) -> the URL of a server that answers so; `asked` are the bodies and paths that it was sent."""
+    """(status, body) -> the URL of a server that answers so; `requests` are the paths and bodies that it got."""
     servers = []
 
     def make(status: int, body: bytes) -> str:

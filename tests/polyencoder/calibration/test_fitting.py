@@ -1,4 +1,4 @@
-"""Fitting a calibration: scores of which the true probabilities are known."""
+"""Fitting a calibration to scores whose true probabilities are known."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_reliability_has_ten_bins_of_equal_weight():
 
 
 def test_the_reliability_is_that_of_examples_that_a_fit_has_not_seen(monkeypatch):
-    """Five fits to four fifths each, of which every example is left out once; the sixth is to all."""
+    """Five fits to four fifths each leave out every example once; the sixth is to all."""
     seen, fits = known(50, among=4), []
 
     def spied(observations, **settings):

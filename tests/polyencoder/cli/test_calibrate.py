@@ -35,7 +35,7 @@ def texts() -> list[str]:
 
 @pytest.fixture
 def write(ranker, texts, tmp_path):
-    """(orders) -> a file of 60 examples, most of which what `orders` ranks first is the response to."""
+    """(orders) -> a file of 60 examples; the response of most is what `orders` ranks first."""
 
     def make(orders: Ranker, *, among: list[str]) -> Path:
         rng = random.Random(1)

@@ -1,4 +1,4 @@
-"""`polyencoder import`: whose model a file is, which flags it takes, what is said when that cannot be.
+"""`polyencoder import`: whose model a file is, which flags it takes, the message when that cannot be.
 
 What the readers make of the files is tested beside them; here they stand aside, and say what they were asked for.
 """

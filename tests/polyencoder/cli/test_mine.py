@@ -94,7 +94,7 @@ def test_an_index_is_no_column(run, tmp_path, monkeypatch):
 
 
 def test_some_pairs_may_have_no_negative(run):
-    records = run("--ranks", "3-9")  # of the wrong responses, of which there are two where two are right
+    records = run("--ranks", "3-9")  # of the wrong responses: two where two are right
     assert [len(record["candidates"]) for record in records] == [2, 1, 1, 2, 2]
     assert [record["candidates"] for record in records[1:3]] == [[pair["response"]] for pair in PAIRS[1:3]]
 

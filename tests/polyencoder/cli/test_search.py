@@ -71,7 +71,7 @@ def test_diversity(ask, run, ranker, folder):
 
 
 def test_groups(ask, run, ranker, folder):
-    """Of a field that one candidate has, and of one that all have; with a note from how many was chosen."""
+    """By a field of one candidate and by a field of all; a note says from how many it chose."""
     flags = ("--context", "hello", "--top-k", 3, "--group-by", "n", "--group-size", 2)
     (record,) = ask(*flags)
     hits = ranker.search("hello", folder, top_k=3, group_by="n", group_size=2)

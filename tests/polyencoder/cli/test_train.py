@@ -100,7 +100,7 @@ def test_a_run_that_makes_its_model_worse_warns_and_keeps_the_one_before(argumen
 
 
 def test_the_card_describes_the_kept_model(arguments, pairs):
-    """Not that of the last update, whose score has other weights."""
+    """Not the model of the last update, whose score has other weights."""
     begun = [*arguments]
     begun[begun.index("--learning-rate") + 1] = 3.0
     result = run_command(*begun, "--architecture", "late", "--epochs", 1)

@@ -100,7 +100,7 @@ def test_negatives_are_mined_beside_what_is_right(make_ranker, tmp_path, files):
     run_command(*mine, "--out-column", "hard", "-o", tmp_path / "hard.jsonl")
     hard = [json.loads(line) for line in (tmp_path / "hard.jsonl").read_text().splitlines()]
     assert [row["hard"] for row in hard] == [row["candidates"] for row in mined]
-    assert all("candidates" not in row for row in hard[:6])  # of which the labels no longer are
+    assert all("candidates" not in row for row in hard[:6])  # the labels are of others now
 
 
 def test_mined_candidates_never_have_the_labels_of_others(make_ranker, tmp_path):

@@ -103,7 +103,7 @@ def test_a_length_that_is_given_only_on_restart_is_noticed(run, arguments, pairs
     start[start.index("--out") + 1] = pairs / "again"
     again = ["train", "--init", pairs / "out", *start, *flags]
     run(*again)
-    run(*again, "--history-size", 3)  # the same, said
+    run(*again, "--history-size", 3)  # the same, given
     with pytest.raises(CheckpointError, match="was begun with history_size 3, not 20;"):
         run(*again, "--history-size", TextConfig.history_size)
 

@@ -153,7 +153,7 @@ def test_many_are_estimated_from_the_beginning(tmp_path, suffix):
 
 @pytest.mark.slow
 def test_each_kind_of_file_has_a_density_of_its_own(tmp_path):
-    """Many small files, of which some are read, beside a compressed one; short records that are read far ahead."""
+    """A few read of many small files, beside a compressed one; short records that are read far ahead."""
     rng = random.Random(0)
     rows = [f"{rng.random()} {rng.random()}\n" for _ in range(80_000)]
     for number in range(40):

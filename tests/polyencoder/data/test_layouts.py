@@ -26,6 +26,9 @@ def graded(label, candidates, labels=None):
     return Example(["hi"], label, candidates, labels=labels)
 
 
+PASSAGES = [{"docid": "7", "title": "Ants", "text": "They dig."}, {"title": "", "text": "a"}]
+
+
 @pytest.mark.parametrize(
     ("record", "example"),
     [
@@ -60,6 +63,35 @@ def graded(label, candidates, labels=None):
         ({"context": "hi", "response": "a", "candidates": ["a", "b"], "labels": ["greeting"]}, ("a", ["a", "b"])),
         ({"context": "hi", "response": "a", "labels": [3]}, ("a", None)),
         ({"context": "hi", "response": "a", "responses": 5, "positive": "x", "query": "y"}, ("a", None)),
+        # tuples of other projects
+        ({"anchor": "hi", "positive": ["a", "b"]}, ("a", None, {"a": 1, "b": 1})),
+        ({"anchor": "hi", "positive": "a", "negative": ["b", "c"], "negative_2": "d"}, ("a", ["a", "b", "c", "d"])),
+        ({"anchor": "hi", "positive": "a", "negative": ["b", "a", "b"]}, ("a", ["a", "b"])),
+        ({"query": "hi", "pos": ["a"], "neg": ["b", "c"]}, ("a", ["a", "b", "c"])),
+        ({"query": "hi", "pos": ["a", "b"], "neg": []}, ("a", None, {"a": 1, "b": 1})),
+        ({"query": "hi", "pos": ["a"], "neg": [], "prompt": "Find it"}, ("a", None)),
+        (
+            {"query": "hi", "query_id": "1", "positive_passages": PASSAGES[:1], "negative_passages": PASSAGES[1:]},
+            ("Ants They dig.", ["Ants They dig.", "a"]),
+        ),
+        (
+            {"question": "hi", "answers": ["x"], "positive_ctxs": PASSAGES, "hard_negative_ctxs": []},
+            ("Ants They dig.", None, {"Ants They dig.": 1, "a": 1}),
+        ),
+        (
+            {"question": "hi", "answer": "x", "positive_ctxs": PASSAGES[1:], "hard_negative_ctxs": [{"text": "b"}]},
+            ("a", ["a", "b"]),
+        ),
+        ({"prompt": "hi", "completion": "a"}, ("a", None)),
+        (
+            {"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "a"}]},
+            ("a", None),
+        ),
+        ({"question": "hi", "answer": "a", "id": 7}, ("a", None)),
+        ({"context": "hi", "response": "a", "negatives": ["b", "c"]}, ("a", ["a", "b", "c"])),
+        ({"context": "hi", "response": "a", "negatives": "b|c"}, ("a", ["a", "b", "c"])),
+        ({"context": "hi", "responses": ["a", "b"], "negatives": ["c"]}, ("a", ["a", "b", "c"], {"a": 1, "b": 1})),
+        ({"context": "hi", "response": "a", "candidates": ["a", "d"], "negatives": ["c"]}, ("a", ["a", "d"])),
     ],
 )
 def test_what_a_record_holds(tmp_path, record, example):
@@ -212,46 +244,6 @@ def test_a_text_with_the_label_0_is_no_response(tmp_path, right, wrong):
         assert skipped.count == 1
     class_of_another_kind = {"context": "hi", "response": "a", "label": wrong}
     assert read(tmp_path, class_of_another_kind) == [graded("a", None)]
-
-
-PASSAGES = [{"docid": "7", "title": "Ants", "text": "They dig."}, {"title": "", "text": "a"}]
-
-
-@pytest.mark.parametrize(
-    ("record", "example"),
-    [
-        ({"anchor": "hi", "positive": ["a", "b"]}, ("a", None, {"a": 1, "b": 1})),
-        ({"anchor": "hi", "positive": "a", "negative": ["b", "c"], "negative_2": "d"}, ("a", ["a", "b", "c", "d"])),
-        ({"anchor": "hi", "positive": "a", "negative": ["b", "a", "b"]}, ("a", ["a", "b"])),
-        ({"query": "hi", "pos": ["a"], "neg": ["b", "c"]}, ("a", ["a", "b", "c"])),
-        ({"query": "hi", "pos": ["a", "b"], "neg": []}, ("a", None, {"a": 1, "b": 1})),
-        ({"query": "hi", "pos": ["a"], "neg": [], "prompt": "Find it"}, ("a", None)),
-        (
-            {"query": "hi", "query_id": "1", "positive_passages": PASSAGES[:1], "negative_passages": PASSAGES[1:]},
-            ("Ants They dig.", ["Ants They dig.", "a"]),
-        ),
-        (
-            {"question": "hi", "answers": ["x"], "positive_ctxs": PASSAGES, "hard_negative_ctxs": []},
-            ("Ants They dig.", None, {"Ants They dig.": 1, "a": 1}),
-        ),
-        (
-            {"question": "hi", "answer": "x", "positive_ctxs": PASSAGES[1:], "hard_negative_ctxs": [{"text": "b"}]},
-            ("a", ["a", "b"]),
-        ),
-        ({"prompt": "hi", "completion": "a"}, ("a", None)),
-        (
-            {"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "a"}]},
-            ("a", None),
-        ),
-        ({"question": "hi", "answer": "a", "id": 7}, ("a", None)),
-        ({"context": "hi", "response": "a", "negatives": ["b", "c"]}, ("a", ["a", "b", "c"])),
-        ({"context": "hi", "response": "a", "negatives": "b|c"}, ("a", ["a", "b", "c"])),
-        ({"context": "hi", "responses": ["a", "b"], "negatives": ["c"]}, ("a", ["a", "b", "c"], {"a": 1, "b": 1})),
-        ({"context": "hi", "response": "a", "candidates": ["a", "d"], "negatives": ["c"]}, ("a", ["a", "d"])),
-    ],
-)
-def test_tuples_of_other_projects(tmp_path, record, example):
-    assert read(tmp_path, record) == [graded(*example)]
 
 
 @pytest.mark.parametrize(

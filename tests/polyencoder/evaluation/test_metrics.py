@@ -38,7 +38,7 @@ def test_a_collapsed_model_is_right_nowhere():
 
 @pytest.mark.parametrize("kind", ["inline", "batch"])
 def test_candidates_of_equal_tokens_are_one(kind):
-    """The label's twin is right, and those of a wrong one count once; a twin that is masked has no score."""
+    """The label's twin is right, twins of a wrong candidate count once, and a masked twin has no score."""
     texts, keys = ["Yes.", "yes.", "no", "No", "maybe"], [0, 0, 1, 1, 2]
     scores = torch.tensor([[1.0, 1.0, 2.0, 2.0, 0.0]])
     pool = build_inline_pool([texts], ["yes."]) if kind == "inline" else build_shared_pool(texts, ["yes."])

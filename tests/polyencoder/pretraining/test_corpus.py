@@ -59,7 +59,7 @@ def test_the_other_is_of_another_conversation_and_differs_in_each_epoch(files, w
 
 
 def test_a_text_does_not_follow_as_often_as_it_does(tmp_path):
-    """Else how often a text is there would say whether it follows: those of short conversations seldom are."""
+    """Else the frequency of a text would say whether it follows: texts of short conversations are rare."""
     talks = [{"turns": [f"{n} {turn}" for turn in range(2 if n % 2 else 20)]} for n in range(200)]
     (tmp_path / "talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
     drawn = examples(Corpus([str(tmp_path / "talks.jsonl")]))

@@ -48,7 +48,7 @@ def batches(inputs):
 
 @pytest.fixture
 def apart(piece_text, masking):
-    """A batch of contexts and their responses, one of which two contexts have."""
+    """A batch of contexts and their responses; two contexts share a response."""
     inputs = PairInputs(piece_text, longest=LONGEST, masking=masking, next="contrastive")
     examples = [*EXAMPLES, replace(EXAMPLES[-1], turns=["how many teach math ?"])]
     drawn = [inputs.draw_next(example, np.random.default_rng(example.key)) for example in examples]

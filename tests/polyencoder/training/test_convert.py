@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def make_settings(tmp_path, vocabulary):
-    """(**settings) -> those of a small run over files that this writes."""
+    """(**settings) -> the settings of a small run over files that this writes."""
     records = [
         {"context": ["hello !", f"do you like the {thing} {i} ?"], "response": f"the {thing} is great , {i} ."}
         for thing in THINGS
@@ -124,7 +124,7 @@ def test_a_multi_context_model_learns_from_what_was_said_before(make_settings, m
     for name, part in (("train", records), ("valid", records)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
     numbers = {"epochs": 100, "optimizer": "adamw", "learning_rate": 1e-2, "evaluations": 0.02, "num_negatives": 9}
-    make_convert_ranker(extra_contexts=10).save_pretrained(tmp_path / "small")  # in all sizes, of which flags have few
+    make_convert_ranker(extra_contexts=10).save_pretrained(tmp_path / "small")  # in all sizes: flags set few
     train_ranker(make_settings(init=str(tmp_path / "small"), dropout=0.0, max_updates=100, **numbers))
     ranker = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     assert ranker.text.config.history_size == 11

@@ -119,7 +119,7 @@ def test_too_little_data(write, train, valid, problem):
 
 
 def test_fewer_responses_than_candidates_are_ranked_with_what_there_is(write):
-    """As many as there are; a number that is given is that of evaluations, where training draws none."""
+    """As many as there are; a given number is for evaluations, where training draws none."""
     for fields, among in (({}, 8), ({"num_negatives": 3}, 4), ({"num_negatives": 3, "candidates": "inline"}, 4)):
         data = opened(write(PAIRS[:9]), **fields)
         assert {len(example.candidates) for example in data.valid} == {among}

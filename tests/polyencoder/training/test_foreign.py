@@ -37,7 +37,7 @@ def vectors(rows: int) -> np.ndarray:
 
 
 def build_foreign(folder: Path) -> Path:
-    """An index of theirs with the responses, and twenty other texts."""
+    """A foreign index with the responses and twenty other texts."""
     texts = [*RESPONSES, *(f"another text {n} ." for n in range(20))]
     records = [Candidate(None, text, vector=vector) for text, vector in zip(texts, vectors(len(texts)), strict=True)]
     build_index(folder, records, THEIRS)
@@ -116,7 +116,7 @@ def test_the_map_starts_as_the_regression_of_the_vectors(index, make_ranker):
 
 
 def test_texts_that_differ_in_spaces_have_their_own_vectors(make_ranker, tmp_path):
-    """Texts of data have none around them, so those of the index are found without theirs, too."""
+    """Texts of data have no spaces around them, so texts of the index match without theirs, too."""
     texts = ["hello .", " hello .", "good bye . "]
     records = [Candidate(None, text, vector=vector) for text, vector in zip(texts, vectors(3), strict=True)]
     build_index(tmp_path / "index", records, THEIRS)

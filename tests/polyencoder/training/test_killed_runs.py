@@ -1,4 +1,4 @@
-"""Each kind of run, killed at random updates and started again: the bytes of its weights are those of a whole run."""
+"""Each kind of run, killed at random updates and started again: it has the weights of a whole run, byte for byte."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK = "plateau, gradients of two batches"
 
 @pytest.fixture
 def make_settings(tmp_path, backbone_folder, vocabulary):
-    """(out, **settings) -> those of a run of 12 batches over files that this writes."""
+    """(out, **settings) -> the settings of a run of 12 batches over files that this writes."""
     records = [
         {"context": ["hello !", f"do you like {thing} {kind} ?"], "response": f"my {thing} is {kind} ."}
         for thing in THINGS

@@ -125,7 +125,7 @@ def test_weights_that_were_rounded_for_good_do_not_learn(make_quantized):
 
 @pytest.fixture
 def make_settings(tmp_path, vocabulary):
-    """(out, **settings) -> those of a small run over a file that this writes."""
+    """(out, **settings) -> the settings of a small run over a file that this writes."""
     records = [{"context": example.turns, "response": example.label} for example in EXAMPLES]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     files = {"train": str(tmp_path / "train.jsonl"), "valid": str(tmp_path / "train.jsonl"), "device": "cpu"}

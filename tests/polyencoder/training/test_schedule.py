@@ -131,7 +131,7 @@ def test_a_warm_up_of_the_whole_run_is_an_error():
 
 
 def test_the_speed_is_known_after_a_few_updates():
-    """Until then it would be luck: the expected number is that of the run without a limit of time."""
+    """Until then it would be luck: the run expects as many updates as without a limit of time."""
     schedule = schedule_of(ScheduleConfig(), total=1_000, by_time=True)
     schedule.step(MEASURED - 1, time=0.5)
     assert schedule.expected_updates == 1_000

@@ -127,7 +127,7 @@ def test_weights_that_were_trained_are_left(make_ranker, examples):
 
 @mostly_long("gather", [True, False], quick=1)
 def test_processes_fit_the_examples_of_all(make_ranker, in_processes, gather):
-    """Equal weights in all, also where one has no example; with the negatives of all, those of one process."""
+    """Equal weights in all, also without an example; with gathered negatives, the weights of one process."""
 
     def run(parts):
         ranker = make_ranker("late")

@@ -69,7 +69,7 @@ def test_each_process_draws_dropout_of_its_own(make_ranker, in_processes):
 
 
 def test_killed_processes_go_on_bit_by_bit(make_ranker, in_processes, tmp_path):
-    """Each has dropout of its own, and between two updates gradients of its own."""
+    """Each has its own dropout and, between two updates, its own gradients."""
     config = replace(CONFIG, batch_size=2, accumulate=2)
 
     def fit(folder, *others):

@@ -209,7 +209,7 @@ def test_to_show_training_data_is_not_to_train(task):
 
 
 def test_a_trained_model_that_is_shown_does_not_train(task, trained, capsys, monkeypatch):
-    """Without -dt it shows validation data, though the model file's options are those of training."""
+    """Without -dt it shows validation data, though the model file has the options of training."""
     agents: list[RankerAgent] = []
     warnings: list[str] = []
     model_file = str(trained("biencoder")[0])

@@ -97,7 +97,7 @@ def test_bad_examples_are_counted_in_reports(model, train, evaluate, make_task, 
 
 @pytest.mark.parametrize("part", ["labels", "eval_labels"])
 def test_a_label_alone_is_bad_also_beside_others(part, agent_for, respond):
-    """Each example of its own: that the batch has other texts does not help it."""
+    """Each example needs a choice itself: other texts of the batch do not help it."""
     agent = agent_for(ignore_bad_candidates=True)
     alone = [example({"labels": [text], "label_candidates": [text]}, part) for text in ("yes .", "no .")]
     replies = respond(agent, *alone, example({}, part))

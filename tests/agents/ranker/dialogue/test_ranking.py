@@ -54,7 +54,7 @@ def test_no_recall_at_k_of_n_where_n_is_the_batchs(make_agent, respond):
 
 
 def test_parlai_shows_each_metric_as_a_column():
-    """It takes what stands before a slash for a task, of which there are two here."""
+    """ParlAI takes the text before a slash for a task; here there are two."""
     metrics = convert_metrics(of_example(1, 0.5, 20, hits_at=[1, 5]))
     report = {f"{task}/{name}": metric for task in ("a", "b") for name, metric in metrics.items()} | metrics
     table = nice_report(report)

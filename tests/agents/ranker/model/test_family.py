@@ -57,7 +57,7 @@ def test_an_option_against_the_model_file(model, flag, value, stored, trained, m
     assert message.startswith(f"--{flag.replace('_', '-')} {value} contradicts --model-file {path}, which was trained ")
     assert f"with {stored}" in message
     assert "leave the flag out" in message
-    make_agent(model, model_file=path, **{flag: stored}, **task)  # what is so may be said
+    make_agent(model, model_file=path, **{flag: stored}, **task)  # a flag may repeat the file's value
 
 
 def test_a_size_against_the_initial_model(trained, make_agent):
@@ -111,7 +111,7 @@ def test_the_model_file_says_what_it_is(model, trained):
 
 
 def test_another_model_with_the_options_of_one_is_made_like_it(backbone_folder, make_agent, task, tmp_path):
-    """They were given then, and an encoder has others of its own."""
+    """Flags of the first hold for the second; an encoder has other defaults."""
     flags = {"dropout": 0.3, "learn_embeddings": True, "context_prompt": "hi "}
     options = {"backbone": str(backbone_folder("bert")), "text_truncate": 24, "label_truncate": 12, "dict_file": None}
     first = make_agent("biencoder", **options, **flags)

@@ -1,4 +1,4 @@
-"""bfloat16, float16 and torch.compile in ParlAI's training loop, and what is said where they gain nothing."""
+"""bfloat16, float16 and torch.compile in ParlAI's training loop, and the message where they gain nothing."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from polyencoder.training.progress import Goal, Progress
 
 @pytest.fixture
 def run():
-    """A run of 8 examples an update, of which `run.step(callback, loss=, hit=)` tells a callback the next.
+    """A run of 8 examples an update; `run.step(callback, loss=, hit=)` reports the next update to a callback.
 
-    `processes=` as many do the same.
+    With `processes=`, as many processes make the update.
     """
     run_state = SimpleNamespace(goal=Goal(examples=1000), progress=Progress(), is_over=False)
     run_state.updates = SimpleNamespace(count=0, learning_rate=5e-5)

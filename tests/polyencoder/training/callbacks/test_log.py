@@ -1,4 +1,4 @@
-"""The log: its speed is that of the steps, and of no more than these."""
+"""The log: its speed counts the steps alone."""
 
 from __future__ import annotations
 

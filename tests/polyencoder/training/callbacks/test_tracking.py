@@ -87,7 +87,7 @@ def test_a_resumed_run_is_one_run_of_the_tracker(tracker, run, tmp_path):
     points = [*states[0]["points"]["training"]]
     step(killed)  # lost: the checkpoint is older
     if tracker != "tensorboard":
-        killed[1].on_end(run)  # else a process of its own would end it
+        killed[1].on_end(run)  # else the tracker's process would end it
 
     resumed = begin()
     states[0]["points"]["training"] = points[:4]
