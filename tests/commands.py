@@ -29,7 +29,7 @@ class Result(NamedTuple):
 
 
 def invoke(*arguments: object, input: str | None = None) -> Result:
-    """What a command says and its exit code, as a shell has it."""
+    """The output of a command and its exit code, as a shell has it."""
     out, err = io.StringIO(), io.StringIO()
     code = 0
     with (

@@ -198,7 +198,7 @@ def make_model(make_config):
 
 @pytest.fixture(scope="session")
 def stubs() -> dict:
-    """What PolyAI's test modules compute: see convert_stubs/README.md."""
+    """The results of PolyAI's test modules: see convert_stubs/README.md."""
     return json.loads((Path(__file__).parent / "polyencoder/convert_stubs/stubs.json").read_text(encoding="utf-8"))
 
 

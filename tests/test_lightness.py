@@ -62,7 +62,7 @@ def test_all_names_are_there():
 
 @pytest.mark.usefixtures("forked_commands")
 def test_modules_are_there_without_an_import_of_their_own():
-    """As they were when `import polyencoder` imported them."""
+    """They are there as when `import polyencoder` imported them."""
     code = f"{forgetting('polyencoder')}import polyencoder; polyencoder.errors.InputError; polyencoder.index.base.Hit; "
     code += "polyencoder.training; print('polyencoder.training.trainer' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

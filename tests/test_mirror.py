@@ -87,7 +87,7 @@ def needs_parlai(path: Path) -> bool | None:
 
 
 def test_the_librarys_tests_need_no_parlai():
-    """As on a machine that has the library alone; what compares with ParlAI's own code skips."""
+    """They run on a machine with the library alone; what compares with ParlAI's own code skips."""
     files = [ROOT / "tests" / "conftest.py", *TESTS.rglob("test_*.py"), *TESTS.rglob("conftest.py")]
     by_file = {path.relative_to(ROOT / "tests").as_posix(): needs_parlai(path) for path in files}
     assert [name for name, needs in by_file.items() if needs] == []

@@ -65,7 +65,7 @@ def flags_of(**options: Any) -> dict[str, argparse.Action]:
 
 
 def assert_in_one_part(model: str, parts: Collection[Collection[str]], *, others: Collection[str] = ()) -> None:
-    """That each flag of an agent is in one part of its table at most; in none, it is followed, or one of `others`.
+    """Each flag of an agent is in at most one part of its table; a flag in none is followed, or in `others`.
 
     What ParlAI's command has with no agent is its own; but for the dictionary, which it has for an agent.
     """

@@ -61,7 +61,7 @@ CONVERSATION = "\n[DONE]\nwhere is the owl ?\n[DONE]\nwhere is the cat ?\n"
 
 
 def test_interactive_answers_with_a_fixed_candidate(copy_of, candidates_file, labels, chat):
-    """Of a cross-encoder; those that can search are compared with that in test_index.py."""
+    """Of a cross-encoder; test_index.py compares models that can search with this."""
     answers = chat(copy_of("crossencoder"), CONVERSATION, fixed_candidates_path=str(candidates_file))
     assert len(answers) == 3
     assert set(answers) <= set(labels)

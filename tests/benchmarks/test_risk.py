@@ -20,7 +20,7 @@ def observed(scores, right) -> Observations:
 
 
 def made_up(n: int) -> Observations:
-    """Of two candidates the best is right where its score is high."""
+    """Two candidates each: the best is right where its score is high."""
     rng = np.random.default_rng(0)
     best = rng.uniform(0, 8, size=n)
     first = rng.random(n) < 1 / (1 + np.exp(6 - 3 * best))

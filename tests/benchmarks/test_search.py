@@ -199,7 +199,7 @@ def test_answering(datapath, tmp_path, monkeypatch):
 
 
 def test_answering_with_torch_and_transformers_alone(monkeypatch, capsys):
-    """As on a machine that has a GPU and nothing else: no ParlAI, no data, no MiniLM."""
+    """A machine with a GPU may have nothing else: no ParlAI, no data, no MiniLM."""
     from benchmarks.search import answering
 
     monkeypatch.setitem(sys.modules, "parlai", None)

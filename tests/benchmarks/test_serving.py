@@ -62,7 +62,7 @@ def test_what_was_not_measured_is_none_and_only_our_losses_count():
 
 
 def _answering(answers: list[bytes], load: Load) -> tuple[clients.Outcome, list[bytes]]:
-    """What becomes of a load when a server gives these answers, one after the other, and what it was asked."""
+    """The outcome of a load when a server gives these answers in turn, and the requests that it got."""
     requests: list[bytes] = []
 
     async def serve(reader, writer):

@@ -12,7 +12,7 @@ from tests.parameters import mostly_long
 
 @pytest.fixture
 def data(tmp_path):
-    """Of each split a file of turns and one of tools, as examples/tools.py reads them."""
+    """A file of turns and a file of tools for each split, as examples/tools.py reads them."""
     for split, names in {"train": ("weather", "train"), "dev": ("train", "bank"), "test": ("weather", "music")}.items():
         requests = [(f"{n} {name} please", name) for n in range(8) for name in names]
         turns = [{"messages": [{"role": "user", "content": text}], "tools": [name]} for text, name in requests]

@@ -31,7 +31,7 @@ def instructions(name: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch):
-    """As the compose file's environment has one."""
+    """A key as in the environment of the compose file."""
     monkeypatch.setenv("POLYENCODER_API_KEY", "a-long-secret")
 
 
@@ -65,7 +65,7 @@ def test_what_commands_read_is_mounted():
 
 
 def test_the_slim_image_is_polyencoder_runtime():
-    """Its stage takes nothing of the stage with torch, and the last stage is the whole image."""
+    """The stage of the slim image takes nothing of the stage with torch; the last stage is the whole image."""
     stages = dict(re.findall(r"^FROM (?:\S+)(?: AS (\S+))?\n(.+?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
     assert list(stages) == ["build", "build-slim", "server", "slim", ""]
     assert "--from=build-slim " in stages["slim"]

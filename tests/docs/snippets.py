@@ -59,7 +59,7 @@ class Command:
 
 
 def read_snippets(document: Path) -> list[Snippet]:
-    """Its blocks of shell commands and Python, in order. Raises ValueError for a mark that belongs to none."""
+    """The blocks of shell commands and Python, in order. Raises ValueError for a mark that belongs to none."""
     snippets: list[Snippet] = []
     reason: str | None = None
     tokens = MarkdownIt().parse(document.read_text(encoding="utf-8"))

@@ -169,7 +169,7 @@ def _threads(path: Path) -> None:
 
 
 def _dump(path: Path) -> None:
-    """What WikiExtractor writes."""
+    """A dump as WikiExtractor writes it."""
     articles = []
     for number, (context, label, _) in enumerate(islice(_turns("train"), 60)):
         text = " ".join(sentence.capitalize() for sentence in (*context, label))

@@ -62,7 +62,7 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def name_of(document: Path) -> str:
-    """Its path in docs/."""
+    """The path of a document in docs/."""
     docs = ROOT / "docs"
     return document.relative_to(docs).as_posix() if document.is_relative_to(docs) else document.name
 

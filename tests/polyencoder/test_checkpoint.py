@@ -136,7 +136,7 @@ def test_the_files_of_two_models_are_not_taken_for_one(folder, make_ranker, tmp_
 
 
 def test_a_model_that_is_saved_while_it_is_loaded_is_loaded_whole(folder, make_ranker, monkeypatch, sentences):
-    """Not its weights with the configuration of the model that was there."""
+    """Its weights never meet the configuration of the model before it."""
     new = make_ranker("poly", seed=1, output_scaling=5.0)
     read_weights = checkpoint.read_weights
 
@@ -151,7 +151,7 @@ def test_a_model_that_is_saved_while_it_is_loaded_is_loaded_whole(folder, make_r
 
 
 def test_of_two_that_save_at_once_one_waits(folder, make_ranker, monkeypatch, sentences):
-    """Else the weights were one's, and their configuration and tokenizer the other's."""
+    """Else the weights of the first would stand beside the configuration and tokenizer of the second."""
     other, second, rename = make_ranker("poly", seed=2), None, os.replace
 
     def renamed(source, target):

@@ -155,7 +155,7 @@ def test_fields_of_a_text_configuration(values):
 
 
 def test_a_configuration_of_any_size_takes_no_memory(make_ranker, edit_json, tmp_path):
-    """Its shapes are compared with the weights before there is a model."""
+    """The shapes are compared with the weights before there is a model."""
     make_ranker("bi").save_pretrained(tmp_path)
     backbone = RankerConfig.from_json((tmp_path / "polyencoder.json").read_text(), origin="here").backbone
     edit_json(tmp_path / "polyencoder.json", backbone=backbone | {"hidden_size": 1 << 24, "vocab_size": 1 << 24})

@@ -35,7 +35,7 @@ def test_a_pickle_beside_a_model_file_never_runs(model_file, malicious_pickle, n
 
 
 def test_a_pickle_inside_a_model_file_never_runs(model_file, malicious):
-    """What torch itself would write of an object that comes with code."""
+    """torch itself would write such a file of an object that comes with code."""
     makes_a_folder, witness = malicious
     states = torch.load(model_file, weights_only=True)
     torch.save(states | {"optimizer": makes_a_folder}, model_file)

@@ -325,7 +325,7 @@ def test_it_says_what_it_is(make_ranker):
 
 
 def test_an_encoder_is_a_bi_encoder_without_training(backbone_folder, sentences, caplog):
-    """As sentence-transformers loads one; with a name of the hub too, when it is looked up."""
+    """sentence-transformers loads one so; a name of the hub does, too, when it is looked up."""
     folder = backbone_folder("bert")
     ranker = Ranker.from_pretrained(folder, device="cpu")
     assert f"{folder} is an encoder: it ranks as a bi-encoder without training" in caplog.text

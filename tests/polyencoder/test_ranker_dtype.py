@@ -49,7 +49,7 @@ def test_an_index_of_one_is_searched_by_the_other(make_ranker, tmp_path):
 
 
 def test_rounded_weights_are_not_saved_trained_or_exported(make_ranker, tmp_path):
-    """What was trained would be lost in their rounding; graphs would not be the model of the fingerprint."""
+    """Rounding would lose what was trained; graphs would not be the model of the fingerprint."""
     make_ranker("poly").save_pretrained(tmp_path / "model")
     ranker = Ranker.from_pretrained(tmp_path / "model", dtype="bfloat16")
     with pytest.raises(InputError, match="loaded in low precision"):

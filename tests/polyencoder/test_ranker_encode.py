@@ -23,7 +23,7 @@ CASES = [
 
 @pytest.fixture
 def texts(sentences) -> list[str]:
-    """Of very different lengths, one of them twice, in no order."""
+    """Texts of very different lengths, one of them twice, in no order."""
     return [sentences[5], "hi", *sentences, " ".join(sentences), "hi", sentences[0][:9]]
 
 
@@ -67,7 +67,7 @@ def test_feed_forward_2_makes_the_context_vector_of_a_convert_of_r_x(make_ranker
 
 @pytest.mark.parametrize("kind", ["pooled", "context", "candidate"])
 def test_a_quantized_convert_encodes_as_it_will_when_its_weights_are_rounded(make_ranker, texts, kind):
-    """And its weights stay those that it learns with."""
+    """The weights that it learns with stay as they are."""
     ranker = make_ranker("convert")
     ranker.model.quantize()
     before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}

@@ -236,7 +236,7 @@ def test_the_kind_of_a_milvus_index(ranker, sentences, tmp_path):
 
 @pytest.mark.parametrize("where", ["folder", "milvus:{}/nan.db"])
 def test_vectors_that_are_not_finite(tmp_path, make_ranker, sentences, where):
-    """Of one token, so that a few texts have such vectors: they are named, when they are indexed and searched with."""
+    """One token has them, so that a few texts do: errors name these in indexing and in searches."""
     if where.startswith("milvus"):
         pytest.importorskip("milvus_lite")
     ranker = make_ranker("bi")

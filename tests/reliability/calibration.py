@@ -30,7 +30,7 @@ def made_up(n: int, rng: np.random.Generator) -> Answers:
 
 
 def searched(folder: Path, rng: np.random.Generator, *, examples: int, rows: int = 150, dim: int = 16) -> Observations:
-    """What an index of random vectors finds for noisy ones."""
+    """The results of an index of random vectors for noisy ones."""
     vectors = rng.normal(size=(rows, dim)).astype(np.float32)
     records = [Candidate(str(row), f"text {row}", None, "", vector) for row, vector in enumerate(vectors)]
     build_index(folder, records, Fingerprints("made up"))

@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
 
 def mutated(content: bytes, other: bytes, draw: random.Random) -> tuple[str, bytes]:
-    """What was done, and the changed content."""
+    """The kind of change, and the changed content."""
     data, at = bytearray(content), draw.randrange(max(1, len(content)))
     if draw.random() < 0.5:  # headers say most
         at = draw.randrange(max(1, min(len(content), 256)))

@@ -62,7 +62,7 @@ def megabytes() -> float:
 
 
 def count_resources(folder: Path) -> dict[str, int]:
-    """What a server must give back."""
+    """The resources that a server must give back, with their numbers."""
     gc.collect()
     files = [path for path in folder.rglob("*") if path.suffix == ".part" or "temporary" in path.parts[:-1]]
     return {"handles": len(os.listdir("/proc/self/fd")), "threads": threading.active_count(), "files": len(files)}

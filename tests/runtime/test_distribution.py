@@ -136,7 +136,7 @@ def test_the_same_answers_where_there_is_nothing_else(unpacked, exported, senten
 
 @pytest.mark.long
 def test_commands(unpacked, exported, sentences, tmp_path):
-    """Those that graphs can do run; others say what they need."""
+    """Commands that graphs can do run; others say what they need."""
     ranker, folder = exported("poly-first_n_last")
     index = ranker.index(sentences, tmp_path / "index")
     model = ("--model", str(folder), "--backend", "onnx")

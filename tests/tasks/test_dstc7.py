@@ -57,7 +57,7 @@ def test_evaluation(save, make, messages, make_dialogue):
 
 
 def test_every_utterance_is_a_label(save, make, messages, make_dialogue):
-    """Those before it are its context, and the right answer is the last label (Section 5.1 of the paper)."""
+    """The turns before it are its context, and the right answer is the last label (Section 5.1 of the paper)."""
     record = make_dialogue(0, turns=4)
     save([record, make_dialogue(1, turns=1)], name="train")
     teacher = make("train:ordered")

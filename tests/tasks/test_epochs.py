@@ -40,12 +40,12 @@ def make_epochs(source, *, reader=ALONE, seed=7, endless=False, seen=0, slots=1,
 
 
 def with_dice(episode, rng):
-    """What a task does that chooses something anew each time."""
+    """An episode as of a task that chooses something anew each time."""
     return [{"text": f"{message['text']} drawn {rng.draw_below(1000)}"} for message in episode]
 
 
 def flattened(episode, rng):
-    """What ParlAI's mutator `flatten` does: each message is a conversation of its own."""
+    """ParlAI's mutator `flatten` does the same: each message becomes a conversation."""
     return [message | {"episode_done": True} for message in episode]
 
 
@@ -154,7 +154,7 @@ def test_a_resumed_run_draws_what_an_undisturbed_one_does(kind):
 
 
 def side_by_side(epochs: Epochs, slots: int, rounds: int) -> list[list[tuple[str, list[str]]]]:
-    """What a batch of so many slots gets: in each round each slot's message, with what its conversation had before."""
+    """The batches of so many slots: in each round each slot's message, with the earlier texts of its conversation."""
     queues: list[list[tuple[str, list[str]]]] = [[] for _ in range(slots)]
     batches = []
     for _ in range(rounds):

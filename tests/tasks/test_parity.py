@@ -149,7 +149,7 @@ def convert(tmp_path_factory, folder):
     quick=1,
 )
 def test_convert_learns_the_same(folder, convert, losses, tmp_path, extra_contexts, candidates, flags):
-    """By what suits it: ADADELTA, a cosine, clipped embeddings, dropout, smoothed labels, several objectives."""
+    """With what suits it: ADADELTA, a cosine, clipped embeddings, dropout, smoothed labels, several objectives."""
     init = convert(extra_contexts)
     drawn = {} if candidates == "batch" else {"num_negatives": 3}
     with_parlai = {"model": "convert", "task": "selection:jsonl", "selection_folder": str(folder), "loglevel": "error"}

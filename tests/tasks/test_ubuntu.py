@@ -80,7 +80,7 @@ def test_wrong_rows_of_training_are_left_out(save, make, messages, right, wrong)
 
 
 def test_every_turn_is_a_label(save, make, messages):
-    """Those before it are its context, and the right answer is the last label."""
+    """The turns before it are its context, and the right answer is the last label."""
     save("train", [[CONTEXT, "yes __eou__", "1"], [CONTEXT, "no __eou__", "0"], ["other", "maybe", "1"]])
     teacher = make("train:ordered")
     assert teacher.num_examples() == teacher.num_episodes() == 3 + 1

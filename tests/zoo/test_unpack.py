@@ -85,7 +85,7 @@ def test_damaged(damage, folder, pack):
     ],
 )
 def test_names_and_times_that_cannot_be(name, fields, folder, pack):
-    """As for other damage, the caller then removes the archive: a full disk would keep it for the next run."""
+    """The caller then removes the archive, as for other damage: a full disk would keep it for the next run."""
     odd = special(tarfile.REGTYPE)
     odd.pax_headers = fields
     archive = folder.parent / "archive.tgz"
@@ -133,7 +133,7 @@ def test_a_header_too_large(folder, monkeypatch):
 
 
 def test_a_sparse_file_too_large(folder, monkeypatch):
-    """Its holes are not in the archive."""
+    """The holes of the file are not in the archive."""
     info = tarfile.TarInfo("hole")
     info.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(1 << 40), "GNU.sparse.name": "hole"}
     info.pax_headers |= {"GNU.sparse.numblocks": "1"}

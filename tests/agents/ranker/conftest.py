@@ -28,7 +28,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture
 def options(pairs, make_agent, tmp_path) -> dict[str, Any]:
-    """Of a run of four epochs that starts from the same weights each time, and notes the loss of every step."""
+    """Options of a run of four epochs that starts from the same weights each time and notes the loss of every step."""
     start = tmp_path / "start"
     make_agent("polyencoder", n_positions=64).save(str(start))
     learning = {"optimizer": "adam", "learningrate": 1e-3, "warmup_updates": -1, "seed": 3}

@@ -194,7 +194,7 @@ def test_person_tokens_say_who_spoke(make_agent):
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["model_file", "init_model"])
 def test_tokens_may_be_added_to_a_trained_model(flag, copy_of, make_agent, respond, task, labels, tmp_path):
-    """Its embeddings grow; what it has learned stays."""
+    """The embeddings of the model grow; what it has learned stays."""
     path = copy_of("biencoder")
     old = make_agent("biencoder", model_file=path, **task)
     options = {**task, flag: str(path), "special_tok_lst": "[NEW]", "reduction_type": "mean", "dict_file": None}

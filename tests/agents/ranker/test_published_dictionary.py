@@ -27,7 +27,7 @@ TEXT = "Where is the owl ? here, tell"
 
 
 def write(folder: Path, tokens: list[str], merges: str) -> Path:
-    """As ParlAI writes one: tokens with their counts, and the merges in the file of codes."""
+    """Writes one as ParlAI does: tokens with their counts, and the merges in the file of codes."""
     folder.mkdir(exist_ok=True)
     path = folder / "model.dict"
     path.write_text("".join(f"{token}\t{len(tokens) - i}\n" for i, token in enumerate(tokens)), encoding="utf-8")

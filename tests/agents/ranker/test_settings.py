@@ -22,7 +22,7 @@ from polyencoder.validation import Share
 
 @pytest.fixture(scope="module")
 def parser():
-    """That of `train_model -m polyencoder -t selection:jsonl`, in a group."""
+    """The parser of `train_model -m polyencoder -t selection:jsonl`, in a group."""
     parser = TrainModel.setup_args()
     parser.add_extra_args(["-m", "polyencoder", "-t", "selection:jsonl"])
     add_group_arguments(parser)

@@ -56,7 +56,7 @@ def test_a_row_of_the_paper_learns_and_is_evaluated_and_nothing_is_kept(bert, tm
     ],
 )
 def test_runs_of_the_paper_in_miniature(names, processes, bert, tmp_path, capsys, forked_commands):
-    """Its printed commands, in the order in which each needs the other: one of each task, start, kind and command."""
+    """The printed commands, each after those that it needs: one of each task, start, kind and command."""
     data = make_datapath(tmp_path / "data")
     (data / "wikito").mkdir()
     shutil.copy(data / "wiki_article_search/wikipedia_train.txt", data / "wikito/articles.txt")

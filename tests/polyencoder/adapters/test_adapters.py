@@ -31,7 +31,7 @@ def ranker(make_ranker):
 
 @pytest.fixture(params=["in process", "of a folder", "of a server"])
 def model(request, ranker, tmp_path):
-    """What adapters are given, with the arguments that go with it."""
+    """The model of an adapter, with the arguments that go with it."""
     if request.param == "in process":
         yield ranker, {}
     elif request.param == "of a folder":

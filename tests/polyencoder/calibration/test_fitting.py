@@ -65,7 +65,7 @@ def test_the_truth_is_found(temperature, shift, unanswerable):
 
 @pytest.mark.long
 def test_it_holds_among_more_candidates():
-    """What the weight of "none" grows with the number of candidates for. Without that it would be far off."""
+    """The weight of "none" grows with the number of candidates: without that it would be far off."""
     calibration = fit(known(6000, among=10), fingerprint="x").calibration
     many = known(3000, among=2000, answerable=0.5, seed=1)
     p, right = first(calibration, many)

@@ -30,7 +30,7 @@ def replies(*arguments: object, spoken: str) -> list[str]:
 
 
 def test_each_reply_follows_the_whole_dialogue(ranker, tmp_path):
-    """And repeats no turn of it."""
+    """No reply repeats a turn of it."""
     index, turns, expected = ranker.index(TEXTS, tmp_path / "index"), [], []
     for spoken in ("hi !", "do you have pets ?", "two dogs and a cat ."):
         turns.append(spoken)

@@ -91,7 +91,7 @@ def test_only_the_texts_that_are_reranked_are_needed(beir, tmp_path):
 
 
 def test_the_report_is_printed_though_the_run_cannot_be_written(beir, tmp_path, monkeypatch):
-    """As by another process that has written a run of this name during the search."""
+    """Another process has written a run of this name during the search."""
     run = tmp_path / "run.trec"
 
     def searched(*args, **options):

@@ -113,7 +113,7 @@ def examples(tmp_path, sentences) -> Path:
 
 
 def test_a_reranker_of_the_hub(run, make_reranker, sentences, tmp_path):
-    """As a model of ours, with a card of its own: the reranker's says how another library loads it."""
+    """It gets a new card, as our models do: the reranker's says how another library loads it."""
     source = shutil.copytree(make_reranker("roberta"), tmp_path / "theirs")
     (source / "README.md").write_text("CrossEncoder")
     run(source, tmp_path / "ours", "--onnx")
@@ -171,7 +171,7 @@ def test_graphs(run, ranker, model_file, examples, tmp_path, sentences):
 
 
 def test_an_export_of_an_export_says_what_it_has(run, ranker, model_file, tmp_path):
-    """Also what somebody wrote into the card stays."""
+    """The text that somebody wrote into the card stays, too."""
     pytest.importorskip("onnxruntime")
     run(model_file, tmp_path / "out")
     with (tmp_path / "out" / "README.md").open("a") as card:

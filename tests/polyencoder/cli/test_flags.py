@@ -218,7 +218,7 @@ def test_help_is_shown_behind_flags_too(arguments):
 
 @pytest.mark.parametrize("command", ["search", "index"])
 def test_the_lines_of_a_help_text_begin_in_one_column(command):
-    """Those of plain dataclasses, too, whose docstrings have line breaks and indentation."""
+    """Help of plain dataclasses does, too, whose docstrings have line breaks and indentation."""
     rows = [line for line in invoke(command, "--help").stdout.splitlines() if re.match(r"│ {20}", line)]
     assert len({len(line) - len(line[1:].lstrip()) for line in rows}) == 1
 

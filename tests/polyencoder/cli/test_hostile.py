@@ -160,7 +160,7 @@ def test_a_file_that_is_there(refused, workdir, monkeypatch, capsys):
     ],
 )
 def test_a_file_that_is_read_is_not_replaced(command, refused):
-    """Not even with --overwrite."""
+    """Even with --overwrite it stays."""
     assert "is read, and would be replaced; give another name" in refused([*command, "--overwrite"])
 
 

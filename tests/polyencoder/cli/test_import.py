@@ -28,7 +28,7 @@ FAIRSEQ_FLAGS = ["--dictionary", "dict.txt", "--encoder-json", "encoder.json", "
 
 @pytest.fixture
 def calls(monkeypatch, backbone_folder) -> list:
-    """What the readers were asked for. Each writes the folder of an encoder."""
+    """The requests to the readers. Each reader writes the folder of an encoder."""
     requests: list = []
 
     def reader(name: str, kind: str):

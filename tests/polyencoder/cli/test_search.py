@@ -165,7 +165,7 @@ def test_filters(ask, ranker, folder):
 
 
 def test_nothing_is_left(run, sentences):
-    """By a filter, or because all candidates are turns."""
+    """A filter leaves out all, or all candidates are turns."""
     output = run("--context", "hello", "--filter", "n=none").stdout
     assert output == "> hello\n  no candidate passes the filter\n"
     output = run(*[part for sentence in sentences for part in ("--context", sentence)]).stdout

@@ -182,7 +182,7 @@ def test_a_ranker_that_is_trained_on_keeps_its_architecture_and_may_get_other_le
 
 @pytest.mark.long
 def test_a_cross_encoder_starts_from_a_bi_encoder(run, arguments, pairs):
-    """With its encoder, pooling and lengths; before training stands the bi-encoder, which has learned."""
+    """It keeps the encoder, pooling and lengths; the comparison before training is the trained bi-encoder."""
     fitted = run(*arguments, "--architecture", "bi", "--epochs", 10)
     start = ["--train", pairs / "train.jsonl", "--valid", pairs / "valid.jsonl", "--device", "cpu", "--epochs", 1]
     flags = ["--architecture", "cross", "--batch-size", 10, "--out", pairs / "cross"]

@@ -96,7 +96,7 @@ def test_the_comparison_is_made_once(run, arguments, pairs, losses):
 
 @pytest.mark.long
 def test_a_length_that_is_given_only_on_restart_is_noticed(run, arguments, pairs):
-    """Of a run that trains a ranker on, whose lengths are other ones than a new ranker's."""
+    """The run trains a ranker on, whose lengths differ from a new ranker's."""
     flags = ["--architecture", "bi", "--epochs", 1]
     run(*arguments, *flags, "--history-size", 3)
     start = [part for part in arguments[3:] if part not in ("--reduction", "mean")]

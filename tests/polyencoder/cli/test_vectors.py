@@ -49,7 +49,7 @@ def test_no_encoding(workdir, make_ranker, sentences):
 
 
 def test_vectors_that_encode_wrote(workdir, sentences, monkeypatch):
-    """Its file names the model, and is the index that encodes the candidates itself, with their metadata."""
+    """The file names the model and gives the same index as encoding the candidates, with their metadata."""
     monkeypatch.setattr("polyencoder.cli.encode.ROWS_AT_ONCE", 3)
     encode = ["encode", "some.jsonl", "--kind", "candidate", "--no-progress", "--out", "some.parquet"]
     done = run_command(*encode, "--model", "model")

@@ -129,7 +129,7 @@ CHAT = [{"role": "user", "content": "it's me"}, {"role": "assistant", "content":
     ],
 )
 def test_a_list_in_a_cell_is_a_list(tmp_path, write, record, example):
-    """As `DataFrame.to_csv` writes lists, and a column of `json.dumps`; a response is a text whatever it looks like."""
+    """`DataFrame.to_csv` and `json.dumps` write lists so; a response is a text whatever it looks like."""
     cells = {name: write(value) if isinstance(value, list) else value for name, value in record.items()}
     with open(tmp_path / "a.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, list(cells))
@@ -329,7 +329,7 @@ def test_each_turn_of_a_dialogue_after_the_first_is_a_response(tmp_path, name):
     ],
 )
 def test_the_record_of_a_pair_has_its_columns(record, rest):
-    """As `polyencoder mine` writes it."""
+    """`polyencoder mine` writes it so."""
     ((example, written),) = parse_examples(record, Columns(), where="x")
     assert {name: written[name] for name in rest} == rest
     assert not {"query", "pos", "neg", "conversations"} & written.keys()

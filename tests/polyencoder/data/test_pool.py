@@ -106,7 +106,7 @@ def judged(draw):
 
 @given(judged(), st.sampled_from(["batch", "inline", "batch-all-cands"]), st.booleans())
 def test_each_candidate_keeps_its_label_as_a_number(batch, source, merge):
-    """Of texts between which a model cannot tell, the best one's; a text of another example has 0."""
+    """Texts that a model cannot tell apart have the best label; a text of another example has 0."""
     candidates, labels, numbers = batch
     pool = build_batch_pool(source, labels=labels, candidates=candidates, relevance=numbers)
     if merge:

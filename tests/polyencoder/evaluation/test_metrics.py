@@ -19,7 +19,7 @@ NAN = math.nan
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 1.0, 2.0]), min_size=1, max_size=8))
 def test_a_rank_is_the_worst_place_in_a_sort(scores):
-    """Of each label of a row."""
+    """For each label of a row."""
     columns = range(len(scores))
     orders = [sorted(columns, key=lambda column, right=label: (-scores[column], column == right)) for label in columns]
     expected = [order.index(label) + 1 for label, order in enumerate(orders)]

@@ -179,7 +179,7 @@ def test_what_does_not_fit_is_refused(make_ranker, queries, texts):
 
 
 def test_a_run_need_not_find_what_is_judged(make_ranker, queries, texts, caplog):
-    """Of few judgements a good run of the same corpus may have none."""
+    """A good run of the same corpus may have none of few judgements."""
     ranker, qrels = make_ranker("bi"), {"q1": {"d0": 1}}
     index = index_of(ranker, texts)
     run = {"q1": {"d4": 2.0, "d5": 1.0}}

@@ -21,7 +21,7 @@ def test_a_context_its_response_and_what_stands_around_them(piece_text):
 
 
 def test_it_is_what_a_cross_encoder_reads(piece_text, make_config):
-    """Its context, and its candidate without its start."""
+    """The context is the same, and the candidate without its start token."""
     turns, response = TALKS[3][:3], TALKS[3][3]
     pair = build_pair_input(piece_text, turns, response, longest=100)
     context, candidate = piece_text.tokenize_context(turns), piece_text.tokenize_candidates([response])[0]

@@ -60,7 +60,7 @@ def gradients(model):
 
 
 def test_masked_words_are_those_of_transformers(make_pretraining, batches):
-    """Of its own model with these weights, whose loss is the mean over the chosen words."""
+    """transformers has a model with these weights; its loss is the mean over the chosen words."""
     model, batch = make_pretraining(), batches[0]
     reference = BertForMaskedLM(BertConfig(**model.encoder.model.config.to_dict())).eval()
     reference.bert.load_state_dict(model.encoder.model.state_dict())
@@ -107,7 +107,7 @@ def test_next_utterances_are_a_linear_layer_on_the_first_output(make_pretraining
 def test_contrastive_is_a_choice_among_the_different_responses_of_a_batch(
     make_pretraining, apart, reduction, normalize
 ):
-    """Of sequences that are encoded one at a time."""
+    """Each sequence is encoded alone."""
     model = PretrainingModel(
         make_pretraining().encoder, next="contrastive", reduction=reduction, normalize=normalize
     ).eval()
@@ -160,7 +160,7 @@ def test_packed_is_padded(make_pretraining, batches, apart):
 
 
 def test_nothing_masked_leaks(make_pretraining, inputs, masking):
-    """Of two sequences that differ in masked words alone, all that is computed is the same."""
+    """All that is computed of two sequences is the same if they differ in masked words alone."""
     model, example = make_pretraining(), EXAMPLES[2]
     masked = inputs.mask(example, np.random.default_rng(5))
     positions = [i for i, token_id in enumerate(masked.ids) if token_id == masking.mask_id]

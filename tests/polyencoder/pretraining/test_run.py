@@ -138,7 +138,7 @@ def test_the_flags_of_its_card_score_as_the_pretraining_did(make_settings, monke
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_sentence_encoder_is_compared_by_its_own_vectors(make_settings, minilm_folder):
-    """Of which a bi-encoder that is made of it has the same."""
+    """A bi-encoder that is made of it has the same vectors."""
     options = {**dict.fromkeys(TINY), "vocabulary": None, "backbone": str(minilm_folder), "next": "contrastive"}
     model = build_starting_model(make_settings(**options)).model
     bi = Ranker.from_backbone(minilm_folder, "bi", device="cpu").model.config

@@ -50,7 +50,7 @@ def test_what_was_made_elsewhere_is_not_overwritten(tmp_path, name, contents):
 
 @pytest.mark.parametrize("written", [CHECKPOINT, f"{CHECKPOINT}.lock", RECORD])
 def test_what_a_run_wrote_is_resumed(tmp_path, written):
-    """Also of one that was killed at its start, before its first checkpoint."""
+    """A run that was killed at its start, before its first checkpoint, is resumed, too."""
     (tmp_path / FOLDER).mkdir()
     for name in (CONFIG, "README.md", written):
         (tmp_path / name).write_text("{}")

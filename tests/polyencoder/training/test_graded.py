@@ -43,7 +43,7 @@ def inline(objective, **fields):
 
 @mostly_long("architecture", ARCHITECTURES, quick=3)
 def test_every_objective_is_that_of_the_rankers_scores(architecture, make_ranker):
-    """Of the lists' own scores, and a step on them lowers it."""
+    """The objective is computed from the lists' scores."""
     ranker, batch = begun(make_ranker(architecture)), lists()[:4]
     ranker.model.eval()
     expected = {}
@@ -123,7 +123,7 @@ def test_a_list_without_a_choice_is_skipped_and_counted(make_ranker):
 
 
 def test_mining_takes_nothing_that_is_right(make_ranker):
-    """Of the texts seen so far, all right ones of the example are left out; so are they with each other."""
+    """Mining leaves out all right texts of the example among those seen so far."""
     ranker = make_ranker("bi")
     callback = MinedNegatives(ranker, HardNegatives(count=4, every=1, ranks=(1, 100)))
     examples = [Example(example.turns, example.label, labels=example.labels) for example in lists()]

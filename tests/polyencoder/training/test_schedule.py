@@ -20,7 +20,7 @@ def schedule_of(config: ScheduleConfig, *, total: int | None, by_time: bool = Fa
 def rates(
     config: ScheduleConfig, *, total: int | None, updates: int, seconds: float | None = None, peak: float = 1.0
 ) -> list[float]:
-    """Those of a run whose updates take a second each, which has so many seconds."""
+    """The rates of a run whose updates take a second each; `seconds` is the limit of its time."""
     schedule = schedule_of(config, total=total, by_time=seconds is not None, peak=peak)
     learning_rates = []
     for done in range(updates):

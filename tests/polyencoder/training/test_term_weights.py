@@ -83,7 +83,7 @@ def test_terms_that_are_not_finite_change_nothing():
 
 
 def test_not_all_weights_become_0():
-    """As no gradient would reach an encoder that ranks worse than chance, such as one that is not trained."""
+    """Else no gradient would reach an encoder that ranks worse than chance, such as an untrained one."""
     terms = -20 * torch.eye(4).unsqueeze(-1).expand(-1, -1, 3)
     assert torch.equal(fit_weights(linear(terms), shared(4), start=START), START)
 

@@ -202,7 +202,7 @@ def test_no_thread_makes_batches_behind_an_error(make_ranker):
 
 
 def test_examples_without_a_choice_are_left_out_of_their_batch(make_ranker):
-    """As if they were not there; and a run of nothing else is an error, though its batches have several texts."""
+    """The batch trains as without them; a run of nothing else is an error, though its batches have several texts."""
     labels = [example.label for example in EXAMPLES[:2]]
     choices = [replace(example, candidates=[example.label, *labels]) for example in EXAMPLES[2:4]]
     alone = [replace(example, candidates=[example.label]) for example in EXAMPLES[4:6]]

@@ -136,7 +136,7 @@ def test_a_run_that_trained_nothing_is_an_error_when_it_is_started_again(make_ra
 
 
 def test_a_run_that_goes_on_remembers_that_it_has_trained(make_ranker, tmp_path):
-    """What is left of it may be batches with one label."""
+    """The rest of the run may be batches with one label."""
     ranker, config = make_ranker("bi"), replace(CONFIG, max_updates=7)
     with pytest.raises(KeyboardInterrupt):
         Trainer(ranker, config, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path, Kill(5))).fit()

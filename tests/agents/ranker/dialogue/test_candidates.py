@@ -160,7 +160,7 @@ def test_batch_sizes_of_training_alone_have_a_default(model, size):
 
 @pytest.mark.slow
 def test_a_later_evaluation_asks_for_inline_candidates(train, evaluate, tmp_path):
-    """Those of the batch were for the validations of the training, unless one asks for them again."""
+    """Candidates of the batch were for the validations of training, unless a flag asks for them again."""
     short = {"eval_candidates": "batch", "num_epochs": 1.1, "validation_every_n_epochs": 1.0}
     assert "R8@1" not in train("biencoder", tmp_path / "model", **short)
     assert "R8@1" in evaluate(tmp_path / "model")

@@ -121,7 +121,7 @@ def test_an_empty_message_opens_an_interactive_dialogue(make_agent, respond, can
 
 
 def test_a_conversation_survives_half_a_character(make_agent, respond, candidates_file):
-    """As a terminal in another encoding gives it: it is read as the sign for an unknown character."""
+    """A terminal in another encoding gives one: it is read as the sign for an unknown character."""
     agent = make_agent("biencoder", interactive_mode=True, fixed_candidates_path=str(candidates_file))
     for text in ("hi \udcff", "where is the cat ?"):
         observation = agent.observe(Message({"id": "human", "text": text, "episode_done": False}))

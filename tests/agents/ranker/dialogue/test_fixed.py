@@ -112,7 +112,7 @@ def test_vectors_in_a_folder_of_ones_own(copy_of, train, evaluate, candidates_fi
 
 
 def test_vectors_in_8_bits(copy_of, evaluate, options, labels, tmp_path):
-    """Of an index that `polyencoder index --dtype int8` built, say."""
+    """An index has them that `polyencoder index --dtype int8` built."""
     path, vectors = copy_of("biencoder"), tmp_path / "vectors"
     build_index(str(vectors), labels, Ranker.from_pretrained(path, device="cpu"), dtype="int8")
     actual, expected = evaluate(path, fixed_candidate_vecs=str(vectors), **options), evaluate(path, **options)
@@ -175,7 +175,7 @@ def test_it_is_an_index_like_any_other(copy_of, evaluate, options, labels, tmp_p
 
 
 def test_candidates_in_several_files_of_vectors(copy_of, evaluate, options, labels, encoded, tmp_path):
-    """As `polyencoder index --shard-size 3` makes them: each is scored where it lies."""
+    """`polyencoder index --shard-size 3` makes them: each is scored where it lies."""
     path = copy_of("polyencoder")
     Ranker.from_pretrained(path, device="cpu").index(labels, tmp_path / "mine", shard_size=3)
     encoded.clear()
@@ -304,7 +304,7 @@ def test_a_copied_candidates_file_serves_the_copied_model(copy_of, evaluate, can
 def test_what_a_late_interaction_encoder_reads_of_fixed_candidates_is_read_once(
     make_agent, respond, candidates_file, labels, monkeypatch
 ):
-    """And anew once the model has changed."""
+    """It is read anew once the model has changed."""
     fixed = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     agent, read = make_agent("lateencoder", **fixed), []
     inner = agent.ranker.read_candidates

@@ -47,7 +47,7 @@ def test_hits_at_any_k_agree_with_the_ranks(model, trained, make_agent, respond,
 
 
 def test_no_recall_at_k_of_n_where_n_is_the_batchs(make_agent, respond):
-    """With the labels of a batch as candidates N would be another one for the last batch, or one with equal labels."""
+    """With the labels of a batch as candidates, N would differ for the last batch and for equal labels."""
     turns = [{"text": text, "eval_labels": [f"{text} too"]} for text in ("hello", "bye", "well")]
     replies = respond(make_agent("biencoder", eval_candidates="batch", hits_at="1,2"), *turns)
     assert all(set(reply["metrics"]) == {"loss", "rank", "mrr", "hits@2"} for reply in replies)

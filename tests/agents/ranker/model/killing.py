@@ -111,7 +111,7 @@ def kill_once_trained(model: Path, data: Path, options: str, *counts: int, learn
 
 
 def states(path: Path | str) -> dict[str, Any]:
-    """What a checkpoint says of training: not times.
+    """The state of training in a checkpoint, but for times.
 
     ParlAI's counters hold times and sums of parts; `reports` compares them.
     """

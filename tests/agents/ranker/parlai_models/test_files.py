@@ -157,7 +157,7 @@ def test_the_dictionary_of_another_model(copy):
 
 
 def test_old_files(copy):
-    """What torch before 1.6 wrote is no zip archive."""
+    """Files that torch before 1.6 wrote are no zip archives."""
     path = copy("crossencoder")
     expected = import_parlai(path)[0].state_dict()
     torch.save(torch.load(path, weights_only=True), path, _use_new_zipfile_serialization=False)

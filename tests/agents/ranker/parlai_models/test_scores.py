@@ -117,7 +117,7 @@ def test_every_door(model, options, theirs, both, respond, labels, tmp_path):
 
 @pytest.mark.parametrize(("model", "options"), [("biencoder", DEFAULTS), ("ranker", DEFAULTS), ("polyencoder", GPT2)])
 def test_training_starts_from_what_it_is(model, options, theirs, make_agent, respond, tmp_path, task, labels):
-    """With the flags that say the same: the first scores are those of the model, perceptron and all."""
+    """With flags that say the same, the first scores are the scores of the model, perceptron and all."""
     path = theirs(model, **options)
     same = {"reduction_type": options.get("reduction_type", "first"), "share_encoders": options["share_encoders"]}
     same |= {"poly_n_codes": 5} if model == "polyencoder" else {}
@@ -132,7 +132,7 @@ def test_training_starts_from_what_it_is(model, options, theirs, make_agent, res
 
 
 def test_normalized_vectors_of_fixed_candidates(both, respond, labels, tmp_path):
-    """What ParlAI's vectors of length 1 are: with inline candidates it divides by another length (see the weights)."""
+    """ParlAI's vectors have length 1: with inline candidates it divides by another length (see the weights)."""
     options = {**DEFAULTS, "normalize_sent_emb": True, "candidates": "batch"}
     candidates = [*labels, *(text for text in ODD if text.strip())]
     (tmp_path / "candidates.txt").write_text("\n".join(candidates) + "\n", encoding="utf-8")

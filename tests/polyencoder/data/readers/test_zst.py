@@ -30,7 +30,7 @@ def test_frame_after_frame(tmp_path, content):
 
 
 def test_a_window_that_is_longer_than_the_default_allows(tmp_path):
-    """As of `zstd --long=31`."""
+    """`zstd --long=31` writes such windows."""
     path = tmp_path / "RC_2019-01.zst"
     options = {zstd.CompressionParameter.window_log: 31, zstd.CompressionParameter.compression_level: 1}
     with zstd.ZstdFile(path, "w", options=options) as file:

@@ -42,7 +42,7 @@ def test_the_metrics_are_those_before_the_first_update(make_ranker):
 
 
 def test_training_is_the_same_with_and_without(make_ranker, make_backbone_config):
-    """With dropout, whose random numbers the comparison must not take."""
+    """The comparison must not take random numbers of dropout."""
 
     def make():
         return make_ranker("bi", backbone=make_backbone_config(dropout=0.3))
@@ -109,7 +109,7 @@ def get_advice(trainer, *, before=None, best=None, of_another=False, responses=L
 
 
 def test_a_model_that_is_better_has_nothing_to_be_said(trainer):
-    """By its recall, whatever the loss."""
+    """Its recall decides, whatever the loss."""
     assert get_advice(trainer, best=measured(0.501, loss=9.0)) is None
 
 

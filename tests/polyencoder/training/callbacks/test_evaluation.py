@@ -123,7 +123,7 @@ def test_processes_besides_the_first_write_nothing(evaluated):
     [([3.0, 2.0, 2.5], False), ([3.0, 3.0, 3.0], True), ([3.0, 4.0, 2.0, 3.0], False), ([3.0, 4.0, 5.0], True)],
 )
 def test_evaluations_that_are_no_better_end_the_run(evaluated, values, stops):
-    """As many in a row as `patience`; one that is equal is no better."""
+    """`patience` in a row end it; an equal evaluation is no better."""
     keep_best(evaluated, values, metric="loss", patience=2)
     assert evaluated.stopped == ("no better loss in 2 evaluations" if stops else None)
 

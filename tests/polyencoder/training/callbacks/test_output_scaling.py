@@ -37,7 +37,7 @@ def rescale(model, batches) -> None:
 
 @torch.no_grad()
 def code_entropy(model, batches) -> float:
-    """Of the softmax with which candidates attend over context vectors: 0 all on one, 1 all alike."""
+    """The entropy with which candidates attend over context vectors: 0 for one vector alone, 1 for all alike."""
     contexts, candidates = batches
     context = model.encode_context(contexts)
     logits = torch.einsum("bmd,nd->bnm", context.vectors, model.encode_candidates(candidates))
