@@ -42,10 +42,10 @@ def test_only_new_pairs_are_asked_for(architecture, indexes, make_ranker):
     expected = torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES))
     teacher, seen = Teacher(ranker, ScoreCache(None)), set()
     for rows in indexes:
-        asked_before = teacher.asked
+        num_before = teacher.asked
         scores = teacher.score(CONTEXTS, CANDIDATES, torch.tensor(rows))
         new = {(i, position) for i, row in enumerate(rows) for position in row if position >= 0} - seen
-        assert teacher.asked - asked_before == len(new)
+        assert teacher.asked - num_before == len(new)
         seen |= new
         for i, row in enumerate(rows):
             for position, score in zip(row, scores[i].tolist(), strict=True):
@@ -81,11 +81,11 @@ def test_pairs_that_do_not_recur_are_scored_once_in_a_step(architecture, make_ra
     for contexts in (CONTEXTS, CONTEXTS[::-1]):  # the next step has other lists
         scores = torch.as_tensor(ranker.score(contexts, CANDIDATES))
         for index, new in ((first, 5), (second, 1)):
-            asked_before = teacher.asked
+            num_before = teacher.asked
             actual = teacher.score(contexts, CANDIDATES, index, recur=False)
             expected = scores.gather(1, index.clamp(min=0)).masked_fill(index < 0, -math.inf)
             torch.testing.assert_close(actual, expected)
-            assert teacher.asked - asked_before == new
+            assert teacher.asked - num_before == new
 
 
 def test_other_teachers_and_other_contexts_have_scores_of_their_own(make_ranker, tmp_path):
