@@ -16,7 +16,7 @@ __all__ = ["Result", "command_fails", "invoke", "run_command"]
 
 
 class Result(NamedTuple):
-    """What a command said, and its exit code."""
+    """The output of a command, and its exit code."""
 
     exit_code: int
     stdout: str
@@ -29,7 +29,7 @@ class Result(NamedTuple):
 
 
 def invoke(*arguments: object, input: str | None = None) -> Result:
-    """What a command says and its exit code, as a shell has it."""
+    """The output of a command and its exit code, as a shell has it."""
     out, err = io.StringIO(), io.StringIO()
     code = 0
     with (
@@ -46,7 +46,7 @@ def invoke(*arguments: object, input: str | None = None) -> Result:
 
 
 def run_command(*arguments: object, input: str | None = None) -> Result:
-    """What a command that must succeed said: `stdout`, `stderr`, and both in `output`. Its errors are raised."""
+    """The output of a command that must succeed: `stdout`, `stderr`, and both in `output`. Its errors are raised."""
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO((input or "").encode()))),

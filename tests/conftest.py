@@ -91,13 +91,13 @@ def pytest_collection():
     To each logger that does not propagate, fifty of torch's, pytest adds its handlers three times in a test.
     """
     gc.disable()
-    found = yield
+    collection = yield
     for name, logger in logging.root.manager.loggerDict.items():
         if name.startswith("torch.") and isinstance(logger, logging.Logger):
             logger.propagate = True
     gc.freeze()
     gc.enable()
-    return found
+    return collection
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +198,7 @@ def make_model(make_config):
 
 @pytest.fixture(scope="session")
 def stubs() -> dict:
-    """What PolyAI's test modules compute: see convert_stubs/README.md."""
+    """The results of PolyAI's test modules: see convert_stubs/README.md."""
     return json.loads((Path(__file__).parent / "polyencoder/convert_stubs/stubs.json").read_text(encoding="utf-8"))
 
 

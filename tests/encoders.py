@@ -69,7 +69,7 @@ def backbone_folder(tmp_path_factory, make_hf_tokenizer):
     """
     import transformers
 
-    made: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     common = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     bert = common | {"intermediate_size": 32, "max_position_embeddings": 40}
     configs = {
@@ -89,15 +89,15 @@ def backbone_folder(tmp_path_factory, make_hf_tokenizer):
     }
 
     def make(kind: str) -> Path:
-        if kind not in made:
+        if kind not in folders:
             folder = tmp_path_factory.mktemp(kind)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 model = transformers.AutoModel.from_config(configs[kind]())
             model.save_pretrained(folder)
             make_hf_tokenizer("roberta" if kind == "roberta" else "bert").save_pretrained(folder)
-            made[kind] = folder
-        return made[kind]
+            folders[kind] = folder
+        return folders[kind]
 
     return make
 
@@ -120,7 +120,7 @@ def make_reranker(tmp_path_factory):
     common = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     common |= {"intermediate_size": 32, "max_position_embeddings": 64, "initializer_range": 0.5}
     like_roberta = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "max_position_embeddings": 66}
-    own = {
+    particular = {
         "albert": {"embedding_size": 8},
         "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0},
         "electra": {"embedding_size": 8},
@@ -138,7 +138,7 @@ def make_reranker(tmp_path_factory):
 
     @functools.cache
     def make(family: str, *, max_tokens: int | None = None, **config) -> Path:
-        settings = common | own.get(family, {}) | {"num_labels": 1} | config
+        settings = common | particular.get(family, {}) | {"num_labels": 1} | config
         folder, like_bert = tmp_path_factory.mktemp(family), settings.get("bos_token_id") != 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)

@@ -51,14 +51,14 @@ def unsynced() -> Iterator[None]:
 def known_groups() -> Iterator[None]:
     """A parse makes a command's arguments twice, at first to find their groups: here these are found once."""
     resolve: Callable[..., list[Any]] = _collection._resolve_groups_from_callable
-    found: dict[Any, list[Any]] = {}
+    resolved: dict[Any, list[Any]] = {}
 
     def once(command: Any, *parameters: Any, **groups: Any) -> list[Any]:
         if not command.__module__.startswith("polyencoder.cli."):
             return resolve(command, *parameters, **groups)
-        if command not in found:
-            found[command] = resolve(command, *parameters, **groups)
-        return found[command]
+        if command not in resolved:
+            resolved[command] = resolve(command, *parameters, **groups)
+        return resolved[command]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_collection, "_resolve_groups_from_callable", once)

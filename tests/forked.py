@@ -46,7 +46,7 @@ def forkserver() -> Any:
 
 
 def forgetting(*packages: str) -> str:
-    """Code before that of a command, for which these packages are not imported yet."""
+    """Code to run before a command, which then imports these packages anew."""
     return f"""import sys
 for name in list(sys.modules):
     if name.split(".")[0] in {packages!r}:
@@ -88,10 +88,10 @@ class Forked(subprocess.Popen[Any]):
         _, _, _, _, cwd, env, _, _, _, *ends = others
         theirs = [ends[1 + 2 * n - (n == 0)] for n in range(3)]  # one of each pair: stdin is read, the others written
         fds = [_Inherited(fd if fd != -1 else n) for n, fd in enumerate(theirs)]
-        place = os.fspath(cwd) if cwd is not None else os.getcwd()
+        folder = os.fspath(cwd) if cwd is not None else os.getcwd()
         environment = dict(os.environ if env is None else env)
         context = multiprocessing.get_context("fork") if _is_forked else forkserver()
-        self._process = context.Process(target=_child, args=(program, place, environment, fds))
+        self._process = context.Process(target=_child, args=(program, folder, environment, fds))
         self._process.start()
         process._children.discard(self._process)  # type: ignore[attr-defined] # pytest would wait for it to end
         self.pid = self._process.pid
@@ -115,7 +115,7 @@ class Forked(subprocess.Popen[Any]):
 
 
 def _program(words: list[str]) -> tuple[str, list[str]] | None:
-    """("-m" or "-c", its argument and those of the program), of a command that can be forked."""
+    """("-m" or "-c", and the arguments behind it) of a command that can be forked."""
     if words[:2] == [sys.executable, "-u"]:  # torchrun's own: the child flushes each line anyway
         words = [sys.executable, *words[2:]]
     if len(words) > 2 and words[0] == sys.executable and words[1] in ("-m", "-c"):

@@ -21,8 +21,8 @@ class Page(HTMLParser):
     @property
     def loads(self) -> list[str]:
         """What the page loads or leads to, besides its own parts."""
-        named = [value for _, own in self.tags for name, value in own.items() if name.split(":")[-1] in ("src", "href")]
-        return [value for value in named if not value.startswith("#")]
+        links = (value for _, tag in self.tags for name, value in tag.items() if name.split(":")[-1] in ("src", "href"))
+        return [value for value in links if not value.startswith("#")]
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))

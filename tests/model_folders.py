@@ -22,7 +22,7 @@ def files_in(folder: Path) -> list[str]:
 
 
 def files_of(model: RankerModel, *more: str) -> list[str]:
-    """Those of a saved model, and `more`."""
+    """The files of a saved model, and `more`."""
     arranged = build_layout(model.config)
     files = {*OURS, *arranged.files, *more}
     for module in arranged.modules:

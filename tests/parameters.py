@@ -1,4 +1,4 @@
-"""Tests of many parameters, most of which only a nightly run needs."""
+"""Tests of many parameters: only a nightly run needs most of them."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class PostgresServer:
             return False
 
     def _is_ready(self) -> bool:
-        """By its file, which one that was killed leaves."""
+        """Its file says so; a server that was killed leaves it."""
         file = self.folder / "data" / "postmaster.pid"
         words = file.read_text().split() if file.exists() else []
         return words[:1] == [str(self.process.pid)] and "ready" in words

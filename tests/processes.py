@@ -59,7 +59,7 @@ def import_training() -> None:
 
 
 def answer_in_group(function, rank: int, count: int, rendezvous: Path, pipe: Connection) -> None:
-    """What a forked process does: joins the group, calls the function and sends what it returns."""
+    """In a forked process: joins the group, calls the function and sends what it returns."""
     with open(f"{rendezvous}.{rank}", "w") as stacks:
         faulthandler.register(signal.SIGUSR1, stacks)
         try:
@@ -75,7 +75,7 @@ def answer_in_group(function, rank: int, count: int, rendezvous: Path, pipe: Con
 
 
 def answers_of_group(function, count: int, rendezvous: Path) -> list[tuple[bool, Any]]:
-    """Of each process, whether it succeeded, and what the function returned or the traceback."""
+    """For each process, whether it succeeded, and what the function returned or the traceback."""
     context = multiprocessing.get_context("fork")
     started, answers = [], []
     for rank in range(count):
@@ -161,19 +161,19 @@ def locked_elsewhere():
     children = []
 
     def start(model_file):
-        told, tell = os.pipe()
+        receiver, sender = os.pipe()
         if (child := os.fork()) == 0:
             try:
                 lock = TrainingLock.get_or_create(model_file)
-                os.write(tell, b"locked")
+                os.write(sender, b"locked")
                 signal.pause()
                 lock.release()
             finally:
                 os._exit(1)
         children.append(child)
-        os.close(tell)
-        assert os.read(told, 6) == b"locked"
-        os.close(told)
+        os.close(sender)
+        assert os.read(receiver, 6) == b"locked"
+        os.close(receiver)
         return child
 
     yield start

@@ -81,20 +81,20 @@ def _says(number: int, turn: int) -> str:
 
 def _persona_chat(number: int) -> str:
     facts = [f"your persona: i like the {WORDS[(number + n) % len(WORDS)]} ." for n in range(2)]
-    said = []
+    lines = []
     for turn in (0, 2):
         candidates = "|".join(
             _says(number + other, turn + 1) for other in (1, 2, 3, 0)
         )  # the label is last, as in theirs
-        said.append(f"{_says(number, turn)}\t{_says(number, turn + 1)}\t\t{candidates}")
-    return "".join(f"{line} {text}\n" for line, text in enumerate([*facts, *said], start=1))
+        lines.append(f"{_says(number, turn)}\t{_says(number, turn + 1)}\t\t{candidates}")
+    return "".join(f"{line} {text}\n" for line, text in enumerate([*facts, *lines], start=1))
 
 
 def dialogue(number: int, *, turns: int = 3, options: int = 5, answered: bool = True) -> dict:
-    said = [{"speaker": f"participant_{1 + turn % 2}", "utterance": _says(number, turn)} for turn in range(turns)]
+    messages = [{"speaker": f"participant_{1 + turn % 2}", "utterance": _says(number, turn)} for turn in range(turns)]
     others = [{"candidate-id": f"id{number + n}", "utterance": _says(number + n, turns)} for n in range(options)]
     others = others[1:3] + others[:1] + others[3:]
-    record = {"example-id": number, "messages-so-far": said, "options-for-next": others, "scenario": 1}
+    record = {"example-id": number, "messages-so-far": messages, "options-for-next": others, "scenario": 1}
     return record | ({"options-for-correct-answers": [others[2]]} if answered else {})
 
 

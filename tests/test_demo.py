@@ -18,17 +18,17 @@ pytestmark = [pytest.mark.usefixtures("forked_commands"), pytest.mark.slow]
 
 def test_a_demo_and_the_same_again(tmp_path, backbone_folder, capfd):
     """The second time the bot is there, and only the questions are asked again."""
-    wanted = ["--folder", str(tmp_path), "--backbone", str(backbone_folder("bert")), "--updates", "2"]
+    arguments = ["--folder", str(tmp_path), "--backbone", str(backbone_folder("bert")), "--updates", "2"]
     answers = []
     for _ in range(2):
-        demo.main(wanted)
-        shown = capfd.readouterr().out
-        assert [line.split()[2] for line in shown.splitlines() if line.startswith("$ ")] == [
+        demo.main(arguments)
+        output = capfd.readouterr().out
+        assert [line.split()[2] for line in output.splitlines() if line.startswith("$ ")] == [
             "train",
             "index",
             "calibrate",
         ]
-        answers.append(re.findall(r"^ +(?:\d+%)?  ->  .+$", shown, flags=re.MULTILINE))
+        answers.append(re.findall(r"^ +(?:\d+%)?  ->  .+$", output, flags=re.MULTILINE))
         assert len(answers[-1]) == len(demo.QUESTIONS)
     assert answers[0] == answers[1]
 

@@ -28,14 +28,14 @@ def name(requirement: str) -> str:
 
 
 def distribution(module: str) -> str:
-    found = INSTALLED.get(module, [module])
-    return name(OF_MODULES.get(module, found[0]))
+    distributions = INSTALLED.get(module, [module])
+    return name(OF_MODULES.get(module, distributions[0]))
 
 
 @functools.cache
 def imports(folder: str) -> dict[str, Path]:
     """The packages that the code of a folder imports, also by `require`, and a file of each."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for file in (ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names: list[str] = []
@@ -45,21 +45,20 @@ def imports(folder: str) -> dict[str, Path]:
                 names = [node.module or ""]
             elif isinstance(node, ast.Call) and getattr(node.func, "id", None) == "require":
                 names = [node.args[0].value] if isinstance(node.args[0], ast.Constant) else []
-            found |= {one.partition(".")[0]: file for one in names}
-    return {
-        one: file for one, file in found.items() if one not in {*sys.stdlib_module_names, "polyencoder", "parlai", ""}
-    }
+            files |= {module.partition(".")[0]: file for module in names}
+    others = {*sys.stdlib_module_names, "polyencoder", "parlai", ""}
+    return {package: file for package, file in files.items() if package not in others}
 
 
-CORE = {name(one) for one in PROJECT["dependencies"]}
-EXTRAS = {extra: {name(one) for one in wanted} for extra, wanted in PROJECT["optional-dependencies"].items()}
+CORE = {*map(name, PROJECT["dependencies"])}
+EXTRAS = {extra: {*map(name, packages)} for extra, packages in PROJECT["optional-dependencies"].items()}
 
 
 @pytest.mark.slow
 def test_what_the_library_imports_is_asked_for():
-    asked = CORE.union(*(wanted for extra, wanted in EXTRAS.items() if extra != "parlai"))
+    required = CORE.union(*(packages for extra, packages in EXTRAS.items() if extra != "parlai"))
     for module, file in imports("projects").items():
-        assert distribution(module) in asked, f"{file} imports {module}"
+        assert distribution(module) in required, f"{file} imports {module}"
 
 
 def test_the_library_asks_for_nothing_that_it_does_not_import():

@@ -13,9 +13,9 @@ pytestmark = [pytest.mark.usefixtures("forked_commands"), pytest.mark.slow]
 
 def test_processes_have_random_numbers_of_their_own():
     code = "import numpy, random, torch; print(numpy.random.rand(), random.random(), torch.rand(()).item())"
-    found = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout for _ in range(2)]
-    assert all(one != other for one, other in zip(*map(str.split, found), strict=True))
-    assert [len(one.split()) for one in found] == [3, 3]
+    outputs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout for _ in range(2)]
+    assert all(first != second for first, second in zip(*map(str.split, outputs), strict=True))
+    assert [len(output.split()) for output in outputs] == [3, 3]
 
 
 def test_one_that_is_left_behind_does_not_hold_up_the_end():

@@ -50,14 +50,14 @@ def test_the_library_has_no_circles():
     packages = {name.removesuffix(".__init__"): name for name in modules if name.endswith(".__init__")}
     graph: dict[str, set[str]] = {}
     for name, file in modules.items():
-        wanted = imported(file)
+        imports = imported(file)
         # a package counts for what is taken from it, unless that is one of its modules
         through = {
-            packages[one]
-            for one in wanted & packages.keys()
-            if not any(w.startswith(f"{one}.") and w in modules for w in wanted)
+            packages[package]
+            for package in imports & packages.keys()
+            if not any(w.startswith(f"{package}.") and w in modules for w in imports)
         }
-        graph[name] = ((wanted & modules.keys()) | through) - {name}
+        graph[name] = ((imports & modules.keys()) | through) - {name}
     assert len(graph) > 100
     TopologicalSorter(graph).prepare()  # CycleError, which names one
 
@@ -69,9 +69,9 @@ def test_no_import_runs_up_the_floors():
     for name, file in modules.items():
         if name in ("polyencoder.__init__", "polyencoder.__main__"):  # the front door
             continue
-        for wanted in imported(file) & (modules.keys() | packages) - {"polyencoder"}:
-            if floor_of(wanted) > floor_of(name):
-                upward.append(f"{name} -> {wanted}")
+        for module in imported(file) & (modules.keys() | packages) - {"polyencoder"}:
+            if floor_of(module) > floor_of(name):
+                upward.append(f"{name} -> {module}")
     assert not upward, upward
 
 
@@ -101,13 +101,13 @@ def test_what_is_installed_does_not_need_the_benchmarks():
 def test_whoever_holds_a_model_does_not_ask_what_it_is():
     """Outside of modeling no `isinstance` names an architecture's class: what differs is in `RankerModel`."""
     classes = {"RankerModel", "BiEncoder", "PolyEncoder", "CrossEncoder", "ConveRT", "TwoTowers", "Backbone"}
-    found = []
+    uses = []
     for folder in ("projects", "agents", "tasks", "zoo", "benchmarks"):
         for file in (ROOT / folder).rglob("*.py"):
             if LIBRARY / "modeling" in file.parents:
                 continue
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
-                    named = {getattr(one, "id", None) for one in ast.walk(node.args[1])}
-                    found += [f"{file}:{node.lineno}"] if named & classes else []
-    assert len(found) <= 5, found
+                    named = {getattr(part, "id", None) for part in ast.walk(node.args[1])}
+                    uses += [f"{file}:{node.lineno}"] if named & classes else []
+    assert len(uses) <= 5, uses

@@ -62,7 +62,7 @@ def test_all_names_are_there():
 
 @pytest.mark.usefixtures("forked_commands")
 def test_modules_are_there_without_an_import_of_their_own():
-    """As they were when `import polyencoder` imported them."""
+    """They are there as when `import polyencoder` imported them."""
     code = f"{forgetting('polyencoder')}import polyencoder; polyencoder.errors.InputError; polyencoder.index.base.Hit; "
     code += "polyencoder.training; print('polyencoder.training.trainer' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -72,17 +72,17 @@ def test_modules_are_there_without_an_import_of_their_own():
 
 def test_the_list_of_commands_has_their_own_help():
     """It is read without importing them."""
-    for name, place in COMMANDS.items():
-        module, function = place.split(":")
-        own = getattr(importlib.import_module(f"polyencoder.cli.{module}"), function)
-        own = own.default_command if isinstance(own, App) else own
-        assert read_help(place)
-        assert own is None or inspect.cleandoc(own.__doc__).startswith(read_help(place))  # None: commands below it
-        assert app[name].help == read_help(place)
+    for name, path in COMMANDS.items():
+        module, function = path.split(":")
+        command = getattr(importlib.import_module(f"polyencoder.cli.{module}"), function)
+        command = command.default_command if isinstance(command, App) else command
+        assert read_help(path)
+        assert command is None or inspect.cleandoc(command.__doc__).startswith(read_help(path))  # None: a group
+        assert app[name].help == read_help(path)
 
 
 @pytest.mark.usefixtures("forked_commands")
 def test_help_in_a_pipe_has_room_for_its_text():
     command = [sys.executable, "-m", "polyencoder", "check", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert max(map(len, shown.splitlines())) == 120
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert max(map(len, output.splitlines())) == 120

@@ -32,24 +32,24 @@ TESTED_BY = {
 @functools.cache
 def imported(path: Path) -> set[str]:
     """The modules that a file imports, by `import` or `from`, and what it takes from them."""
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found
+            modules |= {alias.name for alias in node.names}
+    return modules
 
 
 def without_a_file() -> list[str]:
-    found = []
+    missing = []
     for path in sorted(LIBRARY.rglob("*.py")):
         within = path.relative_to(LIBRARY)
         folder, name = TESTS / within.parent, ".".join(("polyencoder", *within.with_suffix("").parts))
         has_own = path.stem.startswith("__") or (folder / f"test_{path.name}").exists()
         if not has_own and not any(name in imported(file) for file in folder.glob("*.py")):
-            found.append(within.as_posix())
-    return found
+            missing.append(within.as_posix())
+    return missing
 
 
 def test_every_module_has_a_test_file():
@@ -73,8 +73,8 @@ def needs_parlai(path: Path) -> bool | None:
             continue
         if isinstance(node, ast.Call) and ast.unparse(node).startswith("pytest.importorskip('parlai'"):
             return None
-        names = [f"{node.module}.{one.name}" for one in node.names] if isinstance(node, ast.ImportFrom) else []
-        names += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        names = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         for name in names:
             parts = name.split(".")
             if parts[0] == "parlai":
@@ -87,12 +87,12 @@ def needs_parlai(path: Path) -> bool | None:
 
 
 def test_the_librarys_tests_need_no_parlai():
-    """As on a machine that has the library alone; what compares with ParlAI's own code skips."""
+    """They run on a machine with the library alone; what compares with ParlAI's own code skips."""
     files = [ROOT / "tests" / "conftest.py", *TESTS.rglob("test_*.py"), *TESTS.rglob("conftest.py")]
-    found = {path.relative_to(ROOT / "tests").as_posix(): needs_parlai(path) for path in files}
-    assert [name for name, needs in found.items() if needs] == []
+    by_file = {path.relative_to(ROOT / "tests").as_posix(): needs_parlai(path) for path in files}
+    assert [name for name, needs in by_file.items() if needs] == []
     compared = ("dictionary", "scores", "weights")
-    assert {name for name, needs in found.items() if needs is None} == {
-        f"polyencoder/importing/test_parlai_{what}.py" for what in compared
+    assert {name for name, needs in by_file.items() if needs is None} == {
+        f"polyencoder/importing/test_parlai_{kind}.py" for kind in compared
     }
     assert needs_parlai(TESTS / "importing" / "parlai_rankers.py")

@@ -50,7 +50,7 @@ QUESTIONS = {
 
 TINY = {"embedding_size": 32, "ffn_size": 64, "n_layers": 1, "n_heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
 SIZES = ["embedding_size", "ffn_size", "n_layers", "n_heads", "dict_maxtokens"]  # not those of a pre-trained encoder
-TINY |= {"repeat_blocking_heuristic": False}  # answers of the task do repeat: every second turn has that of the first
+TINY |= {"repeat_blocking_heuristic": False}  # answers of the task do repeat: every second turn repeats the first
 TINY |= {"text_truncate": 48, "label_truncate": 16, "dict_maxtokens": 400, "loglevel": "error"}
 # Validation comes last in each run of so many epochs: the model that is saved is the one that training ends with.
 LEARNING = {"learningrate": 1e-2, "warmup_updates": 5, "batchsize": 16, "eval_batchsize": 7, "seed": 1}
@@ -181,8 +181,8 @@ def evaluate(task: dict[str, Any]) -> Callable[..., dict[str, float]]:
 
     def run(model_file: Path | str | None, **options: Any) -> dict[str, float]:
         defaults = {**task, "datatype": "valid", "batchsize": 8, "loglevel": "error"}
-        own = {} if model_file is None else {"model_file": str(model_file)}
-        return _numbers(EvalModel.main(**{**defaults, **own, **options}))
+        model_option = {} if model_file is None else {"model_file": str(model_file)}
+        return _numbers(EvalModel.main(**{**defaults, **model_option, **options}))
 
     return run
 
@@ -192,13 +192,13 @@ def trained(
     train: Callable[..., dict[str, float]], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], tuple[Path, dict[str, float]]]:
     """(model) -> a trained model's file, not to be written to, and its last validation's report."""
-    made: dict[str, tuple[Path, dict[str, float]]] = {}
+    models: dict[str, tuple[Path, dict[str, float]]] = {}
 
     def get(model: str) -> tuple[Path, dict[str, float]]:
-        if model not in made:
+        if model not in models:
             path = tmp_path_factory.mktemp(model) / "model"
-            made[model] = path, train(model, path)
-        return made[model]
+            models[model] = path, train(model, path)
+        return models[model]
 
     return get
 
@@ -222,14 +222,14 @@ def make_agent(dictionary: str, task: dict[str, Any]) -> Callable[..., Any]:
 
     def make(model: str, **options: Any) -> Any:
         if "model_file" in options and os.path.exists(options["model_file"]):
-            # Not the beginning of a training loop, which would put the counters back to those of this file.
-            own = {"model": model, "model_file": str(options["model_file"]), "load_from_checkpoint": False}
-            return create_agent(_parse(**{**options, **own}))
+            # Not the beginning of a training loop, which would reset the counters to this file's.
+            loading = {"model": model, "model_file": str(options["model_file"]), "load_from_checkpoint": False}
+            return create_agent(_parse(**{**options, **loading}))
         particular = {"poly_n_codes": 4} if model == "polyencoder" else {}
         data = {} if "task" in options else task
         defaults = {**TINY, **particular, **data, "dict_file": dictionary, "datatype": "train"}
-        own = SIZES if options.get("backbone") else ["dict_maxtokens"] if options.get("init_model") else []
-        defaults = {name: value for name, value in defaults.items() if name not in own}
+        unset = SIZES if options.get("backbone") else ["dict_maxtokens"] if options.get("init_model") else []
+        defaults = {name: value for name, value in defaults.items() if name not in unset}
         opt = _parse(**{**defaults, "model": model, **options})
         return Beginning(opt).agent if opt.get("load_from_checkpoint") and is_trained(opt) else create_agent(opt)
 
@@ -256,9 +256,9 @@ def chat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return run
 
 
-def answers_in(shown: str) -> list[str]:
-    """What a model has said, of what ParlAI's commands show."""
-    return re.findall(r"\[(?:\w+encoder|Convert)\]: (.*)", re.sub(r"\x1b\[[\d;]*m", "", shown))
+def answers_in(output: str) -> list[str]:
+    """The replies of a model in the output of ParlAI's commands."""
+    return re.findall(r"\[(?:\w+encoder|Convert)\]: (.*)", re.sub(r"\x1b\[[\d;]*m", "", output))
 
 
 @pytest.fixture(scope="session")

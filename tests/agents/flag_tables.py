@@ -65,26 +65,26 @@ def flags_of(**options: Any) -> dict[str, argparse.Action]:
 
 
 def assert_in_one_part(model: str, parts: Collection[Collection[str]], *, others: Collection[str] = ()) -> None:
-    """That each flag of an agent is in one part of its table at most; in none, it is followed, or one of `others`.
+    """Each flag of an agent is in at most one part of its table; a flag in none is followed, or in `others`.
 
     What ParlAI's command has with no agent is its own; but for the dictionary, which it has for an agent.
     """
     scripts = {name for name in flags_of() if not name.startswith(("dict_", "bpe_"))}
     ours = set(flags_of(model=model)) - scripts - set(others)
-    places = {name: sum(name in part for part in parts) for name in ours}
-    wrong = {name: count for name, count in places.items() if count > 1}
+    counts = {name: sum(name in part for part in parts) for name in ours}
+    wrong = {name: count for name, count in counts.items() if count > 1}
     assert not wrong, f"in so many parts: {wrong}"
-    assert not (unknown := {name for name in ours if not places[name]} - FOLLOWED - OURS), unknown
+    assert not (unknown := {name for name in ours if not counts[name]} - FOLLOWED - OURS), unknown
 
 
 def message_of(error: pytest.ExceptionInfo[Exception]) -> str:
-    """Of an error of one line."""
+    """The message of an error, which has one line."""
     (line,) = str(error.value).splitlines()
     return line
 
 
 def assert_not_supported(name: str, make: Callable[..., Any], **options: Any) -> None:
-    """That making an agent with this flag is an error of one line, which names it and says what to do."""
+    """Making an agent with this flag raises an error of one line that names the flag and says what to do."""
     value = _OTHERWISE.get(name, True)
     with pytest.raises(ConfigError) as error:
         make(**options, **{name: value})

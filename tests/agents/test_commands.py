@@ -53,7 +53,7 @@ def test_display_model_shows_the_answers(model, trained, task_of, capsys):
     DisplayModel.main(model_file=str(path), num_examples=24, loglevel="error", **task_of(model))
     pairs = re.findall(r"labels: (.*)\n\s*model: (.*)", re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out))
     assert len(pairs) == 24
-    assert sum(label == said for label, said in pairs) / 24 == pytest.approx(report["accuracy"])
+    assert sum(label == answer for label, answer in pairs) / 24 == pytest.approx(report["accuracy"])
 
 
 # An empty message first; [DONE] ends a conversation, the end of the input the last one.
@@ -61,10 +61,10 @@ CONVERSATION = "\n[DONE]\nwhere is the owl ?\n[DONE]\nwhere is the cat ?\n"
 
 
 def test_interactive_answers_with_a_fixed_candidate(copy_of, candidates_file, labels, chat):
-    """Of a cross-encoder; those that can search are compared with that in test_index.py."""
-    said = chat(copy_of("crossencoder"), CONVERSATION, fixed_candidates_path=str(candidates_file))
-    assert len(said) == 3
-    assert set(said) <= set(labels)
+    """Of a cross-encoder; test_index.py compares models that can search with this."""
+    answers = chat(copy_of("crossencoder"), CONVERSATION, fixed_candidates_path=str(candidates_file))
+    assert len(answers) == 3
+    assert set(answers) <= set(labels)
 
 
 @pytest.mark.usefixtures("forked_commands")
@@ -76,7 +76,7 @@ def test_interactive_in_a_shell_takes_its_candidates_from_the_task(copy_of, labe
 
 
 def test_ones_own_dialogues_as_json_lines(tmp_path):
-    """The README's way: a file in ParlAI's JSON format, no candidates, those of the batch in evaluation."""
+    """The README's way: a file in ParlAI's JSON format, no candidates; evaluation takes the batch's."""
     path = tmp_path / "my.jsonl"
     turns = [[{"id": "user", "text": f"hi {n} !"}, {"id": "us", "text": f"hello {n} ."}] for n in ("ann", "bob", "eve")]
     path.write_text("".join(json.dumps({"dialog": [turn]}) + "\n" for turn in turns), encoding="utf-8")

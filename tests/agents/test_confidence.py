@@ -59,8 +59,8 @@ def test_interactive(calibrated, candidates_file, chat):
     options = {"fixed_candidates_path": str(candidates_file), "repeat_blocking_heuristic": False}
     lines = "where is the owl ?\n[DONE]\nwhere is the cat ?\n"
     assert chat(path, lines, min_probability="0.2", **options) == ["my owl is here .", "my cat is here ."]
-    said = chat(path, lines, min_probability="1", no_answer="pardon ?", **options)
-    assert said == ["pardon ?"] * 2
+    answers = chat(path, lines, min_probability="1", no_answer="pardon ?", **options)
+    assert answers == ["pardon ?"] * 2
     assert chat(path, lines, min_probability="1", **options) == [NONE] * 2
 
 
@@ -74,11 +74,11 @@ def test_a_promised_risk(calibrated, candidates_file, evaluate, chat):
     lines = "where is the owl ?\n"
     assert chat(path, lines, **options) == [NONE]
     assert chat(path, lines, max_risk="0.5", **options) == ["my owl is here ."]
-    of = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
-    assert "answered" not in evaluate(path, **of)
-    assert evaluate(path, max_risk="0.05", **of)["answered"] == 0
+    fixed = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    assert "answered" not in evaluate(path, **fixed)
+    assert evaluate(path, max_risk="0.05", **fixed)["answered"] == 0
     with pytest.raises(ConfigError, match="promises 0.05, 0.5 for ranking: give one of these"):
-        evaluate(path, max_risk="0.1", **of)
+        evaluate(path, max_risk="0.1", **fixed)
 
 
 def test_what_cannot_be_asked_for(trained, copy_of, train, evaluate):

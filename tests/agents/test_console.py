@@ -135,7 +135,7 @@ def test_python_gets_exceptions():
 
 
 def test_programs_that_set_arguments_for_parlai_keep_their_errors(monkeypatch):
-    """As benchmarks.reproduce does: they are not ParlAI's command, whatever `sys.argv` says."""
+    """benchmarks.reproduce does so: it is not ParlAI's command, whatever `sys.argv` says."""
     from parlai.scripts.train_model import TrainModel
 
     words = ["-m", "biencoder", "-t", "selection:sample"]
@@ -181,19 +181,19 @@ def test_several_processes_without_a_gpu_are_told_the_launcher(script, command, 
 
 @pytest.mark.long
 def test_what_display_model_advises_works(command, tmp_path):
-    """Of a file without candidates: each error names something that the next command can do."""
+    """For a file without candidates, each error names something that the next command can do."""
     lines = [{"dialog": [[{"id": "a", "text": f"say {n}"}, {"id": "b", "text": f"it is {n}"}]]} for n in range(8)]
     (tmp_path / "my.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "replies.txt").write_text("".join(f"it is {n}\n" for n in range(8)))
     data = f"-t jsonfile --jsonfile-datapath {tmp_path}/my.jsonl --jsonfile-datatype-extension false -mf {tmp_path}/m"
     code, out, err = command(f"train_model -m biencoder {data} {TINY} --eval-candidates batch -bs 4 --num-epochs 1")
     assert code == 0, out + err
-    shown = f"display_model {data} -n 2"
-    *_, error = command(shown)
+    display = f"display_model {data} -n 2"
+    *_, error = command(display)
     assert "use --eval-candidates fixed with --fixed-candidates-path FILE" in error
-    *_, error = command(f"{shown} --eval-candidates batch")
+    *_, error = command(f"{display} --eval-candidates batch")
     assert "give --eval-candidates fixed and --fixed-candidates-path FILE or, in eval_model, --batchsize 2" in error
-    code, out, _ = command(f"{shown} --eval-candidates fixed --fixed-candidates-path {tmp_path}/replies.txt")
+    code, out, _ = command(f"{display} --eval-candidates fixed --fixed-candidates-path {tmp_path}/replies.txt")
     assert code == 0
     assert out.count("model: it is ") == 2
     assert "inline candidates" not in out

@@ -28,8 +28,8 @@ def test_an_exported_folder_scores_as_the_agent_did(model, trained, make_agent, 
     expected = dict(zip(reply["text_candidates"], map(float, reply["sorted_scores"]), strict=True))
     ranker = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     context = [TURNS[0], labels[0], TURNS[1]]  # the agent takes the label for what was answered
-    found = {match.text: match.score for match in ranker.rank(context, labels)}
-    assert found == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    actual = {match.text: match.score for match in ranker.rank(context, labels)}
+    assert actual == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
     card = (tmp_path / "out" / "README.md").read_text()
     assert f"| {report['mrr']:.4g} | {report['loss']:.4g} |" in card  # the last validation's

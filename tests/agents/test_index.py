@@ -42,15 +42,15 @@ def index_of(trained, tmp_path, labels):
 def test_interactive(model, trained, index_of, candidates_file, copy_of, chat, repeat_blocking_heuristic):
     path, _ = trained(model)
     options = {"repeat_blocking_heuristic": repeat_blocking_heuristic}
-    said = chat(path, CONVERSATION, index=index_of(model), **options)
-    assert len(said) == 4
-    assert said == chat(copy_of(model), CONVERSATION, fixed_candidates_path=str(candidates_file), **options)
-    assert said[1] == "my owl is here ."
-    assert (said[2] != said[1]) == repeat_blocking_heuristic
+    answers = chat(path, CONVERSATION, index=index_of(model), **options)
+    assert len(answers) == 4
+    assert answers == chat(copy_of(model), CONVERSATION, fixed_candidates_path=str(candidates_file), **options)
+    assert answers[1] == "my owl is here ."
+    assert (answers[2] != answers[1]) == repeat_blocking_heuristic
 
 
 def test_labels_that_were_said_before(trained, evaluate, copy_of, labels, tmp_path):
-    """In a third of the examples the label was said before. It is found all the same, and only the reply avoids it."""
+    """In a third of the examples the label is an earlier turn. A search finds it; only the reply avoids it."""
     path, _ = trained("biencoder")
     questions = [f"{question} the {animal} {more}?" for question, more in QUESTIONS for animal in ANIMALS]
     texts = [*labels, *(question.upper() for question in questions)]
@@ -59,17 +59,17 @@ def test_labels_that_were_said_before(trained, evaluate, copy_of, labels, tmp_pa
     fixed = {"eval_candidates": "fixed", "fixed_candidates_path": str(tmp_path / "all.txt")}
     for block in (False, True):
         options = {"repeat_blocking_heuristic": block}
-        found = evaluate(path, index=str(tmp_path / "all"), index_top_k=24, **options)
+        searched = evaluate(path, index=str(tmp_path / "all"), index_top_k=24, **options)
         scored = evaluate(copy_of("biencoder"), **fixed, **options)
         same = ("R24@1", "R24@5", "hits@1", "hits@5", "accuracy", "f1")
-        assert {name: found[name] for name in same} == {name: scored[name] for name in same}
-        assert found["R24@1"] == 1
-        assert found["accuracy"] == pytest.approx(2 / 3 if block else 1, abs=1e-4)
+        assert {name: searched[name] for name in same} == {name: scored[name] for name in same}
+        assert searched["R24@1"] == 1
+        assert searched["accuracy"] == pytest.approx(2 / 3 if block else 1, abs=1e-4)
 
 
 @pytest.mark.parametrize("part", ["valid", "test"])
 def test_data_without_candidates_needs_none(part, trained, index_of, tmp_path):
-    """Nothing is drawn for an index, and no training data, of which there may be none, is read."""
+    """An index needs no drawn candidates and reads no training data: there may be none."""
     path, _ = trained("biencoder")
     pairs = [{"context": f"where is the {animal} ?", "response": f"my {animal} is here ."} for animal in ANIMALS]
     (tmp_path / f"{part}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
@@ -88,16 +88,16 @@ def test_eval_model(model, faiss, trained, index_of, evaluate, copy_of, candidat
     if faiss:
         pytest.importorskip("faiss")
     path, _ = trained(model)
-    found = evaluate(path, index=index_of(model, faiss=faiss), eval_candidates="fixed", hits_at="1,2,5")
+    searched = evaluate(path, index=index_of(model, faiss=faiss), eval_candidates="fixed", hits_at="1,2,5")
     scored = evaluate(
         copy_of(model), fixed_candidates_path=str(candidates_file), eval_candidates="fixed", hits_at="1,2,5"
     )
     same = ["exs", "accuracy", "f1", "hits@1", "hits@2", "hits@5", "hits@100", "R8@1", "R8@2", "R8@5"]
-    assert {name: found[name] for name in same} == {name: scored[name] for name in same}
-    assert found["mrr@8"] == pytest.approx(scored["mrr"])
-    assert found["found_rank"] == pytest.approx(scored["rank"])
-    assert found["search_ms"] > 0
-    assert not {"loss", "ppl", "mrr", "rank"} & found.keys()  # which a search does not know
+    assert {name: searched[name] for name in same} == {name: scored[name] for name in same}
+    assert searched["mrr@8"] == pytest.approx(scored["mrr"])
+    assert searched["found_rank"] == pytest.approx(scored["rank"])
+    assert searched["search_ms"] > 0
+    assert not {"loss", "ppl", "mrr", "rank"} & searched.keys()  # which a search does not know
 
 
 def test_how_faiss_searches(trained, index_of, evaluate, copy_of, candidates_file, monkeypatch):
@@ -170,16 +170,16 @@ def test_re_ranking(trained, index_of, evaluate, chat, labels):
     path, _ = trained("polyencoder")
     cross, _ = trained("crossencoder")
     folder = index_of("polyencoder")
-    gone = [Candidate(None, label.replace("here", "gone")) for label in labels]
+    departed = [Candidate(None, label.replace("here", "gone")) for label in labels]
     ranker = Ranker.from_pretrained(path, device="cpu")
-    open_index(folder, ranker).add(gone)
+    open_index(folder, ranker).add(departed)
     report = evaluate(path, index=folder, rerank=str(cross), rerank_k=16)
     assert report["rerank_ms"] > 0
-    said = chat(path, CONVERSATION, index=folder, rerank=str(cross), rerank_k=16, repeat_blocking_heuristic=False)
+    answers = chat(path, CONVERSATION, index=folder, rerank=str(cross), rerank_k=16, repeat_blocking_heuristic=False)
     reranker = Ranker.from_pretrained(cross, device="cpu")
     expected = ranker.search("where is the cat ?", folder, top_k=1, rerank=reranker, rerank_k=16)
-    assert said[-1] == expected[0].text
-    assert set(said) <= set(labels)
+    assert answers[-1] == expected[0].text
+    assert set(answers) <= set(labels)
 
 
 def test_words_beside_vectors(copy_of, evaluate, chat, labels, tmp_path):
@@ -190,9 +190,9 @@ def test_words_beside_vectors(copy_of, evaluate, chat, labels, tmp_path):
     report = evaluate(path, index=folder, index_hybrid=True, index_top_k=8)
     assert (report["exs"], report["R10@1"]) == (24, 1)
     options = {"index": folder, "index_hybrid": True, "repeat_blocking_heuristic": False}
-    said = chat(path, CONVERSATION, **options)
+    answers = chat(path, CONVERSATION, **options)
     expected = ranker.search("where is the cat ?", folder, top_k=1, hybrid=True, keep_turns=True)
-    assert said[-1] == expected[0].text
+    assert answers[-1] == expected[0].text
     alone = chat(path, CONVERSATION, index=folder, index_words_only=True, repeat_blocking_heuristic=False)
     assert alone[-1] == ranker.search("where is the cat ?", folder, top_k=1, words_only=True, keep_turns=True)[0].text
 

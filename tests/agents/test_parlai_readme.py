@@ -41,9 +41,9 @@ def flags_of(command: str) -> dict[str, str]:
 def readme_command(model: str, *, without: Collection[str] = (), **changes: str) -> list[str]:
     """The page's command for this kind of model, with small sizes, without its model, task and files."""
     commands = PAGE.read_text(encoding="utf-8").split("\n\n")[1:]
-    (found,) = (flags for flags in map(flags_of, commands) if flags.get("--model") == f"transformer/{model}")
+    (flags,) = (flags for flags in map(flags_of, commands) if flags.get("--model") == f"transformer/{model}")
     changes = {f"--{name.replace('_', '-')}": value for name, value in changes.items()}
-    values = {**found, **SMALL, "--num-epochs": "1.0", **changes}
+    values = {**flags, **SMALL, "--num-epochs": "1.0", **changes}
     return [word for flag, value in values.items() if flag not in {*OURS, *without} for word in (flag, value)]
 
 
@@ -64,19 +64,19 @@ def datapath(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory, datapath):
-    """(model) -> the file of a model that ParlAI's own agent of this kind wrote, as those of its zoo were."""
-    made = {}
+    """(model) -> the file of a model that ParlAI's own agent of this kind wrote, like its zoo's."""
+    models = {}
 
     def make(model):
-        if model not in made:
+        if model not in models:
             path = tmp_path_factory.mktemp(model) / "model"
-            own = {"candidates": "inline", "batchsize": "2", "max_train_steps": "1"}  # one step is enough
-            own |= {"lr_scheduler": "none", "dict_maxtokens": "200"}
-            command = readme_command(model, without=["--data-parallel", "--fp16"], **own)
+            changes = {"candidates": "inline", "batchsize": "2", "max_train_steps": "1"}  # one step is enough
+            changes |= {"lr_scheduler": "none", "dict_maxtokens": "200"}
+            command = readme_command(model, without=["--data-parallel", "--fp16"], **changes)
             files = f"-m transformer/{model} -t convai2 -mf {path} --datapath {datapath} --loglevel error"
             TrainModel.main(*files.split(), *command)
-            made[model] = path
-        return made[model]
+            models[model] = path
+        return models[model]
 
     return make
 
@@ -122,5 +122,5 @@ def test_interacting_with_a_pretrained_model(pretrained, tmp_path, monkeypatch, 
     monkeypatch.setattr("sys.stdin", io.StringIO("your persona: i love tea.\\nhi how are you doing ?\n[EXIT]\n"))
     command = f"-m polyencoder -mf {pretrained('polyencoder')} --encode-candidate-vecs true --eval-candidates fixed"
     Interactive.main(*f"{command} --fixed-candidates-path {replies} --loglevel error".split())
-    said = capsys.readouterr().out
-    assert "i like tea ." in said or "i like the sea ." in said
+    output = capsys.readouterr().out
+    assert "i like tea ." in output or "i like the sea ." in output

@@ -23,8 +23,8 @@ def agent_that_train_model_starts_with(**options):
     return TrainLoop(TrainModel.setup_args().parse_kwargs(loglevel="error", **options)).agent
 
 
-def same_tensors(one, other) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+def same_tensors(old, new) -> bool:
+    return old.keys() == new.keys() and all(torch.equal(tensor, new[name]) for name, tensor in old.items())
 
 
 @mostly_long("model", ["polyencoder", "crossencoder"], quick=1)

@@ -54,8 +54,8 @@ def test_results_are_kept_and_what_is_wrong_says_so(tmp_path, monkeypatch, capsy
     out = tmp_path / "gpu.json"
     assert command.main(["--out", str(out), *CPU]) == 1
     report = json.loads(out.read_text())
-    found = {name: part["status"] for name, part in report["parts"].items()}
-    assert found == {"right": "done", "wrong": "wrong", "missing": "unavailable"}
+    statuses = {name: part["status"] for name, part in report["parts"].items()}
+    assert statuses == {"right": "done", "wrong": "wrong", "missing": "unavailable"}
     assert "wrong: another number" in capsys.readouterr().err
     calls.clear()
     parts["wrong"] = part("wrong", {"rows": [{}]})
@@ -109,6 +109,6 @@ def test_a_part_that_takes_too_long_ends_with_all_that_it_started(tmp_path, monk
 
 
 def _state(process: int) -> str:
-    """Z of one that has ended and nobody has asked after, nothing of one that is gone."""
-    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
-    return shown.stdout.strip()[:1]
+    """Z for a process that ended and nobody waited for, nothing for one that is no more."""
+    done = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return done.stdout.strip()[:1]

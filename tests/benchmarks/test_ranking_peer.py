@@ -40,7 +40,7 @@ def test_their_best_candidates_are_those_of_maxsim(bert):
     peer = load_multi_vector_encoder(bert, projected=False)
     context = peer.encode_query(QUESTION, show_progress_bar=False)
     tokens = peer.encode_document(TEXTS, show_progress_bar=False)
-    expected = [float((context @ one.T).max(1).values.sum()) for one in tokens]
+    expected = [float((context @ vectors.T).max(1).values.sum()) for vectors in tokens]
     order = sorted(TEXTS, key=lambda text: -expected[TEXTS.index(text)])
     assert ranking_peer._select_best(peer, [QUESTION], TEXTS, None) == order
     assert ranking_peer._select_best(peer, [QUESTION], TEXTS, tokens) == order
@@ -59,8 +59,8 @@ def test_scores_are_sums_of_the_best_matches(peer):
     context = peer.encode_query([QUESTION], show_progress_bar=False)
     torch.testing.assert_close(context[0].norm(dim=-1), torch.ones(len(context[0])))
     tokens = peer.encode_document(TEXTS, show_progress_bar=False)
-    assert len({len(one) for one in tokens}) > 1  # padding counts for nothing
-    expected = [float((context[0] @ one.T).max(1).values.sum()) for one in tokens]
+    assert len({len(vectors) for vectors in tokens}) > 1  # padding counts for nothing
+    expected = [float((context[0] @ vectors.T).max(1).values.sum()) for vectors in tokens]
     assert peer.similarity(context, tokens)[0].tolist() == pytest.approx(expected, rel=1e-5)
 
 

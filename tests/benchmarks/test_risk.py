@@ -20,7 +20,7 @@ def observed(scores, right) -> Observations:
 
 
 def made_up(n: int) -> Observations:
-    """Of two candidates the best is right where its score is high."""
+    """Two candidates each: the best is right where its score is high."""
     rng = np.random.default_rng(0)
     best = rng.uniform(0, 8, size=n)
     first = rng.random(n) < 1 / (1 + np.exp(6 - 3 * best))
@@ -36,25 +36,25 @@ def test_what_a_threshold_does():
 def test_the_lowest_score_with_enough_right_answers():
     right = [[True], [True], [False], [True], [False]]
     calibrating = observed([[5.0], [4.0], [3.0], [2.0], [1.0]], right)
-    kept = risk.measure_by_score(
+    measured = risk.measure_by_score(
         calibrating, observed([[2.5], [1.5], [9.0]], [[False], [True], [True]]), precision=0.75
     )
-    assert kept == (0.5, 2 / 3)  # from 2.0 on three of four are right
+    assert measured == (0.5, 2 / 3)  # from 2.0 on three of four are right
     assert risk.measure_by_score(observed([[1.0]], [[False]]), calibrating, precision=0.75) is None
 
 
 def test_questions_of_another_kind_take_the_place_of_some():
     known, outside = made_up(400), observed([[-1.0, -2.0]], [[False, False]])
-    asked = risk.Questions(known, outside).mix(np.random.default_rng(0), unanswerable=0.25)
-    others = asked.scores[:, 0] == -1
+    mixed = risk.Questions(known, outside).mix(np.random.default_rng(0), unanswerable=0.25)
+    others = mixed.scores[:, 0] == -1
     assert 0.15 < others.double().mean() < 0.35
-    assert not asked.right[others].any()
-    assert asked.right[~others].equal(known.right[~others])
+    assert not mixed.right[others].any()
+    assert mixed.right[~others].equal(known.right[~others])
 
 
 def test_promises_are_counted():
     *promises, score = risk.measure("made up", risk.Questions(made_up(600)), examples=300, resamples=8)
-    assert [row["risk"] for row in promises] == [one for one in risk.DRAWN if one >= 0.02]  # 300 prove no 1 %
+    assert [row["risk"] for row in promises] == [level for level in risk.DRAWN if level >= 0.02]  # 300 prove no 1 %
     answered = [row["answered"] for row in promises]
     assert answered == sorted(answered)
     assert (promises[-1]["promised"], promises[-1]["broken"]) == (1, 0)

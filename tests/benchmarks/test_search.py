@@ -98,11 +98,11 @@ def test_scan(tmp_path):
     vectors = store(tmp_path / "vectors", draw(300, dim=8))
     rows = scanning.measure(vectors, lambda codes: draw_contexts(vectors, 3, codes=codes), codes=4, repeats=1)
     assert {row["codes"] for row in rows} == {1, 4}
-    of = {(row["kind"], row["codes"]): row for row in rows}
+    row_of = {(row["kind"], row["codes"]): row for row in rows}
     for name in ("torch", "scan", "scan_float32"):
         for codes in (1, 4):
-            assert of[name, codes]["differ"] == 0
-            assert of[name, codes]["processor_ms"] > 0
+            assert row_of[name, codes]["differ"] == 0
+            assert row_of[name, codes]["processor_ms"] > 0
 
 
 def test_indexed(tmp_path, monkeypatch):
@@ -112,25 +112,25 @@ def test_indexed(tmp_path, monkeypatch):
     vectors = store(tmp_path / "vectors", draw(300, dim=8))
     contexts = draw_contexts(vectors, 4, codes=3)
     rows = indexed.measure(vectors, contexts, tmp_path / "small", kinds=["hnsw", "ivf-flat"], scanned=2, repeats=1)
-    of = {(row["kind"], row.get("list_length")): row for row in rows}
+    row_of = {(row["kind"], row.get("list_length")): row for row in rows}
     assert [row["rows"] for row in rows] == [300] * 9
-    assert {name for name, _ in of} == {
+    assert {name for name, _ in row_of} == {
         *("torch", "scan", "scan_int8", "maxsim-max", "maxsim-sum", "hnsw", "ivf-flat", "certified")
     }
     for name in ("torch", "scan"):
-        assert of[name, None]["recall10"] == 1
+        assert row_of[name, None]["recall10"] == 1
     for kind in ("hnsw", "ivf-flat"):
-        assert of[kind, 300]["recall10"] == 1
-        assert of[kind, 300]["contexts"] == 4
-        assert of[kind, 300]["build_s"] > 0
-    assert of["certified", indexed.LONGEST_LIST]["share"] == 1  # all rows are in the lists
-    assert of["scan_int8", None]["size_mb"] < of["scan", None]["size_mb"] / 2
-    found = summarize(rows)
-    fastest = max((of["hnsw", 300], of["ivf-flat", 300]), key=lambda row: row["vs_scan"])
-    if of["hnsw", 4]["recall10"] < indexed.RECALL_WANTED:
-        assert found["ann_1m_speedup"] == fastest["vs_scan"]
-    assert (found["ann_1m_recall10"], found["certified_share"]) == (1, 1)
-    assert found["index_1m_peak_mb"] is None
+        assert row_of[kind, 300]["recall10"] == 1
+        assert row_of[kind, 300]["contexts"] == 4
+        assert row_of[kind, 300]["build_s"] > 0
+    assert row_of["certified", indexed.LONGEST_LIST]["share"] == 1  # all rows are in the lists
+    assert row_of["scan_int8", None]["size_mb"] < row_of["scan", None]["size_mb"] / 2
+    summary = summarize(rows)
+    fastest = max((row_of["hnsw", 300], row_of["ivf-flat", 300]), key=lambda row: row["vs_scan"])
+    if row_of["hnsw", 4]["recall10"] < indexed.RECALL_WANTED:
+        assert summary["ann_1m_speedup"] == fastest["vs_scan"]
+    assert (summary["ann_1m_recall10"], summary["certified_share"]) == (1, 1)
+    assert summary["index_1m_peak_mb"] is None
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_answering(datapath, tmp_path, monkeypatch):
 
 
 def test_answering_with_torch_and_transformers_alone(monkeypatch, capsys):
-    """As on a machine that has a GPU and nothing else: no ParlAI, no data, no MiniLM."""
+    """A machine with a GPU may have nothing else: no ParlAI, no data, no MiniLM."""
     from benchmarks.search import answering
 
     monkeypatch.setitem(sys.modules, "parlai", None)
@@ -293,7 +293,7 @@ def test_engines_find_what_the_scan_finds(postgres, tmp_path):
     rows = engines.measure(
         vectors, contexts, tmp_path, engines=["folder", "postgres"], postgres=postgres.address, repeats=1
     )
-    made = [(engine, kind) for engine in ("folder", "postgres") for kind in ("flat", "hnsw")]
-    assert [(row["engine"], row["kind"]) for row in rows[::3]] == made
+    kinds = [(engine, kind) for engine in ("folder", "postgres") for kind in ("flat", "hnsw")]
+    assert [(row["engine"], row["kind"]) for row in rows[::3]] == kinds
     assert all(row["same"] == 1 for row in rows if row["exactness"] != "approximate")
     assert all(row["recall10"] > 0.5 for row in rows)

@@ -26,31 +26,31 @@ def test_report(backbone_folder, tmp_path, capsys):
         backbone_folder("bert"), "poly", device="cpu", reduction="mean", n_codes=4, text=short
     )
     ranker.save_pretrained(tmp_path / "model")
-    few = ["--quick", "--json", "--requests", "8", "--candidates", "40", "--threads", "1"]
-    few += ["--folder", str(tmp_path), "--out", str(tmp_path / "out.json")]
-    main([*few, "--only", "rerank:1"])
+    options = ["--quick", "--json", "--requests", "8", "--candidates", "40", "--threads", "1"]
+    options += ["--folder", str(tmp_path), "--out", str(tmp_path / "out.json")]
+    main([*options, "--only", "rerank:1"])
     first = json.loads(capsys.readouterr().out)["rows"]
-    main([*few, "--clients", "1", "64"])
+    main([*options, "--clients", "1", "64"])
     report = json.loads(capsys.readouterr().out)
     assert report["rows"][: len(first)] == first  # not measured again
     assert json.loads((tmp_path / "out.json").read_text()) == report
-    main([*few, "--clients", "1", "64"])
+    main([*options, "--clients", "1", "64"])
     assert json.loads(capsys.readouterr().out)["rows"] == report["rows"]
     with pytest.raises(SystemExit, match="give another --out"):
-        main([*few, "--rounds", "2", "--requests", "9"])
+        main([*options, "--rounds", "2", "--requests", "9"])
     rows = {(row["case"], row["clients"], row["system"]): row for row in report["rows"]}
     systems = {1: [OURS, PEER, IN_PROCESS], 64: [OURS, PEER]}
-    assert list(rows) == [(case, n, one) for case in ("rerank", "search") for n in systems for one in systems[n]]
+    assert list(rows) == [(case, n, system) for case in ("rerank", "search") for n in systems for system in systems[n]]
     for row in rows.values():
         assert (row["requests"], row["lost"]) == (8, 0)
         assert row["per_second"] > 0
         assert 0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"]
-    found = report["summary"]
-    many = [rows["rerank", 64, one]["per_second"] for one in (OURS, PEER)]
-    alone = [rows["rerank", 1, one]["p99_ms"] for one in (OURS, IN_PROCESS)]
-    assert found["throughput_64_vs_peer"] == pytest.approx(many[0] / many[1])
-    assert found["p99_1_vs_in_process"] == pytest.approx(alone[0] / alone[1])
-    assert found["lost"] == 0
+    summary = report["summary"]
+    many = [rows["rerank", 64, system]["per_second"] for system in (OURS, PEER)]
+    alone = [rows["rerank", 1, system]["p99_ms"] for system in (OURS, IN_PROCESS)]
+    assert summary["throughput_64_vs_peer"] == pytest.approx(many[0] / many[1])
+    assert summary["p99_1_vs_in_process"] == pytest.approx(alone[0] / alone[1])
+    assert summary["lost"] == 0
 
 
 def test_what_was_not_measured_is_none_and_only_our_losses_count():
@@ -62,7 +62,7 @@ def test_what_was_not_measured_is_none_and_only_our_losses_count():
 
 
 def _answering(answers: list[bytes], load: Load) -> tuple[clients.Outcome, list[bytes]]:
-    """What becomes of a load when a server gives these answers, one after the other, and what it was asked."""
+    """The outcome of a load when a server gives these answers in turn, and the requests that it got."""
     requests: list[bytes] = []
 
     async def serve(reader, writer):
@@ -95,16 +95,16 @@ def test_clients_count_what_is_lost():
     half = b"HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\ncut"
     bodies = [b"one", b"two", b"three", b"four", b"five"]
     load = Load(port=0, path="/", bodies=bodies, clients=1, seconds=60)
-    outcome, asked = _answering([whole, refused, half, b"garbage\r\n\r\n", whole], load)
-    assert asked == bodies
+    outcome, requests = _answering([whole, refused, half, b"garbage\r\n\r\n", whole], load)
+    assert requests == bodies
     assert len(outcome.seconds) == 2
     assert outcome.lost == Counter({"503": 1, "IncompleteReadError": 1, "IndexError": 1})
     assert all(0 <= seconds <= outcome.wall for seconds in outcome.seconds)
 
 
 def test_nobody_asks_when_the_time_is_over():
-    outcome, asked = _answering([], Load(port=0, path="/", bodies=[b"one"], clients=3, seconds=0))
-    assert (outcome.seconds, outcome.lost, asked) == ([], Counter(), [])
+    outcome, requests = _answering([], Load(port=0, path="/", bodies=[b"one"], clients=3, seconds=0))
+    assert (outcome.seconds, outcome.lost, requests) == ([], Counter(), [])
 
 
 def test_who_nobody_listens_to_has_lost_everything():

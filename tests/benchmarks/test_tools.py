@@ -12,14 +12,14 @@ from tests.parameters import mostly_long
 
 @pytest.fixture
 def data(tmp_path):
-    """Of each split a file of turns and one of tools, as examples/tools.py reads them."""
+    """A file of turns and a file of tools for each split, as examples/tools.py reads them."""
     for split, names in {"train": ("weather", "train"), "dev": ("train", "bank"), "test": ("weather", "music")}.items():
-        asked = [(f"{n} {name} please", name) for n in range(8) for name in names]
-        turns = [{"messages": [{"role": "user", "content": text}], "tools": [name]} for text, name in asked]
+        requests = [(f"{n} {name} please", name) for n in range(8) for name in names]
+        turns = [{"messages": [{"role": "user", "content": text}], "tools": [name]} for text, name in requests]
         thanks = [{"messages": [{"role": "user", "content": f"thanks {n}"}], "tools": []} for n in range(4)]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, thanks + turns)))
-        of = [{"name": name, "description": f"Everything about {name}."} for name in names]
-        (tmp_path / f"{split}.json").write_text(json.dumps(of))
+        tools = [{"name": name, "description": f"Everything about {name}."} for name in names]
+        (tmp_path / f"{split}.json").write_text(json.dumps(tools))
     return tmp_path
 
 

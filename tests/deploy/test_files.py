@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES = COMPOSE["services"]
-OWN = {name: service for name, service in SERVICES.items() if service["image"] == "parlai-polyencoder"}
-SERVERS = [name for name, service in OWN.items() if service["command"][0] == "serve"]
+OURS = {name: service for name, service in SERVICES.items() if service["image"] == "parlai-polyencoder"}
+SERVERS = [name for name, service in OURS.items() if service["command"][0] == "serve"]
 NGINX = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 
@@ -31,41 +31,41 @@ def instructions(name: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch):
-    """As the compose file's environment has one."""
+    """A key as in the environment of the compose file."""
     monkeypatch.setenv("POLYENCODER_API_KEY", "a-long-secret")
 
 
 def options(command: list[str]) -> dict:
     """What `polyencoder` understands; an error where it does not."""
-    (given,) = parse(command)[1].arguments.values()
-    return get_flat_values(given)
+    (settings,) = parse(command)[1].arguments.values()
+    return get_flat_values(settings)
 
 
 @pytest.mark.parametrize(
-    "command", [*map(json.loads, instructions("CMD")), *(service["command"] for service in OWN.values())], ids=" ".join
+    "command", [*map(json.loads, instructions("CMD")), *(service["command"] for service in OURS.values())], ids=" ".join
 )
 def test_commands_have_only_options_that_there_are(command):
-    found = options(command)
-    assert found["model"] == "/model"
+    values = options(command)
+    assert values["model"] == "/model"
     if command[0] == "serve":
-        assert (found["host"], found["port"]) == ("0.0.0.0", 8000)  # of the health check, and of the balancer
+        assert (values["host"], values["port"]) == ("0.0.0.0", 8000)  # of the health check, and of the balancer
 
 
 def test_servers_search_the_index_that_is_made():
     assert len(SERVERS) == 2
-    made = options(OWN["index"]["command"])["out"]
-    assert {options(OWN[name]["command"])["index"] for name in SERVERS} == {made}
+    folder = options(OURS["index"]["command"])["out"]
+    assert {options(OURS[name]["command"])["index"] for name in SERVERS} == {folder}
 
 
 def test_what_commands_read_is_mounted():
-    for service in OWN.values():
+    for service in OURS.values():
         mounted = {volume.rsplit(":", 2)[1] for volume in service["volumes"]}
-        found = options(service["command"])
-        assert mounted == {str(found[name]) for name in ("model", "candidates") if found.get(name)}
+        values = options(service["command"])
+        assert mounted == {str(values[name]) for name in ("model", "candidates") if values.get(name)}
 
 
 def test_the_slim_image_is_polyencoder_runtime():
-    """Its stage takes nothing of the stage with torch, and the last stage is the whole image."""
+    """The stage of the slim image takes nothing of the stage with torch; the last stage is the whole image."""
     stages = dict(re.findall(r"^FROM (?:\S+)(?: AS (\S+))?\n(.+?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
     assert list(stages) == ["build", "build-slim", "server", "slim", ""]
     assert "--from=build-slim " in stages["slim"]
@@ -79,7 +79,7 @@ def test_the_slim_image_is_polyencoder_runtime():
 
 def test_variables_of_the_environment_are_read():
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "projects").rglob("*.py"))
-    for service in OWN.values():
+    for service in OURS.values():
         for name in service["environment"]:
             assert f'"{name}"' in sources
 
@@ -87,7 +87,7 @@ def test_variables_of_the_environment_are_read():
 def test_only_the_balancer_is_reached_from_outside_and_servers_need_a_key():
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["balancer"]
     for name in SERVERS:
-        assert OWN[name]["environment"]["POLYENCODER_API_KEY"].startswith("${POLYENCODER_API_KEY:?")
+        assert OURS[name]["environment"]["POLYENCODER_API_KEY"].startswith("${POLYENCODER_API_KEY:?")
 
 
 def test_dependencies_and_volumes_are_named():
@@ -104,7 +104,7 @@ def test_the_image_is_made_of_what_there_is_and_runs_as_nobody():
             assert all((ROOT / source).exists() for source in sources.split()[:-1])
     assert instructions("USER") == ["nobody"]
     assert "http://127.0.0.1:8000/health" in instructions("HEALTHCHECK")[0]
-    for service in OWN.values():
+    for service in OURS.values():
         assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).samefile(DEPLOY / "Dockerfile")
 
 

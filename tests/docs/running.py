@@ -28,9 +28,9 @@ from tests.docs.snippets import Command
 from tests.forked import begin, forkserver
 
 TIMEOUT = 180  # seconds
-SHOWN = 2000  # characters of a failed command's output, its last
+TAIL = 2000  # characters of a failed command's output, its last
 
-# Behind the command's own flags, of which the last counts.
+# Behind the command's own flags: the last of a flag counts.
 LIMITS = {
     "train_model": "--max-train-steps 2 --warmup-updates 0 --log-every-n-steps 1 --validation-max-exs 20 "
     "--validation-every-n-epochs -1 --short-final-eval true",
@@ -89,12 +89,12 @@ class Runner:
         trained = _option(command, "-mf", "--model-file") if "train_model" in command.arguments else None
         if trained and (self.folder / trained).exists():
             raise Failure(f"{command}\ntrains {trained}, which is there already: it would go on with another run")
-        shown = self.prepare(_limited(command))
-        reports = [] if CONVERTS in command.arguments else [*self._reports(trained), *_printed(command, shown)]
+        output = self.prepare(_limited(command))
+        reports = [] if CONVERTS in command.arguments else [*self._reports(trained), *_printed(command, output)]
         problem = _problem(reports, learns=trained is not None)
         if problem:
-            raise Failure(f"{command}\n{problem}\n{shown[-SHOWN:]}")
-        return shown
+            raise Failure(f"{command}\n{problem}\n{output[-TAIL:]}")
+        return output
 
     def prepare(self, command: Command) -> str:
         """What a command prints that makes a stand-in: without limits, and with any report. Raises Failure."""
@@ -122,15 +122,15 @@ class Runner:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5):
                 return log.read_text(encoding="utf-8", errors="replace")
             self._server.join(0.1)
-        raise Failure(f"{command}\ndoes not answer\n{log.read_text(encoding='utf-8', errors='replace')[-SHOWN:]}")
+        raise Failure(f"{command}\ndoes not answer\n{log.read_text(encoding='utf-8', errors='replace')[-TAIL:]}")
 
     def _start(self, program: Callable[[list[str]], object], command: Command, log: Path) -> Any:
         arguments = [argument.replace(PORT, self._port) for argument in command.arguments]
         trains = not {"train", "train_model"}.isdisjoint(arguments)
         draws = not (trains and Runner._has_trained)
         Runner._has_trained |= trains
-        place = self.folder, self.environment, log
-        process = forkserver().Process(target=_child, args=(program, arguments, *place), kwargs={"draws": draws})
+        surroundings = self.folder, self.environment, log
+        process = forkserver().Process(target=_child, args=(program, arguments, *surroundings), kwargs={"draws": draws})
         process.start()
         return process
 
@@ -141,19 +141,19 @@ class Runner:
         if process.exitcode is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.join()
-        shown = log.read_text(encoding="utf-8", errors="replace")
+        output = log.read_text(encoding="utf-8", errors="replace")
         if process.exitcode:
-            raise Failure(f"{command}\nexit code {process.exitcode}\n{shown[-SHOWN:]}")
-        if "Traceback (most recent call last)" in shown:
-            raise Failure(f"{command}\na traceback, and yet exit code 0\n{shown[-SHOWN:]}")
-        return shown
+            raise Failure(f"{command}\nexit code {process.exitcode}\n{output[-TAIL:]}")
+        if "Traceback (most recent call last)" in output:
+            raise Failure(f"{command}\na traceback, and yet exit code 0\n{output[-TAIL:]}")
+        return output
 
     def _reports(self, trained: str | None) -> Iterator[dict[str, Any]]:
         """The metrics of training, then those that the command gave back."""
         stats = self.folder / f"{trained}.trainstats"
         if trained and stats.exists():
-            found = json.loads(stats.read_text(encoding="utf-8"))
-            yield from found["train_reports"] + found["valid_reports"]
+            reports = json.loads(stats.read_text(encoding="utf-8"))
+            yield from reports["train_reports"] + reports["valid_reports"]
         if (self.folder / REPORTS).exists():
             yield from json.loads((self.folder / REPORTS).read_text(encoding="utf-8"))
 
@@ -188,8 +188,8 @@ def _parlai(_: list[str]) -> None:
     from parlai.core.metrics import dict_report
     from parlai.core.script import superscript_main
 
-    given = superscript_main()  # training gives the reports of its last validation and test, evaluation its own
-    reports = [dict_report(report) for report in (given if isinstance(given, tuple) else (given,)) if report]
+    returned = superscript_main()  # training gives the reports of its last validation and test, evaluation its own
+    reports = [dict_report(report) for report in (returned if isinstance(returned, tuple) else (returned,)) if report]
     Path(REPORTS).write_text(json.dumps(reports), encoding="utf-8")
 
 
@@ -250,11 +250,11 @@ def _limited(command: Command) -> Command:
     return replace(command, arguments=tuple(words))
 
 
-def _printed(command: Command, shown: str) -> Iterator[dict[str, Any]]:
+def _printed(command: Command, output: str) -> Iterator[dict[str, Any]]:
     """The metrics in each line of what training and evaluation without ParlAI print; not those of other models."""
     if not {"train", "evaluate"} & set(command.arguments[1:2]):
         return
-    for line in shown.splitlines():
+    for line in output.splitlines():
         if not line.startswith(("TF-IDF", "before training")):
             yield {"hits@1" if name[0] == "R" else name: float(value) for name, value in _MEASURE.findall(line)}
 

@@ -43,14 +43,14 @@ class Snippet:
     """Why not."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"{self.document.name}:{self.line}"
 
 
 @dataclass(frozen=True)
 class Command:
     line: int
-    """In the document; of a command of several lines one of them."""
+    """In the document; for a command of several lines, one of these."""
     arguments: tuple[str, ...]
     """The program and its arguments, as a shell passes them on."""
 
@@ -59,7 +59,7 @@ class Command:
 
 
 def read_snippets(document: Path) -> list[Snippet]:
-    """Its blocks of shell commands and Python, in order. Raises ValueError for a mark that belongs to none."""
+    """The blocks of shell commands and Python, in order. Raises ValueError for a mark that belongs to none."""
     snippets: list[Snippet] = []
     reason: str | None = None
     tokens = MarkdownIt().parse(document.read_text(encoding="utf-8"))
@@ -86,10 +86,10 @@ def commands(snippet: Snippet, variables: dict[str, str], folder: Path) -> list[
         recorded.seek(0)
         words = iter(recorded.read().decode().split("\0"))
     if done.returncode or done.stderr:
-        raise ValueError(f"{snippet.place}: bash says {done.stderr.strip()}")
-    found = []
+        raise ValueError(f"{snippet.location}: bash says {done.stderr.strip()}")
+    parsed = []
     while count := int(next(words)):
         line = snippet.line + int(next(words)) - 1
-        found.append(Command(line, tuple(itertools.islice(words, count))))
+        parsed.append(Command(line, tuple(itertools.islice(words, count))))
     variables.update(zip(words, words, strict=False))  # names and values in turns
-    return found
+    return parsed

@@ -121,8 +121,8 @@ def _dialogues(split: str, path: Path) -> None:
     """ParlAI's JSON lines."""
     records = []
     for dialogue in islice(sample_dialogues(split), 40):
-        said = [{"id": who, "text": text} for turn in dialogue.turns for who, text in _speakers(turn)]
-        records.append({"dialog": [said]})
+        messages = [{"id": speaker, "text": text} for turn in dialogue.turns for speaker, text in _speakers(turn)]
+        records.append({"dialog": [messages]})
     write(path, records)
 
 
@@ -169,7 +169,7 @@ def _threads(path: Path) -> None:
 
 
 def _dump(path: Path) -> None:
-    """What WikiExtractor writes."""
+    """A dump as WikiExtractor writes it."""
     articles = []
     for number, (context, label, _) in enumerate(islice(_turns("train"), 60)):
         text = " ".join(sentence.capitalize() for sentence in (*context, label))
@@ -216,9 +216,9 @@ def _beir(path: Path) -> None:
 
 def _settings(path: Path) -> None:
     """The file of settings as the documents show it."""
-    shown = re.search(r"```yaml\n(.+?)```", (ROOT / "docs" / "training.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert shown is not None
-    write(path, shown[1])
+    block = re.search(r"```yaml\n(.+?)```", (ROOT / "docs" / "training.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert block is not None
+    write(path, block[1])
 
 
 # Name in the documents -> what makes it.

@@ -17,12 +17,12 @@ def rooms() -> dict[str, str]:
     """The entries of the map, by what begins their line: a folder with its slash, or modules of the root."""
     block = re.search(r"## The library\n\n```\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     assert block is not None
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for line in block[1].splitlines():
         if not line.startswith(" "):
             room = re.split(r"\s{2,}", line)[0]
-        found[room] = found.get(room, "") + line.removeprefix(room) + "\n"
-    return found
+        entries[room] = entries.get(room, "") + line.removeprefix(room) + "\n"
+    return entries
 
 
 @pytest.mark.parametrize(("room", "text"), rooms().items())

@@ -35,20 +35,20 @@ def put(tmp_path_factory):
 
     All are made once for all documents.
     """
-    place = tmp_path_factory.mktemp("files")
-    make_files(place)
-    files = [*place.iterdir()]
-    runner, made = Runner(place, dict(VARIABLES)), set()
+    source = tmp_path_factory.mktemp("files")
+    make_files(source)
+    files = [*source.iterdir()]
+    runner, models = Runner(source, dict(VARIABLES)), set()
 
     def put(text: str, folder: Path) -> None:
         for path in files:
             _copy(path, folder / path.name)
         for name in models_in(text):
-            if name not in made:
+            if name not in models:
                 runner.prepare(Command(0, tuple(MODELS[name].split())))
-                made.add(name)
-            for path in [place / name, *place.glob(f"{name}.*")]:
-                _copy(path, folder / path.relative_to(place))
+                models.add(name)
+            for path in [source / name, *source.glob(f"{name}.*")]:
+                _copy(path, folder / path.relative_to(source))
 
     return put
 
@@ -62,7 +62,7 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def name_of(document: Path) -> str:
-    """Its path in docs/."""
+    """The path of a document in docs/."""
     docs = ROOT / "docs"
     return document.relative_to(docs).as_posix() if document.is_relative_to(docs) else document.name
 
@@ -96,6 +96,6 @@ def test_the_snippets_of_a_document_run_in_order(snippets, tmp_path, request, pu
         pytest.fail("\n\n".join(failures), pytrace=False)
 
 
-@pytest.mark.parametrize("snippet", [s for s in SNIPPETS if s.not_run], ids=lambda snippet: snippet.place)
+@pytest.mark.parametrize("snippet", [s for s in SNIPPETS if s.not_run], ids=lambda snippet: snippet.location)
 def test_what_is_not_run_has_a_reason(snippet):
-    pytest.skip(f"{snippet.place}: {snippet.not_run}")  # so the list of them ends the test run
+    pytest.skip(f"{snippet.location}: {snippet.not_run}")  # so the list of them ends the test run

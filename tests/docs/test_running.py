@@ -52,7 +52,7 @@ def test_a_perfect_score_is_a_failure(run):
 def test_a_perfect_score_of_an_evaluation_without_parlai_is_a_failure(run, tmp_path, make_ranker, flags):
     ranker, texts = make_ranker("bi"), ["two dogs .", "a cat .", "i ski ."]
     ranker.save_pretrained(tmp_path / "model")
-    best, *others = (one.text for one in ranker.rank("any pets ?", texts))
+    best, *others = (match.text for match in ranker.rank("any pets ?", texts))
     for response in (best, others[0]):
         record = {"context": "any pets ?", "response": response, "candidates": texts}
         (tmp_path / f"{texts.index(response)}.jsonl").write_text(json.dumps(record))
@@ -64,14 +64,14 @@ def test_a_perfect_score_of_an_evaluation_without_parlai_is_a_failure(run, tmp_p
 
 def test_training_without_parlai_that_has_nothing_to_learn_is_a_failure():
     command = Command(1, ("polyencoder", "train", "--train", "x"))
-    said = "TF-IDF           R4@1 1.000\nafter 5 updates: R4@1 {}  MRR 0.700  loss {}\ntrained          R4@1 {}"
-    assert _problem([*_printed(command, said.format(0.5, 1.2, 0.5))], learns=False) is None
+    output = "TF-IDF           R4@1 1.000\nafter 5 updates: R4@1 {}  MRR 0.700  loss {}\ntrained          R4@1 {}"
+    assert _problem([*_printed(command, output.format(0.5, 1.2, 0.5))], learns=False) is None
     for values, problem in (
         ((0.5, "0.000", 0.5), "loss 0.0"),
         ((0.5, "nan", 0.5), "loss nan"),
         ((0.5, 1, "1.000"), "1.0"),
     ):
-        assert problem in _problem([*_printed(command, said.format(*values))], learns=False)
+        assert problem in _problem([*_printed(command, output.format(*values))], learns=False)
 
 
 def test_a_model_that_a_section_before_made_is_not_trained_on(run, tmp_path):

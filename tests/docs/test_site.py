@@ -40,18 +40,18 @@ def test_the_site_builds_and_is_whole(tmp_path):
 
 
 def test_the_site_is_built_from_pages_and_pictures_that_are_drawn_anew():
-    for place in ("Makefile", ".github/workflows/docs.yml"):
-        text = (ROOT / place).read_text(encoding="utf-8")
-        assert 0 < text.find("benchmarks.reproduce all --write-docs") < text.find("mkdocs build"), place
+    for file in ("Makefile", ".github/workflows/docs.yml"):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert 0 < text.find("benchmarks.reproduce all --write-docs") < text.find("mkdocs build"), file
 
 
 @pytest.mark.slow
 def test_the_site_lists_each_command_with_its_flags():
     page = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
-    made = process_cyclopts_directives(page, None)
-    assert "::: cyclopts" not in made
+    generated = process_cyclopts_directives(page, None)
+    assert "::: cyclopts" not in generated
     for command in COMMANDS:
-        _, _, section = made.partition(f"\n### polyencoder {command}\n")
+        _, _, section = generated.partition(f"\n### polyencoder {command}\n")
         section = section.partition("\n### ")[0]
         assert [
             flag for flag in get_flags(command).values() if f"`{flag}" not in section and f", {flag}" not in section
@@ -103,6 +103,6 @@ def test_the_hooks_import_nothing_that_the_workflow_does_not_install():
     assert "grep -E '^(mkdocs|mike)' requirements.txt" in workflow
     for hook in hooks.split(", "):
         for node in ast.walk(ast.parse((ROOT / hook).read_text(encoding="utf-8"))):
-            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "mkdocs"}

@@ -46,8 +46,8 @@ def document(tmp_path):
 
 
 def test_blocks_of_commands_and_python_are_read_with_their_lines(document):
-    found = [(s.line, s.language, s.text, s.not_run) for s in read_snippets(document(DOCUMENT))]
-    assert found == [
+    read = [(s.line, s.language, s.text, s.not_run) for s in read_snippets(document(DOCUMENT))]
+    assert read == [
         (6, "sh", "one --flag\n", None),
         (13, "python", "two()\n", "downloads a model"),
         (19, "sh", "three\n", None),
@@ -89,7 +89,7 @@ def test_patterns_are_those_of_the_folder(tmp_path):
     assert recorded("cat *.txt '*.txt'\n", tmp_path)[0].arguments == ("cat", "a.txt", "b.txt", "*.txt")
 
 
-@pytest.mark.parametrize(("text", "said"), [("echo $UNKNOWN\n", "UNKNOWN"), ("parlai 'open\n", "matching")])
-def test_what_bash_refuses_is_an_error_with_its_place(tmp_path, text, said):
-    with pytest.raises(ValueError, match=rf"document.md:10: .*{said}"):
+@pytest.mark.parametrize(("text", "message"), [("echo $UNKNOWN\n", "UNKNOWN"), ("parlai 'open\n", "matching")])
+def test_what_bash_refuses_is_an_error_with_its_place(tmp_path, text, message):
+    with pytest.raises(ValueError, match=rf"document.md:10: .*{message}"):
         recorded(text, tmp_path)

@@ -15,10 +15,10 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("
 def executed(path: Path, *, encoder: str) -> nbformat.NotebookNode:
     """The notebook with the outputs of a new run, in its own folder and with this encoder."""
     notebook = nbformat.read(path, as_version=4)
-    place = {"metadata": {"path": str(path.parent)}}
+    resources = {"metadata": {"path": str(path.parent)}}
     with patch.dict(os.environ, ENCODER=encoder, PYTHONWARNINGS="ignore", OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1"):
         nbclient.NotebookClient(
-            notebook, timeout=300, resources=place, record_timing=False, coalesce_streams=True
+            notebook, timeout=300, resources=resources, record_timing=False, coalesce_streams=True
         ).execute()
     return notebook
 

@@ -1,4 +1,4 @@
-"""`examples/encode_with_ray.py`: two workers of Ray, of which one is killed, make the vectors of a plain index."""
+"""`examples/encode_with_ray.py`: two workers of Ray make the vectors of a plain index, though one is killed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "encode_with_ray.py"
 
 def named_below(pid: int, name: str) -> list[psutil.Process]:
     """The processes below this one whose command line begins with a name."""
-    found = []
+    processes = []
     for child in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            found += [child] if "".join(child.cmdline()).startswith(name) else []
-    return found
+            processes += [child] if "".join(child.cmdline()).startswith(name) else []
+    return processes
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
-def shown(minilm_folder, capsys):
+def run_example(minilm_folder, capsys):
     """(name, *arguments, **options) -> the lines that an example prints; its encoder is a real one by default."""
 
     def run(name: str, *arguments, **options) -> list[str]:
@@ -44,14 +44,14 @@ def tiny(make_hf_tokenizer, tmp_path) -> str:
     return str(tmp_path / "tiny")
 
 
-def test_a_faq_bot_answers_what_it_knows_and_nothing_else(shown):
-    lines = shown("faq_bot", ["can my rain jacket go into the washing machine", "what is the capital of France"])
+def test_a_faq_bot_answers_what_it_knows_and_nothing_else(run_example):
+    lines = run_example("faq_bot", ["can my rain jacket go into the washing machine", "what is the capital of France"])
     assert "Wash jackets at 30 degrees" in lines[0]
     assert lines[1].strip() == "I have no answer to that."
 
 
-def test_filters_hold_and_an_added_candidate_is_found(shown):
-    lines = shown("filtered_search", 120)
+def test_filters_hold_and_an_added_candidate_is_found(run_example):
+    lines = run_example("filtered_search", 120)
     hits = [line for line in lines if "Order" in line]
     assert len(hits) == 3
     assert all("boots" in hit and ("Oslo" in hit or "Vienna" in hit) for hit in hits)
@@ -59,26 +59,26 @@ def test_filters_hold_and_an_added_candidate_is_found(shown):
 
 
 @pytest.mark.long
-def test_an_index_serves_the_model_that_reads_conversations(shown, tmp_path):
-    lines = shown("conversational_search", str(tmp_path / "out"), max_updates=6)
+def test_an_index_serves_the_model_that_reads_conversations(run_example, tmp_path):
+    lines = run_example("conversational_search", str(tmp_path / "out"), max_updates=6)
     assert [line for line in lines if not line.startswith(" ")] == ["before", "trained"]
     assert "Refunds reach your bank account" in "".join(lines[lines.index("trained") :])
 
 
-def test_postgres(shown, postgres):
-    lines = shown("postgres_search", postgres.address)
+def test_postgres(run_example, postgres):
+    lines = run_example("postgres_search", postgres.address)
     assert len(lines) == 4
     assert "exact  new-shop: " in lines[0]
     assert not any("refund-time" in line for line in lines)
 
 
-def test_tools_for_a_journey(shown):
-    names = [line.split()[1] for line in shown("choose_tools")]
+def test_tools_for_a_journey(run_example):
+    names = [line.split()[1] for line in run_example("choose_tools")]
     assert set(names[:2]) == {"get_weather", "book_train"}
 
 
 @pytest.mark.long
-def test_a_tool_ranker(shown, tmp_path):
+def test_a_tool_ranker(run_example, tmp_path):
     """Trained on two tools, measured on two others: what matters is that it runs on data of its form."""
     tools = {"train": ("weather", "train"), "dev": ("weather", "train"), "test": ("weather", "music")}
     for split, names in tools.items():
@@ -92,81 +92,81 @@ def test_a_tool_ranker(shown, tmp_path):
         (tmp_path / f"{split}.json").write_text(
             json.dumps([{"name": name, "description": f"{name} ."} for name in names])
         )
-    lines = shown("tools", str(tmp_path), str(tmp_path / "out"), max_updates=1)
+    lines = run_example("tools", str(tmp_path), str(tmp_path / "out"), max_updates=1)
     measured = [line for line in lines if line.startswith("R@1 of 2 tools")]
     assert len(measured) == 2  # before training and after
     assert all("unseen" in line for line in measured)
     assert Path(tmp_path / "out" / "model" / "calibration.json").exists()
 
 
-def test_memories_for_a_conversation(shown, minilm_folder):
-    lines = shown("memories", str(minilm_folder))
+def test_memories_for_a_conversation(run_example, minilm_folder):
+    lines = run_example("memories", str(minilm_folder))
     assert "vegetarian" in lines[1]
 
 
-def test_intents_of_new_texts(shown, tmp_path):
+def test_intents_of_new_texts(run_example, tmp_path):
     frames = {"card": ["where is my {} card ?", "a new {} card"], "pin": ["i forgot my {} pin", "change the {} pin"]}
     for split, words in (("train", ("gold", "old", "blue")), ("test", ("green", "lost"))):
         rows = [(text.format(word), intent) for intent, texts in frames.items() for text in texts for word in words]
         with (tmp_path / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("text", "category"), *rows])
-    first, *predictions = shown("intents", str(tmp_path / "train.csv"), str(tmp_path / "test.csv"))
+    first, *predictions = run_example("intents", str(tmp_path / "train.csv"), str(tmp_path / "test.csv"))
     assert first == "accuracy 1.000 on 8 texts"
     assert [line.split()[1] for line in predictions] == ["card:"] * 3
 
 
-def test_a_reranker_in_langchain(shown):
+def test_a_reranker_in_langchain(run_example):
     pytest.importorskip("langchain_core")
-    lines = shown("rerank_langchain")
+    lines = run_example("rerank_langchain")
     assert len(lines) == 3
     assert lines[0].split()[1] == "wash"
 
 
-def test_training_on_own_pairs(shown, tiny, tmp_path):
-    lines = shown("train_own_pairs", out=str(tmp_path / "out"), encoder=tiny, max_updates=2)
+def test_training_on_own_pairs(run_example, tiny, tmp_path):
+    lines = run_example("train_own_pairs", out=str(tmp_path / "out"), encoder=tiny, max_updates=2)
     assert [line.split()[0] for line in lines[:3]] == ["TF-IDF", "before", "trained"]
     assert lines[-1].startswith("Ranker(bi")
 
 
 @pytest.mark.long
-def test_trials_of_optuna(shown, tiny, tmp_path):
-    *_, best = shown("tune", str(tmp_path / "study"), encoder=tiny, trials=2, max_updates=2)
+def test_trials_of_optuna(run_example, tiny, tmp_path):
+    *_, best = run_example("tune", str(tmp_path / "study"), encoder=tiny, trials=2, max_updates=2)
     assert re.match(r"best: trial [01], R@1 0\.\d+ with \{'learning_rate'", best)
     assert all((tmp_path / "study" / f"trial-{n}" / "polyencoder.safetensors").is_file() for n in (0, 1))
 
 
 @pytest.mark.long
-def test_a_cross_encoder_teaches_a_bi_encoder(shown, tiny, tmp_path):
-    lines = shown("distill", str(tmp_path / "out"), encoder=tiny, max_updates=2)
+def test_a_cross_encoder_teaches_a_bi_encoder(run_example, tiny, tmp_path):
+    lines = run_example("distill", str(tmp_path / "out"), encoder=tiny, max_updates=2)
     assert [line.partition(":")[0] for line in lines] == ["teacher", "student"]
     assert (tmp_path / "out" / "student" / "polyencoder.safetensors").is_file()
 
 
 @pytest.mark.long
-def test_a_convert_learns_from_nothing(shown, tmp_path):
-    first, *hits = shown("convert_from_scratch", str(tmp_path / "out"))
+def test_a_convert_learns_from_nothing(run_example, tmp_path):
+    first, *hits = run_example("convert_from_scratch", str(tmp_path / "out"))
     before, after = (float(word) for word in re.findall(r"\d\.\d+", first))
     assert after > before
     assert len(hits) == 3
 
 
-def test_a_parlai_task_and_agent(shown, tiny, tmp_path):
-    lines = shown("parlai_task", str(tmp_path / "model"), encoder=tiny, max_updates=2)
+def test_a_parlai_task_and_agent(run_example, tiny, tmp_path):
+    lines = run_example("parlai_task", str(tmp_path / "model"), encoder=tiny, max_updates=2)
     replies = (EXAMPLES / "support" / "replies.jsonl").read_text(encoding="utf-8").splitlines()
     known = {f"[{reply['metadata']['topic']}] {reply['text']}" for reply in map(json.loads, replies)}
     assert len(lines) >= 2
     assert set(lines[-2:]) <= known
 
 
-def test_an_architecture_of_ones_own(shown, tiny, tmp_path, monkeypatch):
+def test_an_architecture_of_ones_own(run_example, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("polyencoder.modeling.families.FAMILIES", FAMILIES.copy())
-    lines = shown("new_architecture", str(tmp_path / "out"), encoder=tiny, max_updates=2)
+    lines = run_example("new_architecture", str(tmp_path / "out"), encoder=tiny, max_updates=2)
     assert lines[0].startswith("Ranker(gated")
     assert len(lines) == 2
 
 
 def test_every_example_has_a_test_and_is_in_the_docs():
     tested = "".join(file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_*.py"))
-    shown = (EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
+    page = (EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
     assert [file.stem for file in EXAMPLES.glob("*.py") if f'"{file.stem}' not in tested] == []
-    assert [file.name for file in EXAMPLES.glob("*.py") if file.name not in shown] == []
+    assert [file.name for file in EXAMPLES.glob("*.py") if file.name not in page] == []

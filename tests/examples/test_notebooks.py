@@ -18,7 +18,7 @@ def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def shown(cell: nbformat.NotebookNode) -> list[tuple[str, ...]]:
+def list_outputs(cell: nbformat.NotebookNode) -> list[tuple[str, ...]]:
     """The kinds of a cell's outputs; with what they print, unless the cell has the tag `varies`: figures of a model."""
     varies = "varies" in cell.metadata.get("tags", [])
     kinds = [(output.get("name", output.output_type), *sorted(output.get("data", {}))) for output in cell.outputs]
@@ -30,9 +30,9 @@ def shown(cell: nbformat.NotebookNode) -> list[tuple[str, ...]]:
 @pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_kept_outputs_are_what_comes_out(path, minilm_folder):
-    kept = nbformat.read(path, as_version=4)
-    for old, new in zip(code_cells(kept), code_cells(executed(path, encoder=str(minilm_folder))), strict=True):
-        assert shown(old) == shown(new), old.source
+    saved = nbformat.read(path, as_version=4)
+    for old, new in zip(code_cells(saved), code_cells(executed(path, encoder=str(minilm_folder))), strict=True):
+        assert list_outputs(old) == list_outputs(new), old.source
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -63,8 +63,8 @@ def mutants(module: Path) -> Iterator[Mutant]:
         if EXCLUDED.fullmatch(name):
             continue
         operator = get_operator(name)()
-        places = [node for node in nodes for _ in operator.mutation_positions(node)]
-        for occurrence, node in enumerate(places):
+        positions = [node for node in nodes for _ in operator.mutation_positions(node)]
+        for occurrence, node in enumerate(positions):
             # The `*` before keyword-only arguments is no product.
             if not name.startswith("core/ReplaceBinaryOperator_Mul_") or node.parent.type == "term":
                 yield Mutant(module, name, occurrence)
@@ -80,14 +80,14 @@ def is_code(mutant: Mutant) -> bool:
 
 
 def tests_of(module: Path) -> list[Path]:
-    """Its own test file, those of its package that import it, and the others of the mirrored folder."""
+    """The module's test file, tests of its package that import it, and the others of the mirrored folder."""
     within = module.relative_to(LIBRARY)
     folder, name = TESTS / within.parent, ".".join(("polyencoder", *within.with_suffix("").parts))
-    own = [folder / f"test_{module.name}", TESTS / TESTED_BY.get(within.as_posix(), "")]
+    mirrored = [folder / f"test_{module.name}", TESTS / TESTED_BY.get(within.as_posix(), "")]
     package = sorted((TESTS / within.parts[0]).rglob("test_*.py"))
     importing = [file for file in package if name.removesuffix(".__init__") in imported(file)]
     others = sorted(folder.glob("test_*.py"))
-    return list(dict.fromkeys(file for file in (*own, *importing, *others) if file.is_file()))
+    return list(dict.fromkeys(file for file in (*mirrored, *importing, *others) if file.is_file()))
 
 
 def failures(tests: list[Path], *options: str, timeout: float) -> list[str]:

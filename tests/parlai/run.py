@@ -94,11 +94,11 @@ def run(folder: Path, agent: str, *, processes: str) -> dict[str, bool]:
         command += [f"--deselect={folder.name}/{test}" for test in LEFT_OUT]
         command += [f"{folder.name}/{test}" for test in AGENTS[agent]]
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
-        shown = subprocess.run(
+        output = subprocess.run(
             command, cwd=folder.parent, env=environment, capture_output=True, text=True, check=False
         ).stdout
         if not report.exists():
-            sys.exit(shown)
+            sys.exit(output)
         outcomes = {}
         for case in ET.parse(report).iter("testcase"):  # its own report, not from elsewhere
             module, _, name = case.attrib["classname"].rpartition(".")

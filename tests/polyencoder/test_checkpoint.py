@@ -136,7 +136,7 @@ def test_the_files_of_two_models_are_not_taken_for_one(folder, make_ranker, tmp_
 
 
 def test_a_model_that_is_saved_while_it_is_loaded_is_loaded_whole(folder, make_ranker, monkeypatch, sentences):
-    """Not its weights with the configuration of the model that was there."""
+    """Its weights never meet the configuration of the model before it."""
     new = make_ranker("poly", seed=1, output_scaling=5.0)
     read_weights = checkpoint.read_weights
 
@@ -151,7 +151,7 @@ def test_a_model_that_is_saved_while_it_is_loaded_is_loaded_whole(folder, make_r
 
 
 def test_of_two_that_save_at_once_one_waits(folder, make_ranker, monkeypatch, sentences):
-    """Else the weights were one's, and their configuration and tokenizer the other's."""
+    """Else the weights of the first would stand beside the configuration and tokenizer of the second."""
     other, second, rename = make_ranker("poly", seed=2), None, os.replace
 
     def renamed(source, target):
@@ -166,7 +166,7 @@ def test_of_two_that_save_at_once_one_waits(folder, make_ranker, monkeypatch, se
     monkeypatch.setattr(os, "replace", renamed)
     make_ranker("bi", seed=1).save_pretrained(folder)
     second.join()
-    assert np.array_equal(*(one.score(sentences[:1], sentences) for one in (Ranker.from_pretrained(folder), other)))
+    assert np.array_equal(*(each.score(sentences[:1], sentences) for each in (Ranker.from_pretrained(folder), other)))
 
 
 @pytest.mark.slow
@@ -233,8 +233,8 @@ def test_weights_whose_sum_is_infinite_load_if_each_is_finite(make_model, value)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_truncated_file(folder, name):
     content = (folder / name).read_bytes().rstrip()
-    for kept in (0, 1, 5, 100, len(content) // 2, -1):
-        (folder / name).write_bytes(content[:kept])
+    for length in (0, 1, 5, 100, len(content) // 2, -1):
+        (folder / name).write_bytes(content[:length])
         with pytest.raises(PolyencoderError, match=f"{name}: ") as caught:
             Ranker.from_pretrained(folder)
         assert "\n" not in str(caught.value)

@@ -40,14 +40,14 @@ def ranker(make_ranker):
 @pytest.mark.parametrize("architecture", ["poly", "cross"])
 @pytest.mark.parametrize("kind", [tuple, np.array, lambda texts: np.array(texts, dtype=object), dict.fromkeys])
 def test_candidates_of_any_sequence(kind, make_ranker, architecture):
-    given, ranker = kind(TEXTS), make_ranker(architecture)
-    if isinstance(given, dict):
-        given = given.keys()
-    found = ranker.rank("hi", given)
-    assert found == ranker.rank("hi", TEXTS)
-    assert all(type(one.text) is str for one in found)
+    candidates, ranker = kind(TEXTS), make_ranker(architecture)
+    if isinstance(candidates, dict):
+        candidates = candidates.keys()
+    ranked = ranker.rank("hi", candidates)
+    assert ranked == ranker.rank("hi", TEXTS)
+    assert all(type(hit.text) is str for hit in ranked)
     np.testing.assert_allclose(
-        ranker.score(np.array(["hi", "you"]), given), ranker.score(["hi", "you"], TEXTS), rtol=1e-5, atol=1e-5
+        ranker.score(np.array(["hi", "you"]), candidates), ranker.score(["hi", "you"], TEXTS), rtol=1e-5, atol=1e-5
     )
 
 
@@ -155,7 +155,7 @@ def test_fields_of_a_text_configuration(values):
 
 
 def test_a_configuration_of_any_size_takes_no_memory(make_ranker, edit_json, tmp_path):
-    """Its shapes are compared with the weights before there is a model."""
+    """The shapes are compared with the weights before there is a model."""
     make_ranker("bi").save_pretrained(tmp_path)
     backbone = RankerConfig.from_json((tmp_path / "polyencoder.json").read_text(), origin="here").backbone
     edit_json(tmp_path / "polyencoder.json", backbone=backbone | {"hidden_size": 1 << 24, "vocab_size": 1 << 24})
@@ -214,7 +214,7 @@ def test_what_looks_like_an_address(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("address", "shown"),
+    ("address", "expected"),
     [
         ("postgres://u:secret@h:5/d?sslkey=secret#t", "postgres://u@h:5/d#t"),
         ("postgres://u:sec/ret@h/d", "postgres://u@h/d"),
@@ -223,8 +223,8 @@ def test_what_looks_like_an_address(tmp_path, monkeypatch):
         ("folder", "folder"),
     ],
 )
-def test_addresses_are_shown_without_what_may_be_a_password(address, shown):
-    assert hide_password(address) == shown
+def test_addresses_are_shown_without_what_may_be_a_password(address, expected):
+    assert hide_password(address) == expected
 
 
 def test_a_table_is_no_list_of_texts():

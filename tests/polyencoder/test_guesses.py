@@ -39,8 +39,8 @@ def test_no_guess_is_a_name_here():
 
 def test_each_guess_means_a_parameter_here():
     known = FIELDS.union(*(inspect.signature(method).parameters for method in METHODS))
-    for name, meant in guesses.PARAMETERS.items():
-        assert isinstance(meant, str) or {*meant} & known, name
+    for name, parameters in guesses.PARAMETERS.items():
+        assert isinstance(parameters, str) or {*parameters} & known, name
 
 
 @pytest.mark.parametrize(

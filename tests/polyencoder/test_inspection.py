@@ -19,19 +19,19 @@ CONTEXT = ["hello , how are you today ?", "i am fine ."]
 
 @mostly_long(
     ("vectors", "attention"),
-    [*(("codes", one) for one in ATTENTION), *product(("n_last", "n_first", "first_n_last", "turns"), ATTENTION)],
+    [*(("codes", hit) for hit in ATTENTION), *product(("n_last", "n_first", "first_n_last", "turns"), ATTENTION)],
     quick=4,
 )
 def test_scores_are_the_weighted_logits(make_ranker, sentences, attention, vectors):
     # more codes than the context has tokens
     ranker = make_ranker("poly", context_vectors=vectors, turn_end=3, n_codes=40, **attention)
-    found = inspect_ranking(ranker, CONTEXT, sentences, top_k=3)
+    inspection = inspect_ranking(ranker, CONTEXT, sentences, top_k=3)
     encoded = ranker.encode_contexts([CONTEXT])
-    weights = torch.tensor(found.weights)
+    weights = torch.tensor(inspection.weights)
     torch.testing.assert_close(weights.sum(1), torch.ones(3))
     if attention.get("poly_attention") != "multihead":  # whose heads weigh differently
-        logits = ranker.encode_candidates([one.text for one in found.ranked]) @ encoded.vectors[0].T
-        scores = torch.tensor([one.score for one in found.ranked])
+        logits = ranker.encode_candidates([hit.text for hit in inspection.ranked]) @ encoded.vectors[0].T
+        scores = torch.tensor([hit.score for hit in inspection.ranked])
         torch.testing.assert_close((weights * torch.from_numpy(logits)).sum(1), scores, rtol=1e-4, atol=1e-4)
 
 
@@ -40,44 +40,44 @@ def test_scores_are_the_weighted_logits(make_ranker, sentences, attention, vecto
 @mostly_long("vectors", ["codes", "n_first", "n_last", "first_n_last"], quick=2)
 def test_context_vectors_are_the_weighted_outputs(make_ranker, sentences, fields, vectors):
     ranker = make_ranker("poly", context_vectors=vectors, turn_end=3, **fields)
-    found = inspect_ranking(ranker, CONTEXT, sentences)
+    inspection = inspect_ranking(ranker, CONTEXT, sentences)
     with torch.no_grad():
         outputs = ranker.model.context_tower(ranker.text.batch_contexts([CONTEXT]))[0]
-    made = torch.tensor(found.token_weights) @ outputs
+    weighted = torch.tensor(inspection.token_weights) @ outputs
     if fields.get("normalize"):
-        made = torch.nn.functional.normalize(made, dim=-1)
-    made = made * ranker.model.config.output_scaling
+        weighted = torch.nn.functional.normalize(weighted, dim=-1)
+    weighted = weighted * ranker.model.config.output_scaling
     expected = torch.from_numpy(ranker.encode_contexts([CONTEXT]).vectors[0])
-    torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
-    assert len(found.tokens) == outputs.size(0)
+    torch.testing.assert_close(weighted, expected, rtol=1e-4, atol=1e-4)
+    assert len(inspection.tokens) == outputs.size(0)
 
 
 def test_a_vector_of_a_turn_shows_the_tokens_of_that_turn(make_ranker, sentences):
     ranker = make_ranker("poly", context_vectors="turns", turn_end=3)
-    found = inspect_ranking(ranker, CONTEXT, sentences)
+    inspection = inspect_ranking(ranker, CONTEXT, sentences)
     first = len(ranker.text.tokenize_context(CONTEXT[:1]))  # its separator is the end of the shorter context
-    both = len(found.tokens)
+    both = len(inspection.tokens)
     expected = [[1 / first] * first + [0] * (both - first), [0] * first + [1 / (both - first)] * (both - first)]
-    torch.testing.assert_close(torch.tensor(found.token_weights), torch.tensor(expected))
+    torch.testing.assert_close(torch.tensor(inspection.token_weights), torch.tensor(expected))
 
 
 def test_codes_of_several_heads(make_ranker, sentences):
-    found = inspect_ranking(make_ranker("poly", codes_attention="multihead"), CONTEXT, sentences)
-    torch.testing.assert_close(torch.tensor(found.token_weights).sum(1), torch.ones(4))
+    inspection = inspect_ranking(make_ranker("poly", codes_attention="multihead"), CONTEXT, sentences)
+    torch.testing.assert_close(torch.tensor(inspection.token_weights).sum(1), torch.ones(4))
 
 
 def test_a_context_shorter_than_the_vectors(make_ranker, sentences):
-    found = inspect_ranking(make_ranker("poly", context_vectors="n_last", n_codes=40), CONTEXT, sentences)
-    real = [any(row) for row in found.token_weights]
-    assert sum(real) == len(found.tokens)
-    assert all(weight == 0 for row in found.weights for weight, is_real in zip(row, real, strict=True) if not is_real)
+    report = inspect_ranking(make_ranker("poly", context_vectors="n_last", n_codes=40), CONTEXT, sentences)
+    real = [any(row) for row in report.token_weights]
+    assert sum(real) == len(report.tokens)
+    assert all(weight == 0 for row in report.weights for weight, is_real in zip(row, real, strict=True) if not is_real)
 
 
 def test_a_late_encoder_does_not_claim_that_one_vector_makes_its_scores(make_ranker, sentences):
-    found = inspect_ranking(make_ranker("late"), CONTEXT, sentences)
-    assert found.weights == []
-    assert found.missing is not None
-    assert "also compares tokens and turns" in found.missing
+    inspection = inspect_ranking(make_ranker("late"), CONTEXT, sentences)
+    assert inspection.weights == []
+    assert inspection.missing is not None
+    assert "also compares tokens and turns" in inspection.missing
 
 
 RANKED = [Ranked(1, "<b>yes</b>", 2.0), Ranked(0, "no", 1.0)]
@@ -86,7 +86,7 @@ RANKED = [Ranked(1, "<b>yes</b>", 2.0), Ranked(0, "no", 1.0)]
 def heats(page: str) -> list[tuple[float, str]]:
     """The colour, from 0 to 1, and the text of each cell with a weight."""
     return [
-        (float(one), text) for one, text in re.findall(r'class="heat" style="background:[^"]* ([\d.]+)\)">(\d*)<', page)
+        (float(hue), text) for hue, text in re.findall(r'class="heat" style="background:[^"]* ([\d.]+)\)">(\d*)<', page)
     ]
 
 

@@ -25,7 +25,7 @@ def test_a_folder(make_ranker, tmp_path, sentences, architecture):
     path, encoder = load_encoder(tmp_path / "model", device="cpu")
     assert path == tmp_path / "model"
     assert not encoder.model.training
-    scores = [one.score(["hello"], sentences) for one in (Scorer(encoder), ranker)]
+    scores = [scorer.score(["hello"], sentences) for scorer in (Scorer(encoder), ranker)]
     np.testing.assert_allclose(*scores, rtol=1e-5, atol=1e-5)
 
 
@@ -68,12 +68,12 @@ def test_encoders_in_16_bits_are_the_same_model_for_indexes_and_calibrations(mak
     ranker, plain = make_ranker(architecture), make_ranker(architecture)
     before = compute_model_fingerprint(plain.model, plain.text)
     cast_weights(ranker.encoder, "bfloat16")
-    assert {parameter.dtype for one in ranker.model.backbones for parameter in one.parameters()} == {torch.bfloat16}
+    assert {weight.dtype for backbone in ranker.model.backbones for weight in backbone.parameters()} == {torch.bfloat16}
     assert compute_model_fingerprint(ranker.model, ranker.text) == before
     if ranker.model.has_vectors:
-        found = compute_candidate_fingerprint(ranker.model, ranker.text)
-        assert found == compute_candidate_fingerprint(plain.model, plain.text)
-    scores, expected = (one.score(["do you ski ?"], sentences) for one in (ranker, plain))
+        fingerprint = compute_candidate_fingerprint(ranker.model, ranker.text)
+        assert fingerprint == compute_candidate_fingerprint(plain.model, plain.text)
+    scores, expected = (each.score(["do you ski ?"], sentences) for each in (ranker, plain))
     assert scores.dtype == np.float32
     assert not np.array_equal(scores, expected)
     np.testing.assert_allclose(scores, expected, rtol=0.1, atol=0.1 * abs(expected).max())
@@ -82,7 +82,7 @@ def test_encoders_in_16_bits_are_the_same_model_for_indexes_and_calibrations(mak
 def test_float32_changes_nothing(make_ranker):
     ranker = make_ranker("bi")
     cast_weights(ranker.encoder, "float32")
-    assert not any(one.rounded for one in ranker.model.backbones)
+    assert not any(backbone.rounded for backbone in ranker.model.backbones)
 
 
 @pytest.mark.parametrize(

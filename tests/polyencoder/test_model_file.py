@@ -35,7 +35,7 @@ def test_a_pickle_beside_a_model_file_never_runs(model_file, malicious_pickle, n
 
 
 def test_a_pickle_inside_a_model_file_never_runs(model_file, malicious):
-    """What torch itself would write of an object that comes with code."""
+    """torch itself would write such a file of an object that comes with code."""
     makes_a_folder, witness = malicious
     states = torch.load(model_file, weights_only=True)
     torch.save(states | {"optimizer": makes_a_folder}, model_file)
@@ -71,8 +71,8 @@ def test_a_model_file_without_its_tokenizer(model_file):
 
 def test_a_truncated_model_file(model_file):
     content = model_file.read_bytes()
-    for kept in (0, 1, 100, len(content) // 2, -1):
-        model_file.write_bytes(content[:kept])
+    for length in (0, 1, 100, len(content) // 2, -1):
+        model_file.write_bytes(content[:length])
         with pytest.raises(CheckpointError, match="model.file: damaged, or not a") as caught:
             Ranker.from_pretrained(model_file)
         assert "\n" not in str(caught.value)

@@ -17,12 +17,12 @@ def test_a_package_that_is_not_installed_has_none():
 
 
 def test_one_logger_alone_is_silenced_and_only_within(caplog):
-    one, other = logging.getLogger("theirs.one"), logging.getLogger("theirs.other")
+    silenced, other = logging.getLogger("theirs.one"), logging.getLogger("theirs.other")
     with errors_alone("theirs.one"):
-        for log in (one, other):
+        for log in (silenced, other):
             log.warning("advice")
-        one.error("damaged")
-    one.warning("again")
+        silenced.error("damaged")
+    silenced.warning("again")
     assert [(record.name, record.message) for record in caplog.records] == [
         ("theirs.other", "advice"),
         ("theirs.one", "damaged"),

@@ -16,8 +16,8 @@ from polyencoder.processor import find_vector_instructions, is_intel
 def test_the_instructions_that_torch_finds():
     if "ATEN_CPU_CAPABILITY" in os.environ:
         pytest.skip("torch was told what to find")
-    found = torch.backends.cpu.get_cpu_capability()
-    assert find_vector_instructions() == {"AVX512": "AVX512", "AVX2": "AVX2"}.get(found)
+    instructions = torch.backends.cpu.get_cpu_capability()
+    assert find_vector_instructions() == {"AVX512": "AVX512", "AVX2": "AVX2"}.get(instructions)
 
 
 @pytest.mark.parametrize(

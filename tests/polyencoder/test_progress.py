@@ -44,7 +44,7 @@ def test_what_is_soon_over_writes_only_if_asked(clock, capsys):
 
 
 def test_what_is_not_shown_takes_no_lock_of_tqdm(monkeypatch):
-    """Forked processes share it: of one that is killed meanwhile it would stay locked."""
+    """Forked processes share the lock: a process killed meanwhile would leave it locked."""
     monkeypatch.setattr("tqdm.tqdm.__new__", lambda *args, **kwargs: pytest.fail("a bar was made"))
     assert list(create_progress("abc", step="reading", unit="lines", show=False)) == [*"abc"]
 

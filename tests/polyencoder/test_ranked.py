@@ -1,4 +1,4 @@
-"""Orders of scores: those of torch."""
+"""Scores are in the order of torch."""
 
 from __future__ import annotations
 

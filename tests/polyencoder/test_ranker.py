@@ -29,13 +29,13 @@ def test_the_order_is_the_scores(ranker, sentences):
     context, candidates = sentences[:2], sentences[2:]
     scores = torch.as_tensor(ranker.score([context], candidates))[0]
     ranking = ranker.rank(context, candidates)
-    assert [one.score for one in ranking] == sorted(scores.tolist(), reverse=True)
-    assert sorted(one.index for one in ranking) == list(range(len(candidates)))
-    assert len({one.score for one in ranking}) == len(candidates)
-    for one in ranking:
-        assert one == Ranked(one.index, candidates[one.index], scores[one.index].item())
-        assert [type(value) for value in one[:3]] == [int, str, float]
-        assert (one.probability, one.considered) == (None, None)  # neither calibrated nor diverse
+    assert [hit.score for hit in ranking] == sorted(scores.tolist(), reverse=True)
+    assert sorted(hit.index for hit in ranking) == list(range(len(candidates)))
+    assert len({hit.score for hit in ranking}) == len(candidates)
+    for hit in ranking:
+        assert hit == Ranked(hit.index, candidates[hit.index], scores[hit.index].item())
+        assert [type(value) for value in hit[:3]] == [int, str, float]
+        assert (hit.probability, hit.considered) == (None, None)  # neither calibrated nor diverse
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 6, 7, 1000])
@@ -52,8 +52,8 @@ def test_a_top_k_below_one(separable):
 def test_equal_candidates_are_each_ranked(ranker, sentences):
     candidates = [sentences[2], sentences[3], sentences[2], sentences[2]]
     ranking = ranker.rank(sentences[:1], candidates)
-    assert sorted(one.index for one in ranking) == [0, 1, 2, 3]
-    equal = [one.score for one in ranking if one.index != 1]
+    assert sorted(hit.index for hit in ranking) == [0, 1, 2, 3]
+    equal = [hit.score for hit in ranking if hit.index != 1]
     assert equal == pytest.approx([equal[0]] * 3, abs=1e-4)
 
 
@@ -61,9 +61,9 @@ def test_permuting_the_candidates_permutes_the_ranking(ranker, sentences):
     candidates = sentences[2:]
     forwards = ranker.rank("hi", candidates)
     backwards = ranker.rank("hi", candidates[::-1])
-    assert [one.text for one in forwards] == [one.text for one in backwards]
-    assert [one.index for one in forwards] == [len(candidates) - 1 - one.index for one in backwards]
-    assert [one.score for one in forwards] == pytest.approx([one.score for one in backwards], abs=1e-4)
+    assert [hit.text for hit in forwards] == [hit.text for hit in backwards]
+    assert [hit.index for hit in forwards] == [len(candidates) - 1 - hit.index for hit in backwards]
+    assert [hit.score for hit in forwards] == pytest.approx([hit.score for hit in backwards], abs=1e-4)
 
 
 def test_many_contexts_are_scored_as_one_by_one(ranker, sentences):
@@ -154,15 +154,15 @@ def test_an_error_without_a_message_still_gives_one_line(monkeypatch):
 def test_a_hub_id_fetches_the_files_of_a_model_alone(monkeypatch, make_ranker, tmp_path, sentences):
     ranker = make_ranker("bi")
     ranker.save_pretrained(tmp_path / "snapshot")
-    asked = {}
+    patterns = {}
     monkeypatch.setattr(
         "polyencoder.hub.resolve.snapshot_download",
         lambda name, allow_patterns, local_files_only: (
-            asked.update({name: allow_patterns}) or str(tmp_path / "snapshot")
+            patterns.update({name: allow_patterns}) or str(tmp_path / "snapshot")
         ),
     )
     again = Ranker.from_pretrained("someone/model")
-    assert asked == {"someone/model": ["*.json", "*.safetensors"]}
+    assert patterns == {"someone/model": ["*.json", "*.safetensors"]}
     assert np.array_equal(again.score(["hi"], sentences), ranker.score(["hi"], sentences))
 
 
@@ -196,7 +196,7 @@ def test_a_ranker_around_anothers_encoder(make_ranker, no_network, sentences, tm
     config, text = ranker.model.config, ranker.text.config
     scaled = SCALED | {"normalize": "cross" not in (architecture, other)}
     if architecture == "cross" != other:
-        scaled["output_scaling"] = 1.0  # 4 is that of a cosine
+        scaled["output_scaling"] = 1.0  # 4 is a cosine's
     assert {name: getattr(config, name) for name in SCALED} == scaled
     assert (config.architecture, config.n_codes, text.text_truncate) == (architecture, 1, 11)
     theirs = Ranker.from_pretrained(tmp_path / "other", device="cpu")
@@ -212,8 +212,8 @@ def test_the_scaling_of_a_cosine_is_inherited_by_cosines_alone(make_ranker, tmp_
     for name, fields in {"cosine": SCALED, "dot": SCALED | {"normalize": False}}.items():
         make_ranker("bi", **fields).save_pretrained(tmp_path / name)
 
-    def scaling(name, architecture, **given):
-        return Ranker.from_backbone(tmp_path / name, architecture, device="cpu", **given).model.config.output_scaling
+    def scaling(name, architecture, **fields):
+        return Ranker.from_backbone(tmp_path / name, architecture, device="cpu", **fields).model.config.output_scaling
 
     assert scaling("cosine", "poly") == scaling("cosine", "poly", normalize=True) == 4.0
     assert scaling("cosine", "poly", normalize=False) == scaling("cosine", "cross") == 1.0
@@ -325,7 +325,7 @@ def test_it_says_what_it_is(make_ranker):
 
 
 def test_an_encoder_is_a_bi_encoder_without_training(backbone_folder, sentences, caplog):
-    """As sentence-transformers loads one; with a name of the hub too, when it is looked up."""
+    """sentence-transformers loads one so; a name of the hub does, too, when it is looked up."""
     folder = backbone_folder("bert")
     ranker = Ranker.from_pretrained(folder, device="cpu")
     assert f"{folder} is an encoder: it ranks as a bi-encoder without training" in caplog.text
@@ -338,10 +338,10 @@ def test_an_encoder_is_a_bi_encoder_without_training(backbone_folder, sentences,
 
 
 def test_without_a_name_it_is_the_default_encoder(monkeypatch):
-    asked = []
-    monkeypatch.setattr(Ranker, "from_pretrained", lambda name, **options: asked.append((name, options)))
+    calls = []
+    monkeypatch.setattr(Ranker, "from_pretrained", lambda name, **options: calls.append((name, options)))
     Ranker.load(device="cpu")
-    assert asked == [(DEFAULT_ENCODER, {"device": "cpu"})]
+    assert calls == [(DEFAULT_ENCODER, {"device": "cpu"})]
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_names_of_other_libraries_are_answered_with_the_right_call(separable, na
 
 
 def test_records_are_ranked_by_their_texts(separable, sentences):
-    records = [{"id": str(place), "text": text} for place, text in enumerate(sentences)]
+    records = [{"id": str(number), "text": text} for number, text in enumerate(sentences)]
     assert separable.rank(sentences[0], records, top_k=3) == separable.rank(sentences[0], sentences, top_k=3)
     with pytest.raises(InputError, match="candidate 1 is {'txt': 'b'}"):
         separable.rank("hi", ["a", {"txt": "b"}])

@@ -28,7 +28,7 @@ def test_scores_are_nearly_those_of_float32_and_the_encoders_alone_are_rounded(m
     make_ranker(architecture).save_pretrained(tmp_path)
     exact, rounded = Ranker.from_pretrained(tmp_path), Ranker.from_pretrained(tmp_path, dtype="bfloat16")
     contexts = [["hi there"], ["two dogs"]]
-    theirs, ours = (torch.as_tensor(one.score(contexts, TEXTS)) for one in (exact, rounded))
+    theirs, ours = (torch.as_tensor(ranker.score(contexts, TEXTS)) for ranker in (exact, rounded))
     assert ours.dtype == torch.float32
     largest = float(theirs.abs().max())
     torch.testing.assert_close(ours, theirs, rtol=0.03, atol=0.03 * largest)
@@ -49,7 +49,7 @@ def test_an_index_of_one_is_searched_by_the_other(make_ranker, tmp_path):
 
 
 def test_rounded_weights_are_not_saved_trained_or_exported(make_ranker, tmp_path):
-    """What was trained would be lost in their rounding; graphs would not be the model of the fingerprint."""
+    """Rounding would lose what was trained; graphs would not be the model of the fingerprint."""
     make_ranker("poly").save_pretrained(tmp_path / "model")
     ranker = Ranker.from_pretrained(tmp_path / "model", dtype="bfloat16")
     with pytest.raises(InputError, match="loaded in low precision"):
@@ -67,13 +67,13 @@ def test_commands_take_it(make_ranker, tmp_path):
     make_ranker("bi").save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     common = ["--model", str(tmp_path / "model"), "--model-dtype"]
-    made = ["index", "--candidates", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "index")]
-    asked = ["search", "--index", str(tmp_path / "index"), "--context", "two dogs", "--json"]
-    for arguments in (made, asked):
+    indexing = ["index", "--candidates", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "index")]
+    searching = ["search", "--index", str(tmp_path / "index"), "--context", "two dogs", "--json"]
+    for arguments in (indexing, searching):
         done = invoke(*arguments, *common, "bfloat16")
         assert done.exit_code == 0, done.output
     assert json.loads(done.stdout.strip().splitlines()[-1])
-    failed = invoke(*asked, *common, "bf16")
+    failed = invoke(*searching, *common, "bf16")
     assert failed.exit_code != 0
     assert "model_dtype is 'bf16'; it must be one of float32" in failed.stderr
 
@@ -92,5 +92,5 @@ def test_packing_is_tried_by_one_thread_at_a_time(make_backbone_config):
             return backbone.packs
 
         with ThreadPoolExecutor(4) as threads:
-            assert all(one.result() for one in [threads.submit(ask) for _ in range(4)])
+            assert all(future.result() for future in [threads.submit(ask) for _ in range(4)])
         assert {parameter.dtype for parameter in backbone.parameters()} == {torch.bfloat16}

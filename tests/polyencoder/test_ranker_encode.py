@@ -23,7 +23,7 @@ CASES = [
 
 @pytest.fixture
 def texts(sentences) -> list[str]:
-    """Of very different lengths, one of them twice, in no order."""
+    """Texts of very different lengths, one of them twice, in no order."""
     return [sentences[5], "hi", *sentences, " ".join(sentences), "hi", sentences[0][:9]]
 
 
@@ -51,7 +51,7 @@ def test_pooled_outputs_are_those_of_the_encoder(make_ranker, texts, architectur
 
 @pytest.mark.parametrize("extra", [0, 3])
 def test_feed_forward_2_makes_the_context_vector_of_a_convert_of_r_x(make_ranker, texts, extra):
-    """What was said before the last turn is no part of r_x."""
+    """Turns before the last are no part of r_x."""
     ranker = make_ranker("convert", extra_contexts=extra)
     model = ranker.model
     contexts = [["i have two dogs .", "hello !", text] for text in texts]
@@ -67,7 +67,7 @@ def test_feed_forward_2_makes_the_context_vector_of_a_convert_of_r_x(make_ranker
 
 @pytest.mark.parametrize("kind", ["pooled", "context", "candidate"])
 def test_a_quantized_convert_encodes_as_it_will_when_its_weights_are_rounded(make_ranker, texts, kind):
-    """And its weights stay those that it learns with."""
+    """The weights that it learns with stay as they are."""
     ranker = make_ranker("convert")
     ranker.model.quantize()
     before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
@@ -99,7 +99,7 @@ def test_progress_counts_the_texts(make_ranker, texts, capsys):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "texts", "given", "message"),
+    ("architecture", "texts", "options", "message"),
     [
         ("cross", ["hi"], {}, "a cross-encoder has no vectors"),
         ("poly", ["hi"], {"kind": "context"}, "several vectors of a context"),
@@ -110,9 +110,9 @@ def test_progress_counts_the_texts(make_ranker, texts, capsys):
         ("bi", ["hi"], {"batch_size": 0}, "batch_size is 0"),
     ],
 )
-def test_what_cannot_be_encoded(make_ranker, architecture, texts, given, message):
+def test_what_cannot_be_encoded(make_ranker, architecture, texts, options, message):
     with pytest.raises(InputError, match=message):
-        make_ranker(architecture).encode(texts, **given)
+        make_ranker(architecture).encode(texts, **options)
 
 
 def test_queries_and_documents_have_the_names_of_sentence_transformers(make_ranker, texts):

@@ -23,8 +23,8 @@ CONTEXTS, CANDIDATES = [["do you ski ?"], ["no .", "i love snow ."]], ["every wi
 def prompted_encoder(backbone_folder, tmp_path):
     """The folder of an encoder whose files have prompts."""
     folder = shutil.copytree(backbone_folder("bert"), tmp_path / "encoder")
-    own = {"prompts": {"query": "hi ! ", "passage": "hello , "}, "default_prompt_name": None}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
+    prompts = {"prompts": {"query": "hi ! ", "passage": "hello , "}, "default_prompt_name": None}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     return folder
 
 

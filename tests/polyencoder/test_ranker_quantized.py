@@ -73,14 +73,14 @@ def test_indexes_and_calibrations_are_of_both_forms(ranker, make_ranker, sentenc
     index = ranker.index(sentences, tmp_path / "index")
     ranker.save_pretrained(tmp_path / "model")
     examples = [{"context": "hi", "response": sentences[0], "candidates": sentences}] * 10
-    (tmp_path / "examples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in examples))
+    (tmp_path / "examples.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
     run("calibrate", "--model", tmp_path / "model", "--data", tmp_path / "examples.jsonl")
     again = Ranker.from_pretrained(tmp_path / "model", device="cpu")
     assert again.calibration is not None
     for context in CONTEXTS:
         hits = again.search(context, tmp_path / "index", top_k=3)
         assert [hit.text for hit in hits] == [hit.text for hit in ranker.search(context, index, top_k=3)]
-        assert [hit.text for hit in hits] == [one.text for one in again.rank(context, sentences, top_k=3)]
+        assert [hit.text for hit in hits] == [ranked.text for ranked in again.rank(context, sentences, top_k=3)]
     hits = again.search("hi", tmp_path / "index", top_k=2, rerank=make_ranker("cross"), rerank_k=4)
     assert all(hit.rerank_score is not None for hit in hits)
 
@@ -104,8 +104,8 @@ def test_a_model_file_has_the_weights_that_learn(ranker, sentences, tmp_path):
 def test_a_model_that_was_trained_in_float32_is_quantized(make_convert_ranker, sentences, tmp_path):
     plain = make_convert_ranker()
     plain.save_pretrained(tmp_path / "plain")
-    shown = run("export", tmp_path / "plain", tmp_path / "small", "--quantize")
-    assert "polyencoder.safetensors" in shown
+    output = run("export", tmp_path / "plain", tmp_path / "small", "--quantize")
+    assert "polyencoder.safetensors" in output
     small = Ranker.from_pretrained(tmp_path / "small", device="cpu")
     assert small.model.state_dict()[WORDS].dtype == torch.uint8
     scores = torch.as_tensor(plain.score(CONTEXTS, sentences))

@@ -28,8 +28,8 @@ def test_searching_is_ranking(make_ranker, sentences, architecture):
     ranked = ranker.rank(CONTEXT, sentences)
     for top_k in (1, 3, len(sentences)):
         hits = ranker.search(CONTEXT, index, top_k=top_k)
-        assert [hit.text for hit in hits] == [one.text for one in ranked[:top_k]]
-        assert [hit.score for hit in hits] == pytest.approx([one.score for one in ranked[:top_k]], abs=1e-3)
+        assert [hit.text for hit in hits] == [hit.text for hit in ranked[:top_k]]
+        assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in ranked[:top_k]], abs=1e-3)
         assert {hit.found for hit in hits} == {"exact"}
     assert len(ranker.search("hello", index)) == len(sentences)  # which are fewer than the default
     many = ranker.search_many([CONTEXT, "hello"], index, top_k=2)
@@ -44,10 +44,10 @@ def test_records_and_filters(ranker, sentences):
 
 
 def test_an_index_by_its_path(ranker, make_ranker, sentences, tmp_path):
-    made = ranker.index(sentences, tmp_path / "index", dtype="int8", shard_size=3)
-    assert made.meta.dtype == "int8"
+    index = ranker.index(sentences, tmp_path / "index", dtype="int8", shard_size=3)
+    assert index.meta.dtype == "int8"
     by_path = ranker.search("hello", str(tmp_path / "index"), top_k=3)
-    assert by_path == ranker.search("hello", made, top_k=3) == ranker.search("hello", tmp_path / "index", top_k=3)
+    assert by_path == ranker.search("hello", index, top_k=3) == ranker.search("hello", tmp_path / "index", top_k=3)
     assert ranker.index(sentences, tmp_path / "index", dtype="int8", shard_size=3).search(
         ranker.encode_contexts(["hello"]), top_k=3
     ) == [by_path]
@@ -62,15 +62,15 @@ def test_re_ranking(ranker, make_ranker, sentences, top_k, rerank_k):
     cross = make_ranker("cross")
     index = ranker.index(sentences)
     first = [hit.text for hit in ranker.search(CONTEXT, index, top_k=8)]
-    best = [one.text for one in cross.rank(CONTEXT, first[:rerank_k])]
+    best = [hit.text for hit in cross.rank(CONTEXT, first[:rerank_k])]
     hits = ranker.search(CONTEXT, index, top_k=top_k, rerank=cross, rerank_k=rerank_k)
     assert [hit.text for hit in hits] == [*best, *first[rerank_k:]][:top_k]
 
 
 class TestTurnsOfTheContext:
-    """Candidates that were said already: the first would answer each context with itself."""
+    """Candidates that are turns of the context: the first would answer each context with itself."""
 
-    SAID = ("Do you ski ?", "no ,  i have two dogs .", "you are welcome")
+    TURNS = ("Do you ski ?", "no ,  i have two dogs .", "you are welcome")
 
     @pytest.fixture
     def index(self, ranker, sentences):
@@ -78,8 +78,8 @@ class TestTurnsOfTheContext:
         texts = [f"DO{gap}YOU{' ' * (1 + i // 6)}SKI ?" for i, gap in enumerate(gaps)]
         again = [Candidate(f"twin {i}", text, {"said": True}) for i, text in enumerate(texts)]
         fresh = [Candidate(str(i), text, {"said": False}) for i, text in enumerate(sentences)]
-        said = [Candidate(f"said {i}", text, {"said": True}) for i, text in enumerate(self.SAID)]
-        return ranker.index([*again, *fresh, *said])
+        turns = [Candidate(f"said {i}", text, {"said": True}) for i, text in enumerate(self.TURNS)]
+        return ranker.index([*again, *fresh, *turns])
 
     @mostly_long("exactness", ["exact", "certified", None], quick=2)
     @pytest.mark.parametrize("top_k", [1, 50])
@@ -89,18 +89,18 @@ class TestTurnsOfTheContext:
         contexts = [["do you ski ?\nNO , i have two dogs ."], "thank you", ["  ", "You  are WELCOME"]]
         searcher = Searcher(ranker, index, top_k=top_k, exactness=exactness)
         everything = ranker.search_many(contexts, index, top_k=len(index), exactness="exact", keep_turns=True)
-        said = [{f"twin {i}" for i in range(30)} | {"said 0", "said 1"}, set(), {"said 2"}]
-        expected = [[hit for hit in hits if hit.id not in out] for hits, out in zip(everything, said, strict=True)]
-        found = searcher(contexts)
-        assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in hits[:top_k]] for hits in expected]
+        repeated = [{f"twin {i}" for i in range(30)} | {"said 0", "said 1"}, set(), {"said 2"}]
+        expected = [[hit for hit in hits if hit.id not in out] for hits, out in zip(everything, repeated, strict=True)]
+        results = searcher(contexts)
+        assert [[hit.id for hit in hits] for hits in results] == [[hit.id for hit in hits[:top_k]] for hits in expected]
         better = [
-            sum(hit.id in out for hit in hits[: hits.index(wanted[:top_k][-1])])
-            for hits, wanted, out in zip(everything, expected, said, strict=True)
+            sum(hit.id in out for hit in hits[: hits.index(new[:top_k][-1])])
+            for hits, new, out in zip(everything, expected, repeated, strict=True)
         ]
         assert searcher.left_out == sum(better)
-        assert ranker.search_many(contexts, index, top_k=top_k, exactness=exactness) == found
+        assert ranker.search_many(contexts, index, top_k=top_k, exactness=exactness) == results
         if exactness:
-            assert {hit.found for hits in found for hit in hits} <= {"exact", exactness}
+            assert {hit.found for hits in results for hit in hits} <= {"exact", exactness}
 
     def test_of_several_lines(self, ranker):
         letter = "Dear customer ,\n\nyour parcel is late ."
@@ -109,11 +109,11 @@ class TestTurnsOfTheContext:
             assert [hit.text for hit in ranker.search(context, index)] == ["hello"]
 
     def test_among_those_of_a_filter(self, ranker, index):
-        assert ranker.search(self.SAID, index, filter={"said": True}) == []
-        assert len(ranker.search(self.SAID, index, filter={"said": False}, top_k=40)) == 8
+        assert ranker.search(self.TURNS, index, filter={"said": True}) == []
+        assert len(ranker.search(self.TURNS, index, filter={"said": False}, top_k=40)) == 8
 
     def test_are_not_read_again(self, ranker, index, make_ranker):
-        hits = ranker.search(self.SAID, index, top_k=5, rerank=make_ranker("cross"), rerank_k=4)
+        hits = ranker.search(self.TURNS, index, top_k=5, rerank=make_ranker("cross"), rerank_k=4)
         assert all(hit.metadata == {"said": False} for hit in hits)
         assert [hit.rerank_score is None for hit in hits] == [False] * 4 + [True]
 
@@ -141,8 +141,8 @@ def test_an_emptied_index_finds_nothing(ranker, tmp_path):
         index.remove(["x"])
         for options in ({}, {"filter": {"lang": "en"}}, {"group_by": "lang"}, {"hybrid": True}, {"diversity": 0.3}):
             assert ranker.search("hello", index, **options) == []
-            (found,) = index.search(ranker.encode_contexts([["hello"]]), texts=[["hello"]], **options)
-            assert found == []
+            (hits,) = index.search(ranker.encode_contexts([["hello"]]), texts=[["hello"]], **options)
+            assert hits == []
 
 
 def test_numbers_are_ids_everywhere(ranker, tmp_path):
@@ -215,8 +215,8 @@ def test_milvus_is_an_address_like_any_other(ranker, sentences, tmp_path):
     ranked = ranker.rank(CONTEXT, sentences, top_k=3)
     for index in (ranker.index(sentences, where), where):
         hits = ranker.search(CONTEXT, index, top_k=3)
-        assert [hit.text for hit in hits] == [one.text for one in ranked]
-        assert [hit.score for hit in hits] == pytest.approx([one.score for one in ranked], abs=1e-3)
+        assert [hit.text for hit in hits] == [hit.text for hit in ranked]
+        assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in ranked], abs=1e-3)
     with pytest.raises(InputError, match="the input is empty"):
         ranker.index([], f"milvus:{tmp_path}/empty.db")
     assert not (tmp_path / "empty.db").exists()
@@ -236,7 +236,7 @@ def test_the_kind_of_a_milvus_index(ranker, sentences, tmp_path):
 
 @pytest.mark.parametrize("where", ["folder", "milvus:{}/nan.db"])
 def test_vectors_that_are_not_finite(tmp_path, make_ranker, sentences, where):
-    """Of one token, so that a few texts have such vectors: they are named, when they are indexed and searched with."""
+    """One token has them, so that a few texts do: errors name these in indexing and in searches."""
     if where.startswith("milvus"):
         pytest.importorskip("milvus_lite")
     ranker = make_ranker("bi")

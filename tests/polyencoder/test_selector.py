@@ -27,27 +27,27 @@ CHAT = [{"role": "user", "content": "hello"}, {"role": "user", "content": "do yo
 @pytest.mark.parametrize("architecture", ["bi", "poly", "late", "cross"])
 def test_the_choice_is_the_rankers(make_ranker, architecture):
     ranker = make_ranker(architecture)
-    found = Selector(ranker).select(CHAT, TOOLS)
+    selection = Selector(ranker).select(CHAT, TOOLS)
     expected = ranker.rank(CHAT, TEXTS)
-    assert [one.index for one in found.chosen] == [one.index for one in expected]
-    assert [one.score for one in found.chosen] == pytest.approx([one.score for one in expected], abs=1e-5)
-    assert all(one.option is TOOLS[one.index] and one.probability is None for one in found.chosen)
+    assert [pick.index for pick in selection.chosen] == [pick.index for pick in expected]
+    assert [pick.score for pick in selection.chosen] == pytest.approx([pick.score for pick in expected], abs=1e-5)
+    assert all(pick.option is TOOLS[pick.index] and pick.probability is None for pick in selection.chosen)
     names = ["pets", "ski", "teach", None]
-    assert [one.name for one in found.chosen] == [names[one.index] for one in found.chosen]
-    assert found.none_probability is None
-    assert Selector(ranker).select(CHAT, TOOLS, top_k=2).chosen == found.chosen[:2]
+    assert [pick.name for pick in selection.chosen] == [names[pick.index] for pick in selection.chosen]
+    assert selection.none_probability is None
+    assert Selector(ranker).select(CHAT, TOOLS, top_k=2).chosen == selection.chosen[:2]
 
 
 @pytest.mark.parametrize("count", [4, 30])
 def test_probabilities_with_that_of_none_have_the_sum_1(make_ranker, count):
     ranker = calibrated(make_ranker("poly"))
     options = [*TOOLS, *(f"hello {n}" for n in range(count - len(TOOLS)))]
-    found = Selector(ranker).select(CHAT, options)
-    scores = [one.score / ranker.calibration.temperature for one in found.chosen]
+    selection = Selector(ranker).select(CHAT, options)
+    weights = [math.exp(pick.score / ranker.calibration.temperature) for pick in selection.chosen]
     none = math.log(count) + ranker.calibration.none
-    total = math.exp(none) + sum(math.exp(score) for score in scores)
-    assert found.none_probability == pytest.approx(math.exp(none) / total, rel=1e-6)
-    assert [one.probability for one in found.chosen] == pytest.approx([math.exp(s) / total for s in scores], rel=1e-6)
+    total = math.exp(none) + sum(weights)
+    assert selection.none_probability == pytest.approx(math.exp(none) / total, rel=1e-6)
+    assert [pick.probability for pick in selection.chosen] == pytest.approx([w / total for w in weights], rel=1e-6)
 
 
 @pytest.mark.slow
@@ -56,11 +56,11 @@ def test_options_that_are_not_probable_enough_are_left_out(make_ranker):
     whole = selector.select(CHAT, TOOLS)
 
     @settings(max_examples=40)
-    @given(least=st.floats(0, 1), top_k=st.none() | st.integers(1, 6))
-    def filtered(least, top_k):
-        found = selector.select(CHAT, TOOLS, min_probability=least, top_k=top_k)
-        assert found.chosen == [one for one in whole.chosen if one.probability >= least][:top_k]
-        assert found.none_probability == whole.none_probability
+    @given(minimum=st.floats(0, 1), top_k=st.none() | st.integers(1, 6))
+    def filtered(minimum, top_k):
+        selection = selector.select(CHAT, TOOLS, min_probability=minimum, top_k=top_k)
+        assert selection.chosen == [pick for pick in whole.chosen if pick.probability >= minimum][:top_k]
+        assert selection.none_probability == whole.none_probability
 
     filtered()
     assert selector.select(CHAT, TOOLS, max_risk=0.1) == selector.select(CHAT, TOOLS, min_probability=0.2)
@@ -73,27 +73,27 @@ def test_options_that_are_not_probable_enough_are_left_out(make_ranker):
 def test_what_was_chosen_stays(make_ranker):
     selector = Selector(calibrated(make_ranker("bi")))
     whole = selector.select(CHAT, TOOLS)
-    by_key = {one.name or one.option: one for one in whole.chosen}
+    by_key = {pick.name or pick.option: pick for pick in whole.chosen}
 
     @settings(max_examples=40)
     @given(
-        keep=st.lists(st.sampled_from([*by_key, "gone"])), top_k=st.none() | st.integers(1, 6), least=st.floats(0, 1)
+        keep=st.lists(st.sampled_from([*by_key, "gone"])), top_k=st.none() | st.integers(1, 6), minimum=st.floats(0, 1)
     )
-    def kept(keep, top_k, least):
-        found = selector.select(CHAT, TOOLS, keep=keep, top_k=top_k, min_probability=least).chosen
+    def check_kept(keep, top_k, minimum):
+        chosen = selector.select(CHAT, TOOLS, keep=keep, top_k=top_k, min_probability=minimum).chosen
         stay = [by_key[key] for key in dict.fromkeys(keep) if key != "gone"]
-        others = [one for one in whole.chosen if one not in stay and one.probability >= least]
-        assert found == stay + others[: None if top_k is None else max(0, top_k - len(stay))]
+        others = [pick for pick in whole.chosen if pick not in stay and pick.probability >= minimum]
+        assert chosen == stay + others[: None if top_k is None else max(0, top_k - len(stay))]
 
-    kept()
+    check_kept()
 
 
 def test_the_best_option_is_left_out_unless_it_was_kept(make_ranker):
     selector = Selector(calibrated(make_ranker("bi")))
     best, *_, worst = selector.select(CHAT, TOOLS).chosen
     for keep, left_out in ((worst, best), (best, None)):
-        found = selector.select(CHAT, TOOLS, keep=[keep.name or keep.option], min_probability=1)
-        assert (found.chosen, found.best_left_out) == ([keep], left_out)
+        selection = selector.select(CHAT, TOOLS, keep=[keep.name or keep.option], min_probability=1)
+        assert (selection.chosen, selection.best_left_out) == ([keep], left_out)
     assert selector.select(CHAT, TOOLS, keep=[worst.name or worst.option], top_k=1).best_left_out is None
 
 
@@ -109,9 +109,9 @@ def test_kept_options_that_are_no_names(make_ranker, keep):
 
 def test_equal_texts_are_one_option(make_ranker):
     selector = Selector(calibrated(make_ranker("bi")))
-    once, twice = selector.select("hi", ["hello", "you"]), selector.select("hi", ["hello", "you", "hello"])
-    assert twice.none_probability == pytest.approx(once.none_probability)
-    assert {one.index for one in twice.chosen} == {0, 1, 2}
+    once, repeated = selector.select("hi", ["hello", "you"]), selector.select("hi", ["hello", "you", "hello"])
+    assert repeated.none_probability == pytest.approx(once.none_probability)
+    assert {pick.index for pick in repeated.chosen} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "late"])

@@ -108,10 +108,10 @@ class Values:
 
 @pytest.mark.parametrize("values", [{}, {"share": 1}, {"name": "x"}, {"kind": "b"}, {"part": Part(sizes=(1, 2))}])
 def test_values_of_the_declared_types(values):
-    made = Values(**values)
-    assert from_json_values(Values, json.loads(json.dumps(dataclasses.asdict(made)))) == made
+    instance = Values(**values)
+    assert from_json_values(Values, json.loads(json.dumps(dataclasses.asdict(instance)))) == instance
     with pytest.raises(dataclasses.FrozenInstanceError):
-        made.count = 3
+        instance.count = 3
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_values_of_the_declared_types(values):
     ],
 )
 def test_other_values_are_named(values, line):
-    makers = [from_json_values] if isinstance(values.get("part"), dict) else [from_json_values, lambda of, it: of(**it)]
+    makers = [from_json_values, lambda cls, fields: cls(**fields)][: 1 if isinstance(values.get("part"), dict) else 2]
     for make in makers:
         with pytest.raises(ConfigError) as caught:
             make(Values, values)

@@ -43,16 +43,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of what is drawn; a new one by default, which is printed")
     parser.add_argument("--only", nargs="+", choices=[*PARTS], default=[*PARTS], metavar="NAME", help=", ".join(PARTS))
     parser.add_argument("--all", action="store_true", help="until each part has had the trials of a whole run")
-    given = parser.parse_args()
+    options = parser.parse_args()
     if not hasattr(os, "fork"):
         parser.error("this platform has no fork; run it on Linux")
-    if not given.seconds > 0:
-        parser.error(f"--seconds is {given.seconds:g}; give a number above 0")
-    seed = int.from_bytes(os.urandom(3), "big") if given.seed is None else given.seed
-    total, bad = sum(PARTS[name][0] for name in given.only), 0
-    for name in given.only:
+    if not options.seconds > 0:
+        parser.error(f"--seconds is {options.seconds:g}; give a number above 0")
+    seed = int.from_bytes(os.urandom(3), "big") if options.seed is None else options.seed
+    total, bad = sum(PARTS[name][0] for name in options.only), 0
+    for name in options.only:
         share, trials = PARTS[name]
-        bad += not run_part(name, seed=seed, seconds=given.seconds * share / total, trials=trials, whole=given.all)
+        bad += not run_part(name, seed=seed, seconds=options.seconds * share / total, trials=trials, whole=options.all)
     return min(bad, 1)
 
 

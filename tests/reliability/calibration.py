@@ -30,16 +30,16 @@ def made_up(n: int, rng: np.random.Generator) -> Answers:
 
 
 def searched(folder: Path, rng: np.random.Generator, *, examples: int, rows: int = 150, dim: int = 16) -> Observations:
-    """What an index of random vectors finds for noisy ones."""
+    """The results of an index of random vectors for noisy ones."""
     vectors = rng.normal(size=(rows, dim)).astype(np.float32)
     records = [Candidate(str(row), f"text {row}", None, "", vector) for row, vector in enumerate(vectors)]
     build_index(folder, records, Fingerprints("made up"))
-    wanted = rng.integers(rows, size=examples)
+    targets = rng.integers(rows, size=examples)
     noise = rng.normal(size=(examples, dim)) * rng.choice([0.2, 0.5, 1.0], size=(examples, 1))
     with FolderIndex.open(folder) as index:
-        contexts = Contexts.from_encoding((vectors[wanted] + noise).astype(np.float32))
+        contexts = Contexts.from_encoding((vectors[targets] + noise).astype(np.float32))
         hits = index.search(contexts, top_k=DEPTH, exactness="exact")
-    right = [[hit.id == str(row) for hit in each] for each, row in zip(hits, wanted, strict=True)]
+    right = [[hit.id == str(row) for hit in each] for each, row in zip(hits, targets, strict=True)]
     scores = [[hit.score for hit in each] for each in hits]
     return Observations(
         torch.tensor(scores, dtype=torch.float64), torch.tensor(right), torch.full((examples,), rows), depth=DEPTH
@@ -50,16 +50,16 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     counts, rng = Counts(), np.random.default_rng(seed)
     pool = searched(folder / "index", rng, examples=4_000)
     answerable = torch.as_tensor(rng.random(len(pool)) >= UNANSWERABLE)
-    asked = pool.keep_right_where(answerable)
+    answered = pool.keep_right_where(answerable)
     for number in budget(counts):
         risk = (0.05, 0.1, 0.2)[number // 2 % 3]
         if number % 2:
             sample, others = split(len(pool), 400, rng)
-            made = measure_promised(
-                pool.select(sample), asked.select(others),
+            outcomes = measure_promised(
+                pool.select(sample), answered.select(others),
                 risks=[risk], unanswerable=UNANSWERABLE, confidence=CONFIDENCE, seed=number,
             )  # fmt: skip
-            outcome, kind = made[risk], "index"
+            outcome, kind = outcomes[risk], "index"
         else:
             promise = prove(made_up(300, rng), made_up(300, rng), risk=risk, confidence=CONFIDENCE)
             outcome, kind = promise and Outcome.from_answers(made_up(20_000, rng), promise.threshold), "made up"
@@ -69,7 +69,7 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
             counts.count(f"{kind}: held" if outcome.wrong <= risk else f"{kind}: broken")
     for kind in ("index", "made up"):
         broken = counts.of.get(f"{kind}: broken", 0)
-        made = broken + counts.of.get(f"{kind}: held", 0)
-        if made and binom.sf(broken - 1, made, 1 - CONFIDENCE) < CHANCE:
-            counts.fail("wrong", f"{kind}: {broken} of {made} promises are broken")
+        promised = broken + counts.of.get(f"{kind}: held", 0)
+        if promised and binom.sf(broken - 1, promised, 1 - CONFIDENCE) < CHANCE:
+            counts.fail("wrong", f"{kind}: {broken} of {promised} promises are broken")
     return counts

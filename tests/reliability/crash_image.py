@@ -55,7 +55,7 @@ class Disk:
         self.moments: list[Moment] = []
         self._contents: dict[int, bytes] = {}
         self._folders: set[int] = {self.root}
-        self._held: dict[int, int] = {}  # open, so that no number is given to another file
+        self._handles: dict[int, int] = {}  # open, so that no number is given to another file
         self._certain_names: Names = {}
         self._certain: dict[int, bytes] = {}
         self._look()
@@ -67,8 +67,8 @@ class Disk:
             if not path.name.endswith(UNCERTAIN):
                 number = path.stat().st_ino
                 self._names[path.parent.stat().st_ino, path.name] = number
-                if number not in self._held:
-                    self._held[number] = os.open(path, os.O_RDONLY)
+                if number not in self._handles:
+                    self._handles[number] = os.open(path, os.O_RDONLY)
                 if path.is_dir():
                     self._folders.add(number)
                 else:
@@ -80,7 +80,7 @@ class Disk:
                 self._certain[database] = self._contents[database]
 
     def close(self) -> None:
-        for handle in self._held.values():
+        for handle in self._handles.values():
             os.close(handle)
 
     def note(self, call: str) -> None:
@@ -155,7 +155,7 @@ class Disk:
 def image(moment: Moment, disk: Disk, folder: Path, draw: random.Random) -> str:
     """Writes what a loss of power at this moment may leave; says what was undone or torn."""
     share = draw.choice((0.0, 0.5, 1.0))  # of what is uncertain, the part that reaches the disk
-    names, told = dict(moment.certain_names), []
+    names, losses = dict(moment.certain_names), []
     for file in {*moment.names.values(), *moment.certain_names.values()}:  # a rename is done as a whole, or not at all
         now, certain = ({name for name, n in names.items() if n == file} for names in moment[1:3])
         if now == certain or (not now and all(name in moment.names for name in certain)):  # another took its name
@@ -164,7 +164,7 @@ def image(moment: Moment, disk: Disk, folder: Path, draw: random.Random) -> str:
             names = {name: number for name, number in names.items() if name not in certain - now or number != file}
             names |= dict.fromkeys(now, file)
         else:
-            told.append(f"{', '.join(name for _, name in now or certain)} undone")
+            losses.append(f"{', '.join(name for _, name in now or certain)} undone")
     paths = {disk.root: folder}
     while len(paths) < len({*paths, *(number for (parent, _), number in names.items() if parent in paths)}):
         paths |= {number: paths[parent] / name for (parent, name), number in names.items() if parent in paths}
@@ -177,10 +177,10 @@ def image(moment: Moment, disk: Disk, folder: Path, draw: random.Random) -> str:
         content, certain = moment.contents[number], moment.certain.get(number, b"")
         if content != certain and draw.random() >= share:
             torn = draw.choice(("old", "cut", "zeros", "holes"))
-            told.append(f"{name} {torn}")
+            losses.append(f"{name} {torn}")
             content = certain if torn == "old" else torn_content(content, certain, torn, draw)
         (paths[parent] / name).write_bytes(content)
-    return ", ".join(told) or "nothing lost"
+    return ", ".join(losses) or "nothing lost"
 
 
 def torn_content(new: bytes, old: bytes, how: str, draw: random.Random) -> bytes:
@@ -201,7 +201,7 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     world, counts, draw = World(seed=seed), Counts(), random.Random(seed)
     build_index(built := folder / "built", records(OLD), world.ranker, shard_size=4)
     disks: dict[str, Disk] = {}
-    for name, operation in (made := operations(world)).items():
+    for name, operation in (by_name := operations(world)).items():
         operation.begin(here := folder / "disk", built)
         here.mkdir(exist_ok=True)
         disk = Disk(here)
@@ -216,17 +216,17 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
         at = draw.randrange(len(disk.moments))
         moment = disk.moments[at]
         (here := folder / str(number)).mkdir()
-        told, operation, of = image(moment, disk, here, draw), made[name], len(disk.moments)
+        losses, operation, total = image(moment, disk, here, draw), by_name[name], len(disk.moments)
         counts.count(name)
         ended = in_child(partial(reopened, operation, here), seconds=60)
-        where = f"{name}: {moment.call} ({at} of {of}), {told}"
+        where = f"{name}: {moment.call} ({at} of {total}), {losses}"
         if ended.signal:
             counts.fail("signals", f"{where}: signal {ended.signal}")
         elif "left behind" in ended.text and isinstance(operation, Saving):
             counts.count("temporary files left beside a model")  # until they are an hour old
         elif ended.failed or ended.text not in ("old", "new"):
             counts.fail("lost", f"{where}: {ended.text}")
-        elif at == of - 1 and ended.text == "old":
+        elif at == total - 1 and ended.text == "old":
             counts.fail("lost", f"{where}: it had returned, and is undone")
         shutil.rmtree(here)
     counts.of["moments"] = sum(len(disk.moments) for disk in disks.values())

@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
 
 def mutated(content: bytes, other: bytes, draw: random.Random) -> tuple[str, bytes]:
-    """What was done, and the changed content."""
+    """The kind of change, and the changed content."""
     data, at = bytearray(content), draw.randrange(max(1, len(content)))
     if draw.random() < 0.5:  # headers say most
         at = draw.randrange(max(1, min(len(content), 256)))
@@ -51,8 +51,8 @@ def mutated(content: bytes, other: bytes, draw: random.Random) -> tuple[str, byt
             data[at : at + 1] = bytes([(data[at] if data else 0) ^ (1 << draw.randrange(8))])
         case "flips":
             for _ in range(draw.randint(2, 40)):
-                place = draw.randrange(max(1, len(data)))
-                data[place : place + 1] = bytes([draw.randrange(256)])
+                offset = draw.randrange(max(1, len(data)))
+                data[offset : offset + 1] = bytes([draw.randrange(256)])
         case "cut":
             del data[at:]
         case "swap":
@@ -65,8 +65,8 @@ def mutated(content: bytes, other: bytes, draw: random.Random) -> tuple[str, byt
             packed = struct.pack(wide, draw.choice(NUMBERS) & (2 ** (8 * struct.calcsize(wide)) - 1))
             data[at : at + len(packed)] = packed
         case "digits":
-            places = [i for i in range(len(data)) if 48 <= data[i] < 58] or [at]
-            start = draw.choice(places)
+            digits = [i for i in range(len(data)) if 48 <= data[i] < 58] or [at]
+            start = draw.choice(digits)
             data[start : start + 1] = draw.choice(
                 (b"-1", b"1e999", b"99999999999999999999", b"NaN", b"null", b"[" * 5000)
             )
@@ -143,16 +143,16 @@ def one_line(error: PolyencoderError) -> None:
 
 def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     world, counts, draw = World(seed=seed), Counts(), random.Random(seed)
-    made = dict(kinds(world, folder / "whole"))
+    by_name = dict(kinds(world, folder / "whole"))
     files = {name: sorted(path for path in kind.folder.rglob("*") if path.is_file() and path.name != ".lock")
-             for name, kind in made.items()}  # fmt: skip
+             for name, kind in by_name.items()}  # fmt: skip
     guard = folder / "elsewhere"
     guard.mkdir()
     (guard / "file").write_text("whole")
     contents = {path: path.read_bytes() for paths in files.values() for path in paths}
     for number in budget(counts):
-        name = draw.choice([*made])
-        kind, path = made[name], draw.choice(files[name])
+        name = draw.choice([*by_name])
+        kind, path = by_name[name], draw.choice(files[name])
         here = guard / str(number)
         shutil.copytree(kind.folder, here)
         how, content = mutated(contents[path], contents[draw.choice([*contents])], draw)

@@ -21,7 +21,7 @@ from polyencoder.index import FolderIndex
 from polyencoder.index.folder.build import build_index
 from tests.reliability.world import TEXTS, Budget, Counts, World, begin, entries, records
 
-LEAST, MOST = 6, 40  # candidates of the index
+SMALLEST, LARGEST = 6, 40  # candidates of the index
 
 
 class Step(NamedTuple):
@@ -34,27 +34,27 @@ class Step(NamedTuple):
 
 def steps(draw: random.Random, texts: dict[str, str], n: int) -> list[Step]:
     """Random changes of an index of these texts."""
-    made: list[Step] = []
+    plan: list[Step] = []
     for number in range(n):
         kinds = ["add", "add", "update", "remove", "remove", "compact", "words", "FAISS", "several"]
-        name = draw.choice(kinds[:3] if len(texts) < LEAST else kinds[3:] if len(texts) > MOST else kinds)
-        made.append(step(draw, name, dict(texts), number))
-        texts = made[-1].after
-    return made
+        name = draw.choice(kinds[:3] if len(texts) < SMALLEST else kinds[3:] if len(texts) > LARGEST else kinds)
+        plan.append(step(draw, name, dict(texts), number))
+        texts = plan[-1].after
+    return plan
 
 
 def step(draw: random.Random, name: str, texts: dict[str, str], number: int) -> Step:
     added = {f"new {draw.randrange(10**6)}": text for text in draw.sample(TEXTS, draw.randint(1, 4))}
-    gone = draw.sample(sorted(texts), min(len(texts), draw.randint(1, 4)))
-    changed = {id_: draw.choice(TEXTS) for id_ in gone}
+    removed = draw.sample(sorted(texts), min(len(texts), draw.randint(1, 4)))
+    changed = {id_: draw.choice(TEXTS) for id_ in removed}
     match name:
         case "add":
             return Step(name, lambda index: index.add(records(added)), texts | added)
         case "update":
             return Step(name, lambda index: index.update(records(changed)), texts | changed)
         case "remove":
-            left = {id_: text for id_, text in texts.items() if id_ not in gone}
-            return Step(name, lambda index: index.remove(gone), left)
+            left = {id_: text for id_, text in texts.items() if id_ not in removed}
+            return Step(name, lambda index: index.remove(removed), left)
         case "compact":
             return Step(name, lambda index: index.compact(), texts)
         case "words":
@@ -65,11 +65,11 @@ def step(draw: random.Random, name: str, texts: dict[str, str], number: int) -> 
 
     def several(index: FolderIndex) -> None:
         with index.changing():
-            index.remove(gone)
+            index.remove(removed)
             index.add(records(added))
             index.compact()
 
-    return Step(name, several, {id_: text for id_, text in texts.items() if id_ not in gone} | added)
+    return Step(name, several, {id_: text for id_, text in texts.items() if id_ not in removed} | added)
 
 
 def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
@@ -81,14 +81,14 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
         if number % 5 == 4:
             killed_build(world, counts, draw, folder / "built")
             continue
-        made = steps(draw, texts, 12)
-        done, problem = killed_writer(world, reader, path, texts, made, draw.uniform(0.001, 0.15), counts)
+        plan = steps(draw, texts, 12)
+        done, problem = killed_writer(world, reader, path, texts, plan, draw.uniform(0.001, 0.15), counts)
         # A change that was killed while SQLite synced it is committed when the next one opens the database alone
         reader.close()
-        states = [texts, *(each.after for each in made)][done : done + 2]
+        states = [texts, *(each.after for each in plan)][done : done + 2]
         problem = problem or world.problem(path, *states)
         if problem:
-            counts.fail("lost", f"trial {number}, in {made[min(done, len(made) - 1)].name}: {problem}")
+            counts.fail("lost", f"trial {number}, in {plan[min(done, len(plan) - 1)].name}: {problem}")
             shutil.rmtree(path)
             texts = entries(TEXTS[:20])
             build_index(path, records(texts), world.ranker, shard_size=8)
@@ -96,7 +96,7 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
         texts = (
             states[-1] if len(states) == 1 or reader.get_texts({**states[0], **states[1]}) == states[1] else states[0]
         )
-        counts.count(made[min(done, len(made) - 1)].name)
+        counts.count(plan[min(done, len(plan) - 1)].name)
     reader.close()
     return counts
 
@@ -106,24 +106,24 @@ def killed_writer(
     reader: FolderIndex,
     path: Path,
     texts: dict[str, str],
-    made: list[Step],
+    plan: list[Step],
     seconds: float,
     counts: Counts,
 ) -> tuple[int, str | None]:
     """How many changes a writer had committed for certain when it was killed, and what the reader saw meanwhile."""
-    told, tell = os.pipe()
+    receiver, sender = os.pipe()
 
     def write() -> None:
-        os.close(told)
+        os.close(receiver)
         index = FolderIndex.open(path, world.ranker)
-        for each in made:
+        for each in plan:
             each.make(index)
-            os.write(tell, b".")
+            os.write(sender, b".")
 
     reader.close()  # no descriptor of the database is shared with the child
     child, errors = begin(write)
-    os.close(tell)
-    states, problem, until = [texts, *(each.after for each in made)], None, time.monotonic() + seconds
+    os.close(sender)
+    states, problem, until = [texts, *(each.after for each in plan)], None, time.monotonic() + seconds
     while problem is None and time.monotonic() < until:
         try:
             problem = world.difference(reader, *states, at_once=False)
@@ -131,7 +131,7 @@ def killed_writer(
             problem = f"the reader: {error}"
         counts.count("reads beside it")
     os.kill(child, signal.SIGKILL)
-    with open(told, "rb") as pipe:
+    with open(receiver, "rb") as pipe:
         done = len(pipe.read())
     with open(errors, encoding="utf-8") as pipe:
         if (answer := pipe.read()).startswith("-"):

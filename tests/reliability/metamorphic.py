@@ -86,13 +86,13 @@ def rankers(folder: Path, seed: int, names: Iterable[str]) -> Iterator[tuple[str
 
 
 def differ(scores: np.ndarray, expected: np.ndarray, *, share: float) -> str | None:
-    most = share * max(1.0, float(np.abs(expected).max()))
+    tolerance = share * max(1.0, float(np.abs(expected).max()))
     distance = float(np.abs(scores - expected).max())
-    if scores.shape != expected.shape or not distance <= most:
-        return f"scores are {distance:.3g} from what they must be, more than {most:.3g}"
+    if scores.shape != expected.shape or not distance <= tolerance:
+        return f"scores are {distance:.3g} from what they must be, more than {tolerance:.3g}"
     for now, then in zip(scores, expected, strict=True):  # the order is the same but for such ties
         ranked = then[np.argsort(-now, kind="stable")]
-        if (np.maximum.accumulate(ranked[::-1])[::-1] - ranked > 2 * most).any():
+        if (np.maximum.accumulate(ranked[::-1])[::-1] - ranked > 2 * tolerance).any():
             return "another order"
     return None
 
@@ -119,7 +119,7 @@ def databases(folder: Path, ranker: Ranker, *, servers: bool) -> Iterator[dict[s
 def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     counts, draw = Counts(), random.Random(seed)
     whole = budget.trials > 100  # else not worth the time that exports and servers take
-    made = dict(rankers(folder / "models", seed, ARCHITECTURES if whole else [draw.choice(ARCHITECTURES)]))
+    by_architecture = dict(rankers(folder / "models", seed, ARCHITECTURES if whole else [draw.choice(ARCHITECTURES)]))
     separable = tiny_ranker("poly", seed=seed)
     with databases(folder, separable, servers=whole) as indexes:
         for number in budget(counts):
@@ -131,10 +131,10 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
                 problem = _searched(indexes, name, separable.encode_contexts(contexts))
                 where = name
             else:
-                architecture = draw.choice([*made])
-                backend = draw.choice([*made[architecture]])
+                architecture = draw.choice([*by_architecture])
+                backend = draw.choice([*by_architecture[architecture]])
                 change = draw.choice([None, *CHANGES])
-                ranker, torch_ranker = made[architecture][backend], made[architecture]["torch"]
+                ranker, torch_ranker = by_architecture[architecture][backend], by_architecture[architecture]["torch"]
                 if change is None:
                     scores, expected = ranker.score(contexts, texts), torch_ranker.score(contexts, texts)
                 else:
@@ -150,11 +150,11 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
 
 def _searched(indexes: dict[str, Any], name: str, contexts: Any) -> str | None:
     exactness = {"FAISS": "certified"}.get(name, "exact")
-    found, expected = (
+    results, expected = (
         indexes[each].search(contexts, top_k=10, exactness=exactness if each == name else "exact")
         for each in (name, "folder")
     )
-    scores, wanted = (np.array([[hit.score for hit in hits] for hits in each]) for each in (found, expected))
-    if not np.allclose(scores, wanted, rtol=1e-4, atol=1e-4):
-        return f"{name} finds scores that differ from a scan's by {np.abs(scores - wanted).max():.3g}"
+    scores, expected_scores = (np.array([[hit.score for hit in hits] for hits in each]) for each in (results, expected))
+    if not np.allclose(scores, expected_scores, rtol=1e-4, atol=1e-4):
+        return f"{name} finds scores that differ from a scan's by {np.abs(scores - expected_scores).max():.3g}"
     return None

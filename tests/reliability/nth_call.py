@@ -225,7 +225,7 @@ def _run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     world, counts, draw = World(seed=seed), Counts(), random.Random(seed)
     build_index(built := folder / "built", records(OLD), world.ranker, shard_size=4)
     by_operation = []
-    for name, operation in (made := operations(world)).items():
+    for name, operation in (by_name := operations(world)).items():
         operation.begin(here := folder / "counted", built)
         with (calls := Calls()).watched():
             operation.make(here)
@@ -235,7 +235,7 @@ def _run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     faults = [fault for turn in zip_longest(*by_operation) for fault in turn if fault]
     for number in Budget(budget.seconds, min(budget.trials, len(faults)))(counts):
         name, at, after, error = faults[number]
-        operation, calls = made[name], Calls(at, after=after, error=ERRORS[error])
+        operation, calls = by_name[name], Calls(at, after=after, error=ERRORS[error])
         operation.begin(here := folder / str(number), built)
         counts.count(name)
         raised: BaseException | None = None

@@ -63,9 +63,9 @@ class Searched:
         if rng.random() < 0.9:
             index.build_faiss("ivf-flat", nlist=int(rng.integers(1, 1 + min(8, rows))), storage="float32")
         if rng.random() < 0.5:
-            gone = {f"id {row}" for row in rng.choice(rows, rows // 3, replace=False)}
-            index.remove(gone)
-            records = [record for record in records if record.id not in gone]
+            removed = {f"id {row}" for row in rng.choice(rows, rows // 3, replace=False)}
+            index.remove(removed)
+            records = [record for record in records if record.id not in removed]
         if rng.random() < 0.5:
             index.add(later)
             records += later
@@ -90,7 +90,7 @@ class Searched:
             options["list_length"] = int(rng.choice([5, 20, 80]))
         if how == "group":
             options = {"exactness": "certified", "group_by": "n"}
-            best = {record.metadata["n"]: id_ for id_, record in sorted(allowed.items(), key=lambda it: scores[it[0]])}
+            best = {allowed[id_].metadata["n"]: id_ for id_ in sorted(allowed, key=lambda id_: scores[id_])}
             allowed = {id_: allowed[id_] for id_ in best.values()}
         elif how == "words":
             word, top_k = str(rng.choice(WORDS)), 1000
@@ -106,17 +106,16 @@ class Searched:
             return f"words: {len(hits)} hits, {len(allowed)} candidates have the word"
         if not np.allclose([hit.score for hit in hits], [scores[hit.id] for hit in hits], rtol=0, atol=tolerance):
             return f"{how}: a hit has another score than its own"
-        found = [hit.score for hit in hits] if how != "words" else sorted((hit.score for hit in hits), reverse=True)
-        if len(hits) != len(expected) or not np.allclose(found, expected, rtol=0, atol=tolerance):
-            return (
-                f"{how}, {attention}, top {top_k}, filter {filter_}: not the best, {found[:3]} and not {expected[:3]}"
-            )
+        returned = [hit.score for hit in hits] if how != "words" else sorted((hit.score for hit in hits), reverse=True)
+        if len(hits) != len(expected) or not np.allclose(returned, expected, rtol=0, atol=tolerance):
+            problem = f"not the best, {returned[:3]} and not {expected[:3]}"
+            return f"{how}, {attention}, top {top_k}, filter {filter_}: {problem}"
         return None
 
 
 def passes(metadata: Any, filter_: dict[str, Any] | None) -> bool:
-    wanted = {key: value if isinstance(value, list) else [value] for key, value in (filter_ or {}).items()}
-    return all(key in metadata and metadata[key] in values for key, values in wanted.items())
+    allowed = {key: value if isinstance(value, list) else [value] for key, value in (filter_ or {}).items()}
+    return all(key in metadata and metadata[key] in values for key, values in allowed.items())
 
 
 def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
@@ -154,7 +153,7 @@ IDS = st.sampled_from(
 )
 TEXTS = ["hello", "hi there", "bye", "do you ski ?", "yes"]
 METADATA = st.sampled_from([None, {"k": 1}, {"k": 2, "nested": {"a": [1, None]}}, {"k": 'x" or "'}])
-VECTORS = st.integers(0, 2).map(lambda place: 3 * np.eye(16, dtype=np.float32)[place])
+VECTORS = st.integers(0, 2).map(lambda axis: 3 * np.eye(16, dtype=np.float32)[axis])
 RECORDS = st.builds(Candidate, IDS, st.sampled_from([*TEXTS, *TEXTS, " "]), METADATA, st.just(""), st.none() | VECTORS)
 CHANGES = st.one_of(
     st.tuples(st.sampled_from(["add", "update", "put"]), st.lists(RECORDS, max_size=4)),
@@ -280,7 +279,7 @@ class AgainstADict(RuleBasedStateMachine):
     def same_as_the_dict(self):
         assert len(self.index) == len(self.oracle)
         assert self.index.get_texts(["none", *self.oracle]) == {id_: text for id_, (text, *_) in self.oracle.items()}
-        vectors = {id_: self.encoded[text] if own is None else own for id_, (text, _, own) in self.oracle.items()}
+        vectors = {id_: self.encoded[text] if given is None else given for id_, (text, _, given) in self.oracle.items()}
         stored = self.index.get_vectors(["none", *self.oracle])
         assert stored.keys() == vectors.keys()
         for id_, vector in stored.items():
@@ -294,12 +293,12 @@ class AgainstADict(RuleBasedStateMachine):
                     turns = [["hello"]] * self.contexts.batch_size
                     for hits in self.index.search(self.contexts, texts=turns, words_only=True, top_k=20):
                         assert {hit.id for hit in hits} == {i for i, v in self.oracle.items() if v[0] == "hello"}
-                for place, hits in enumerate(self.index.search(self.contexts, top_k=len(self.oracle), filter=filter)):
+                for row, hits in enumerate(self.index.search(self.contexts, top_k=len(self.oracle), filter=filter)):
                     assert {hit.id: (hit.text, hit.metadata) for hit in hits} == expected
                     assert len(hits) == len(expected)
-                    found = [hit.score for hit in hits]
-                    assert found == sorted(found, reverse=True)
-                    np.testing.assert_allclose(found, [scores[hit.id][place] for hit in hits], rtol=1e-4, atol=1e-3)
+                    hit_scores = [hit.score for hit in hits]
+                    assert hit_scores == sorted(hit_scores, reverse=True)
+                    np.testing.assert_allclose(hit_scores, [scores[hit.id][row] for hit in hits], rtol=1e-4, atol=1e-3)
 
     @property
     def tolerance(self) -> float:
@@ -309,9 +308,9 @@ class AgainstADict(RuleBasedStateMachine):
     def _scores(self, vectors: dict[str, np.ndarray]) -> dict[str, list[float]]:
         """The paper's formula for each context: attend over the codes with each candidate, multiply with it."""
         scores: dict[str, list[float]] = {id_: [] for id_ in vectors}
-        for place in range(self.contexts.batch_size):
-            codes, mask = self.contexts.vectors[place], self.contexts.mask
-            codes = (codes if mask is None else codes[mask[place]]).astype(np.float64)
+        for row in range(self.contexts.batch_size):
+            codes, mask = self.contexts.vectors[row], self.contexts.mask
+            codes = (codes if mask is None else codes[mask[row]]).astype(np.float64)
             for id_, vector in vectors.items():
                 logits = codes @ vector
                 weights = np.exp(logits - logits.max())

@@ -61,8 +61,8 @@ def megabytes() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 
-def held(folder: Path) -> dict[str, int]:
-    """What a server must give back."""
+def count_resources(folder: Path) -> dict[str, int]:
+    """The resources that a server must give back, with their numbers."""
     gc.collect()
     files = [path for path in folder.rglob("*") if path.suffix == ".part" or "temporary" in path.parts[:-1]]
     return {"handles": len(os.listdir("/proc/self/fd")), "threads": threading.active_count(), "files": len(files)}
@@ -108,13 +108,13 @@ def run(*, seed: int, budget: Budget, folder: Path) -> Counts:
     (folder / "temporary").mkdir()
     with mock.patch.object(tempfile, "tempdir", str(folder / "temporary")):
         serve(Budget(trials=50), Counts())  # what is imported and made once
-        before = held(folder)
+        before = count_resources(folder)
         used.clear()
         serve(budget, counts)
-        after = held(folder)
-    for what in before:
-        if after[what] > before[what]:
-            counts.fail("wrong", f"{after[what]} {what}, {before[what]} before")
+        after = count_resources(folder)
+    for name in before:
+        if after[name] > before[name]:
+            counts.fail("wrong", f"{after[name]} {name}, {before[name]} before")
     late = np.array([each for each in used if each[0] >= WARM])
     if len(late) > 10:
         slope = 10_000 * float(np.polyfit(*late.T, 1)[0])

@@ -34,7 +34,7 @@ CONTEXTS = [[" ".join(WORDS[:4])], ["hello", " ".join(WORDS[5:9])]]
 
 @dataclass
 class Counts:
-    """What a part has tried, and what went wrong."""
+    """The trials of a part, and what went wrong."""
 
     trials: int = 0
     lost: int = 0
@@ -50,9 +50,9 @@ class Counts:
     def count(self, kind: str, n: int = 1) -> None:
         self.of[kind] = self.of.get(kind, 0) + n
 
-    def fail(self, how: str, what: str) -> None:
+    def fail(self, how: str, message: str) -> None:
         setattr(self, how, getattr(self, how) + 1)
-        self.failures.append(f"{how}: {what}")
+        self.failures.append(f"{how}: {message}")
 
 
 class Budget(NamedTuple):
@@ -109,7 +109,7 @@ class World:
     def difference(
         self, index: FolderIndex, *states: Mapping[str, str], at_once: bool = True, tolerance: float = 1e-4
     ) -> str | None:
-        """As `problem`, of an open index: its texts, vectors, and the results of an exact search.
+        """The same as `problem` for an open index: its texts, vectors, and the results of an exact search.
 
         Another process may change it meanwhile, unless `at_once`: then each result is that of a state of its own.
         """

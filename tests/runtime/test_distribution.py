@@ -74,19 +74,19 @@ main()
 
 def needed(requirements: list[str], *, with_required: bool) -> set[str]:
     """The modules of these requirements, and of what they require."""
-    todo, done = [Requirement(one) for one in requirements], set()
+    todo, done = [Requirement(requirement) for requirement in requirements], set()
     while todo:
-        one = todo.pop()
-        if (key := (canonicalize_name(one.name), *sorted(one.extras))) in done:
+        requirement = todo.pop()
+        if (key := (canonicalize_name(requirement.name), *sorted(requirement.extras))) in done:
             continue
         done.add(key)
         with contextlib.suppress(PackageNotFoundError):  # of other platforms and versions of Python
-            for other in map(Requirement, (requires(one.name) or ()) if with_required else ()):
+            for other in map(Requirement, (requires(requirement.name) or ()) if with_required else ()):
                 marker = other.marker
-                if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *one.extras)):
+                if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *requirement.extras)):
                     todo.append(other)
-    found = {name for name, *_ in done}
-    return {module for module, own in packages_distributions().items() if found & {*map(canonicalize_name, own)}}
+    names = {name for name, *_ in done}
+    return {module for module, owners in packages_distributions().items() if names & {*map(canonicalize_name, owners)}}
 
 
 def command(
@@ -94,8 +94,8 @@ def command(
 ) -> list[str]:
     """Runs code where there is nothing but what is unpacked and these requirements."""
     names = needed(requirements, with_required=with_required)
-    places = {str(Path(spec.origin).parents[1]) for name in names if (spec := find_spec(name)) and spec.has_location}
-    return [sys.executable, "-S", "-c", CODE + code, str(unpacked), " ".join(places), " ".join(names), *arguments]
+    folders = {str(Path(spec.origin).parents[1]) for name in names if (spec := find_spec(name)) and spec.has_location}
+    return [sys.executable, "-S", "-c", CODE + code, str(unpacked), " ".join(folders), " ".join(names), *arguments]
 
 
 @pytest.fixture(scope="module")
@@ -118,25 +118,25 @@ def test_the_same_answers_where_there_is_nothing_else(unpacked, exported, senten
     alone = command(RANK, unpacked, installed, str(folder), json.dumps(work), index.address)
     done = subprocess.run(alone, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert Path(found["file"]).is_relative_to(unpacked)
+    report = json.loads(done.stdout)
+    assert Path(report["file"]).is_relative_to(unpacked)
     expected = ranker.rank(**work)
-    ranked = [Ranked(*one) for one in found["ranked"]]
-    assert [(one.index, one.text) for one in ranked] == [(one.index, one.text) for one in expected]
-    assert [one.score for one in ranked] == pytest.approx([one.score for one in expected], rel=1e-4, abs=1e-4)
-    for hits, exactness in zip(found["found"], ("exact", None), strict=True):
+    ranked = [Ranked(*hit) for hit in report["ranked"]]
+    assert [(hit.index, hit.text) for hit in ranked] == [(hit.index, hit.text) for hit in expected]
+    assert [hit.score for hit in ranked] == pytest.approx([hit.score for hit in expected], rel=1e-4, abs=1e-4)
+    for hits, exactness in zip(report["found"], ("exact", None), strict=True):
         expected_hits = ranker.search(work["context"], index, exactness=exactness)
         assert [(hit[0], hit[4]) for hit in hits] == [(hit.id, hit.found) for hit in expected_hits]
         assert [hit[2] for hit in hits] == pytest.approx([hit.score for hit in expected_hits], rel=1e-4, abs=1e-4)
-    assert sorted(found["built"]) == sorted(work["candidates"])
-    assert found["messages"][0].endswith("ONNX graphs need none: load it with backend onnx")
-    assert found["messages"][1].startswith("a ranker of ONNX graphs has no torch weights to save")
+    assert sorted(report["built"]) == sorted(work["candidates"])
+    assert report["messages"][0].endswith("ONNX graphs need none: load it with backend onnx")
+    assert report["messages"][1].startswith("a ranker of ONNX graphs has no torch weights to save")
     served(unpacked, folder, work, expected, index.address, expected_hits)
 
 
 @pytest.mark.long
 def test_commands(unpacked, exported, sentences, tmp_path):
-    """Those that graphs can do run; others say what they need."""
+    """Commands that graphs can do run; others say what they need."""
     ranker, folder = exported("poly-first_n_last")
     index = ranker.index(sentences, tmp_path / "index")
     model = ("--model", str(folder), "--backend", "onnx")
@@ -149,10 +149,10 @@ def test_commands(unpacked, exported, sentences, tmp_path):
     done = run("search", *model, "--index", index.address, "--context", "hi", "--json")
     assert done.returncode == 0, done.stderr
     assert [hit["id"] for hit in json.loads(done.stdout)["hits"]] == [hit.id for hit in ranker.search("hi", index)]
-    made = tmp_path / "made"
-    done = run("index", *model, "--candidates", str(tmp_path / "texts.txt"), "--out", str(made))
+    new_index = tmp_path / "made"
+    done = run("index", *model, "--candidates", str(tmp_path / "texts.txt"), "--out", str(new_index))
     assert done.returncode == 0, done.stderr
-    assert [hit.id for hit in ranker.search("hi", made)] == [hit.id for hit in ranker.search("hi", index)]
+    assert [hit.id for hit in ranker.search("hi", new_index)] == [hit.id for hit in ranker.search("hi", index)]
     done = run("search", "--model", str(folder), "--index", index.address, "--context", "hi")
     assert (done.returncode, "load it with backend onnx (flag --backend)" in done.stderr) == (1, True)
     assert run("check", index.address).returncode == 0
@@ -172,22 +172,22 @@ def served(unpacked: Path, folder: Path, work: dict, expected: list[Ranked], ind
     with subprocess.Popen(command(COMMAND, unpacked, installed, *options), **pipes) as process:
         try:
             lines = []
-            while not (found := re.search(r"serving .* on (http://\S+)", lines[-1] if lines else "")):
+            while not (match := re.search(r"serving .* on (http://\S+)", lines[-1] if lines else "")):
                 lines.append(process.stderr.readline())
                 assert lines[-1], "".join(lines)
-            with httpx.Client(base_url=found[1], timeout=60) as client:
+            with httpx.Client(base_url=match[1], timeout=60) as client:
                 for path in ("/", "/openapi.json", "/ready", "/metrics"):
                     assert client.get(path).status_code == 200
-                body = {"messages": [{"role": "user", "content": one} for one in work["context"]]}
+                body = {"messages": [{"role": "user", "content": turn} for turn in work["context"]]}
                 answer = client.post("/v1/rerank", json={**body, "documents": work["candidates"]}).json()
                 found_hits = client.post("/v1/search", json=body).json()["results"]
-            assert [(one["id"], one["found"]) for one in found_hits] == [(hit.id, hit.found) for hit in hits]
-            assert [one["score"] for one in found_hits] == pytest.approx(
+            assert [(result["id"], result["found"]) for result in found_hits] == [(hit.id, hit.found) for hit in hits]
+            assert [result["score"] for result in found_hits] == pytest.approx(
                 [hit.score for hit in hits], rel=1e-4, abs=1e-4
             )
-            results = [(one["index"], one["relevance_score"]) for one in answer["results"]]
-            assert [place for place, _ in results] == [one.index for one in expected]
-            relevances = [1 / (1 + math.exp(-one.score)) for one in expected]
+            results = [(result["index"], result["relevance_score"]) for result in answer["results"]]
+            assert [row for row, _ in results] == [hit.index for hit in expected]
+            relevances = [1 / (1 + math.exp(-hit.score)) for hit in expected]
             assert [relevance for _, relevance in results] == pytest.approx(relevances, abs=1e-4)
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=60)
@@ -202,5 +202,5 @@ def test_the_version_is_the_librarys():
     assert PROJECT["requires-python"] == library["requires-python"]
     extras = library["optional-dependencies"]
     assert {*PROJECT["dependencies"]} <= {*library["dependencies"], *extras["onnx"]}
-    for extra, wanted in PROJECT["optional-dependencies"].items():
-        assert {*wanted} <= {*library["dependencies"], *extras[extra]}
+    for extra, requirements in PROJECT["optional-dependencies"].items():
+        assert {*requirements} <= {*library["dependencies"], *extras[extra]}

@@ -171,23 +171,23 @@ def test_both_sides(write, make, messages, datatype):
     path = write("train_self_original_no_cands.txt", ONE_SIDE)
     expected = [("your persona: i ski.\nhi !", "hello ."), ("do you ski ?", "yes ."), ("__SILENCE__", "hi !")]
     expected += [("hello .", "do you ski ?"), ("bye", "bye !"), ("__SILENCE__", "bye")]
-    made = messages(make(":both_sides", datatype=datatype))
-    assert [(message["text"], message["labels"][0]) for message in made] == expected
-    assert [message["episode_done"] for message in made] == [False, True, False, True, True, True]
+    pairs = messages(make(":both_sides", datatype=datatype))
+    assert [(message["text"], message["labels"][0]) for message in pairs] == expected
+    assert [message["episode_done"] for message in pairs] == [False, True, False, True, True, True]
 
     first, second = ONE_SIDE.partition("1 bye")[::2]
     persona = "1 your persona: i read.\n" + OTHER_SIDE.replace("2 ", "3 ").replace("1 ", "2 ")
     path.write_text(first + persona + "1 bye" + second, encoding="utf-8")
-    made = messages(make(":both_sides", datatype=datatype))
-    given = [*expected[:2], ("your persona: i read.\n__SILENCE__", "hi !"), *expected[3:]]
-    assert [(message["text"], message["labels"][0]) for message in made] == given
+    pairs = messages(make(":both_sides", datatype=datatype))
+    completed = [*expected[:2], ("your persona: i read.\n__SILENCE__", "hi !"), *expected[3:]]
+    assert [(message["text"], message["labels"][0]) for message in pairs] == completed
 
 
 def test_both_sides_are_evaluated_on_the_official_side(write, make, messages):
     write("valid_self_original.txt", WITH_CANDIDATES)
     fields = ("text", "eval_labels", "label_candidates", "episode_done")
-    sides, one = messages(make(":both_sides", datatype="valid")), messages(make(datatype="valid"))
-    assert [[m[field] for field in fields] for m in sides] == [[m[field] for field in fields] for m in one]
+    sides, single = messages(make(":both_sides", datatype="valid")), messages(make(datatype="valid"))
+    assert [[m[field] for field in fields] for m in sides] == [[m[field] for field in fields] for m in single]
 
 
 # Real data.

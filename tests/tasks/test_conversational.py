@@ -72,8 +72,8 @@ def test_shards(save, make, messages, tmp_path):
     for datatype in ("train", "train:stream"):
         teacher = make(datatype)
         assert sorted(teacher.act()["labels"][0] for _ in range(20)) == sorted(in_order)
-    some = make(selection_file=str(tmp_path / "reddit/train-00001*"))
-    assert some.num_examples() == 10
+    part = make(selection_file=str(tmp_path / "reddit/train-00001*"))
+    assert part.num_examples() == 10
     both = make(selection_file=f"{tmp_path}/reddit/train-00001*,{tmp_path}/reddit/train-00000*")
     assert both.act()["labels"] == ["response 10"]
 

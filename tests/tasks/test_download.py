@@ -43,10 +43,10 @@ def serve(monkeypatch):
     """
 
     def serve(data: bytes, *, truth: bytes | None = None) -> list[str]:
-        asked: list[str] = []
+        requests: list[str] = []
 
         def download(url, path, name, **_):
-            asked.append(url)
+            requests.append(url)
             with open(f"{path}/{name}", "wb") as file:
                 file.write(data)
 
@@ -54,7 +54,7 @@ def serve(monkeypatch):
         resource = DownloadableFile("http://parl.ai/dstc7_v2.tgz", "dstc7_v2.tgz", checksum)
         monkeypatch.setattr(build_data, "download", download)
         monkeypatch.setattr(parlais_dstc7, "RESOURCES", [resource])
-        return asked
+        return requests
 
     return serve
 
@@ -77,13 +77,13 @@ def test_what_is_there_is_taken(opt, tmp_path):
 
 
 def test_download(opt, tmp_path, serve):
-    asked = serve(archive(dev__json="[]", train__json="[1]"))
+    requests = serve(archive(dev__json="[]", train__json="[1]"))
     assert look_for(opt).read_text() == "[]"
-    assert asked == ["http://parl.ai/dstc7_v2.tgz"]
+    assert requests == ["http://parl.ai/dstc7_v2.tgz"]
     assert everything_in(tmp_path) == ["dstc7", "dstc7/.built", "dstc7/dev.json", "dstc7/train.json"]
     assert build_data.built(str(tmp_path / "dstc7"), "2.0")  # for ParlAI's own teachers too
     look_for(opt)
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_download_leaves_other_files_alone(opt, tmp_path, serve):
@@ -151,6 +151,6 @@ def test_wiki_archives(opt, tmp_path, monkeypatch):
             file.write(archive(**{split: "one\ttwo\n"}))
 
     monkeypatch.setattr(build_data, "download", download)
-    found = find(opt, wiki.FOLDER, wiki.NAMES["train"], build=wiki._build)
-    assert found.name == "wikipedia_train250k.txt"
+    file = find(opt, wiki.FOLDER, wiki.NAMES["train"], build=wiki._build)
+    assert file.name == "wikipedia_train250k.txt"
     assert everything_in(tmp_path / wiki.FOLDER) == [".built", "wikipedia_test10k.txt", "wikipedia_train250k.txt"]

@@ -48,8 +48,8 @@ def test_evaluation(save, make, messages, make_dialogue):
     record = make_dialogue(0)
     save([record, make_dialogue(1)])
     first, second = messages(make())
-    said = [message["utterance"] for message in record["messages-so-far"]]
-    assert first["text"] == f"participant 1: {said[0]}\nparticipant 2: {said[1]}\nparticipant 1: {said[2]}"
+    texts = [message["utterance"] for message in record["messages-so-far"]]
+    assert first["text"] == f"participant 1: {texts[0]}\nparticipant 2: {texts[1]}\nparticipant 1: {texts[2]}"
     assert first["eval_labels"] == [record["options-for-correct-answers"][0]["utterance"]]
     assert first["label_candidates"] == [option["utterance"] for option in record["options-for-next"]]
     assert first["episode_done"]
@@ -57,16 +57,16 @@ def test_evaluation(save, make, messages, make_dialogue):
 
 
 def test_every_utterance_is_a_label(save, make, messages, make_dialogue):
-    """Those before it are its context, and the right answer is the last label (Section 5.1 of the paper)."""
+    """The turns before it are its context, and the right answer is the last label (Section 5.1 of the paper)."""
     record = make_dialogue(0, turns=4)
     save([record, make_dialogue(1, turns=1)], name="train")
     teacher = make("train:ordered")
     assert teacher.num_examples() == teacher.num_episodes() == 4 + 1
     seen = messages(teacher)
-    said = [message["utterance"] for message in record["messages-so-far"]]
+    texts = [message["utterance"] for message in record["messages-so-far"]]
     answer = record["options-for-correct-answers"][0]["utterance"]
-    assert [m["labels"] for m in seen[:4]] == [[said[1]], [said[2]], [said[3]], [answer]]
-    lines = [f"participant {1 + n % 2}: {text}" for n, text in enumerate(said)]
+    assert [m["labels"] for m in seen[:4]] == [[texts[1]], [texts[2]], [texts[3]], [answer]]
+    lines = [f"participant {1 + n % 2}: {text}" for n, text in enumerate(texts)]
     assert [m["text"] for m in seen[:4]] == ["\n".join(lines[:n]) for n in (1, 2, 3, 4)]
     assert not any("label_candidates" in m for m in seen)
     assert all(m["episode_done"] for m in seen)
@@ -147,9 +147,9 @@ def test_bad_dialogue(save, make, messages, make_dialogue, spoil, problem):
 
 def test_not_the_official_file(save, make):
     path = save("[]")
-    for given in ({}, {"skip_bad_examples": True}):
+    for options in ({}, {"skip_bad_examples": True}):
         with pytest.raises(InputError, match=f"{path}: holds no example"):
-            make(**given)
+            make(**options)
     path = save('{"a": 1}')
     with pytest.raises(InputError, match=f"{path}[,:].*not an array"):
         make()

@@ -40,12 +40,12 @@ def make_epochs(source, *, reader=ALONE, seed=7, endless=False, seen=0, slots=1,
 
 
 def with_dice(episode, rng):
-    """What a task does that chooses something anew each time."""
+    """An episode as of a task that chooses something anew each time."""
     return [{"text": f"{message['text']} drawn {rng.draw_below(1000)}"} for message in episode]
 
 
 def flattened(episode, rng):
-    """What ParlAI's mutator `flatten` does: each message is a conversation of its own."""
+    """ParlAI's mutator `flatten` does the same: each message becomes a conversation."""
     return [message | {"episode_done": True} for message in episode]
 
 
@@ -60,8 +60,8 @@ DRAWS = st.sampled_from([as_it_is, flattened, halved])
 
 def texts(epochs: Epochs, count: int | None = None) -> list[str]:
     """The first messages of the next episodes: `count` of them, or those until the end."""
-    taken = iter(epochs.take, None)
-    return [episode[0]["text"] for episode in islice(taken, count)]
+    episodes = iter(epochs.take, None)
+    return [episode[0]["text"] for episode in islice(episodes, count)]
 
 
 @given(KINDS, st.integers(0, 40), st.sampled_from(READERS), st.integers(1, 50), st.sampled_from([None, 3]))
@@ -154,17 +154,17 @@ def test_a_resumed_run_draws_what_an_undisturbed_one_does(kind):
 
 
 def side_by_side(epochs: Epochs, slots: int, rounds: int) -> list[list[tuple[str, list[str]]]]:
-    """What a batch of so many slots gets: in each round each slot's message, with what its conversation had before."""
+    """The batches of so many slots: in each round each slot's message, with the earlier texts of its conversation."""
     queues: list[list[tuple[str, list[str]]]] = [[] for _ in range(slots)]
     batches = []
     for _ in range(rounds):
         for queue in queues:
             if not queue:
-                said: list[str] = []
+                earlier_texts: list[str] = []
                 for message in epochs.take():
-                    said += [earlier["text"] for earlier in message.get(EARLIER, ())]
-                    queue.append((message["text"], said.copy()))
-                    said.append(message["text"])
+                    earlier_texts += [earlier["text"] for earlier in message.get(EARLIER, ())]
+                    queue.append((message["text"], earlier_texts.copy()))
+                    earlier_texts.append(message["text"])
         batches.append([queue.pop(0) for queue in queues])
     return batches
 
@@ -183,12 +183,12 @@ def test_conversations_go_on_where_each_of_a_batch_was(kind, lengths, readers, s
     """In the middle of them, each slot at another place of its own; also when it is stopped again."""
     source = make_source(kind, episodes_of(lengths))
     for number in range(min(readers, len(lengths))):
-        own = {"reader": Reader(number, readers), "endless": True, "draw": draw, "mix": mix}
-        undisturbed = side_by_side(make_epochs(source, **own), slots, sum(stops) + 10)
+        options = {"reader": Reader(number, readers), "endless": True, "draw": draw, "mix": mix}
+        undisturbed = side_by_side(make_epochs(source, **options), slots, sum(stops) + 10)
         seen = 0
         for stop in stops:
             seen += stop
-            resumed = make_epochs(source, seen=seen * slots, slots=slots, **own)
+            resumed = make_epochs(source, seen=seen * slots, slots=slots, **options)
             assert side_by_side(resumed, slots, 10) == undisturbed[seen : seen + 10]
 
 
@@ -209,7 +209,7 @@ def test_mixing_gives_each_example_once_in_every_epoch(kind, lengths, readers, d
 
 @pytest.mark.parametrize("kind", ["memory", "streamed"])
 def test_turns_are_mixed_from_the_first_batch_on(kind):
-    """And until the last one; without mixing a slot takes those of one conversation after another."""
+    """And to the last batch; without mixing a slot takes one conversation after another."""
     source = make_source(kind, episodes_of([8] * 200), buffer=50)
 
     def first_batches(mix):

@@ -109,10 +109,10 @@ def test_patterns_and_lists(write, make, messages, tmp_path):
         make(selection_file=str(tmp_path / "x*.jsonl"))
 
 
-@pytest.mark.parametrize("given", [{}, {"selection_file": "a", "selection_folder": "b"}])
-def test_one_place_to_read_from(make, given):
+@pytest.mark.parametrize("options", [{}, {"selection_file": "a", "selection_folder": "b"}])
+def test_one_place_to_read_from(make, options):
     with pytest.raises(ConfigError, match="-t selection:jsonl: give one of --selection-file, --selection-folder and"):
-        make(**given)
+        make(**options)
 
 
 BAD = [
@@ -139,7 +139,7 @@ def test_bad_line(write, make, messages, tmp_path, datatype, line, problem):
 
 @pytest.fixture
 def hub_folder(write, tmp_path, monkeypatch):
-    """What `datasets` takes for a dataset: a folder with files of JSON lines."""
+    """A dataset for `datasets`: a folder with files of JSON lines."""
     datasets = pytest.importorskip("datasets", reason="needs datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     write(tmp_path / "set/train.jsonl", [{"context": f"c{n}", "response": f"r{n}"} for n in range(30)])

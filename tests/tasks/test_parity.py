@@ -29,7 +29,7 @@ NEVER = {"validation_every_n_secs": -1.0, "validation_every_n_epochs": -1.0}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, write):
-    """Pairs, of which every third has candidates of its own."""
+    """Pairs; every third has its own candidates."""
     folder = tmp_path_factory.mktemp("pairs")
     records = [
         {"context": ["hello !", f"where is number {n} ?"], "response": f"number {n} is here ."} for n in range(EXAMPLES)
@@ -45,24 +45,24 @@ def folder(tmp_path_factory, write):
 @pytest.fixture(scope="module")
 def start(tmp_path_factory, folder):
     """(architecture) -> a model file that both begin with."""
-    made: dict[str, str] = {}
+    models: dict[str, str] = {}
 
     def make(architecture: str) -> str:
-        if architecture not in made:
+        if architecture not in models:
             path = str(tmp_path_factory.mktemp(architecture) / "start")
             options = {"task": "selection:jsonl", "selection_folder": str(folder), "max_train_steps": 1} | NEVER
             options |= {"candidates": "inline", "num_negatives": 3, "text_truncate": 48, "label_truncate": 16}
             options |= SIZES | ({"poly_n_codes": 4} if architecture == "poly" else {})
             TrainModel.main(model=NAMES[architecture], model_file=path, loglevel="error", seed=1, **options)
-            made[architecture] = path
-        return made[architecture]
+            models[architecture] = path
+        return models[architecture]
 
     return make
 
 
 @pytest.fixture
-def losses(monkeypatch):
-    """(run) -> the mean loss of each step of a run."""
+def learn_the_same(monkeypatch):
+    """(options of ParlAI, flags of ours) -> the mean loss of each step of ours, which is that of ParlAI's command."""
     seen: list[float] = []
     step = Trainer.step
 
@@ -78,7 +78,16 @@ def losses(monkeypatch):
         run()
         return list(seen)
 
-    return record
+    def compare(with_parlai: dict, ours: dict, *, updates: int = UPDATES, tolerance: float = 1e-6) -> list[float]:
+        flags = [(f"--{name.replace('_', '-')}", value) for name, value in ours.items()]
+        arguments = [word for flag, value in flags for word in ((flag,) if value is None else (flag, str(value)))]
+        theirs = record(lambda: TrainModel.main(**with_parlai))
+        mine = record(lambda: run_command("train", *arguments))
+        assert len(mine) == updates
+        assert mine == pytest.approx(theirs, abs=tolerance)
+        return mine
+
+    return compare
 
 
 @mostly_long(
@@ -96,7 +105,7 @@ def losses(monkeypatch):
     ],
     quick=3,
 )
-def test_both_commands_learn_the_same(folder, start, losses, tmp_path, architecture, candidates, stream):
+def test_both_commands_learn_the_same(folder, start, learn_the_same, tmp_path, architecture, candidates, stream):
     init = start(architecture)
     drawn = {} if candidates == "batch" else {"num_negatives": 3}
     with_parlai = {"model": NAMES[architecture], "task": "selection:jsonl", "selection_folder": str(folder)}
@@ -106,22 +115,15 @@ def test_both_commands_learn_the_same(folder, start, losses, tmp_path, architect
     with_parlai |= {"text_truncate": 48, "label_truncate": 16, "loglevel": "error"} | NEVER
     if architecture == "poly":
         with_parlai |= {"poly_n_codes": 4}
-    if stream:
-        with_parlai |= {"datatype": "train:stream"}
 
     ours = {"train": folder / "train.jsonl", "valid": folder / "valid.jsonl", "out": tmp_path / "ours", "init": init}
     ours |= {"architecture": architecture, "candidates": candidates, "batch-size": 4, "seed": 3} | drawn
     ours |= {"max-updates": UPDATES, "learning-rate": 1e-3, "warmup-updates": 2, "clip": 1.0, "fine-tuned": "all"}
     ours |= {"schedule": "plateau", "evaluations": 0.1, "device": "cpu"}
-    arguments = [part for name, value in ours.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     if stream:
-        arguments.append("--streaming")
-
-    theirs = losses(lambda: TrainModel.main(**with_parlai))
-    mine = losses(lambda: run_command("train", *arguments))
-    assert len(mine) == UPDATES
-    assert len({round(loss, 3) for loss in mine}) > 5
-    assert mine == pytest.approx(theirs, abs=1e-5)
+        with_parlai |= {"datatype": "train:stream"}
+        ours |= {"streaming": None}
+    assert len({round(loss, 3) for loss in learn_the_same(with_parlai, ours, tolerance=1e-5)}) > 5
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +150,8 @@ def convert(tmp_path_factory, folder):
     [(10, "batch", QUANTIZED), (0, "batch", {}), (0, "inline", QUANTIZED), (10, "inline", {})],
     quick=1,
 )
-def test_convert_learns_the_same(folder, convert, losses, tmp_path, extra_contexts, candidates, flags):
-    """By what suits it: ADADELTA, a cosine, clipped embeddings, dropout, smoothed labels, several objectives."""
+def test_convert_learns_the_same(folder, convert, learn_the_same, tmp_path, extra_contexts, candidates, flags):
+    """With what suits it: ADADELTA, a cosine, clipped embeddings, dropout, smoothed labels, several objectives."""
     init = convert(extra_contexts)
     drawn = {} if candidates == "batch" else {"num_negatives": 3}
     with_parlai = {"model": "convert", "task": "selection:jsonl", "selection_folder": str(folder), "loglevel": "error"}
@@ -160,14 +162,7 @@ def test_convert_learns_the_same(folder, convert, losses, tmp_path, extra_contex
     ours = {"train": folder / "train.jsonl", "valid": folder / "valid.jsonl", "out": tmp_path / "ours", "init": init}
     ours |= {"architecture": "convert", "candidates": candidates, "batch-size": 4, "seed": 3} | drawn
     ours |= {"max-updates": UPDATES, "evaluations": 0.1, "device": "cpu"} | flags
-    given = [(f"--{name.replace('_', '-')}", value) for name, value in ours.items()]
-    arguments = [part for name, value in given for part in ((name,) if value is None else (name, str(value)))]
-
-    theirs = losses(lambda: TrainModel.main(**with_parlai))
-    mine = losses(lambda: run_command("train", *arguments))
-    assert len(mine) == UPDATES
-    assert len({round(loss, 3) for loss in mine}) > 5
-    assert mine == pytest.approx(theirs, abs=1e-6)
+    assert len({round(loss, 3) for loss in learn_the_same(with_parlai, ours)}) > 5
     # our folder may hold the model before training, where that is the better one; the last one is in the checkpoint
     last = torch.load(tmp_path / "ours" / "training" / "checkpoint.pt", weights_only=True)["run"]["model"]
     trained = torch.load(tmp_path / "theirs", weights_only=True)["model"]
@@ -177,7 +172,7 @@ def test_convert_learns_the_same(folder, convert, losses, tmp_path, extra_contex
 
 
 @pytest.mark.long
-def test_convert_begins_with_the_same_weights(folder, convert, losses, tmp_path):
+def test_convert_begins_with_the_same_weights(folder, convert, learn_the_same, tmp_path):
     """A new model over a vocabulary, by the flags and the paper's numbers."""
     vocabulary, updates = convert(0), 4
     sizes = {"hidden_size": 8, "intermediate_size": 16, "attention_limits": "2,8", "scale_batches": 3}
@@ -187,8 +182,4 @@ def test_convert_begins_with_the_same_weights(folder, convert, losses, tmp_path)
     ours = {"architecture": "convert", "train": folder / "train.jsonl", "valid": folder / "valid.jsonl"}
     ours |= {"out": tmp_path / "ours", "batch_size": 4, "seed": 3, "max_updates": updates, "device": "cpu"}
     ours |= {"evaluations": 0.1} | sizes
-    arguments = [part for name, value in ours.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    theirs = losses(lambda: TrainModel.main(**with_parlai, **sizes, **NEVER))
-    mine = losses(lambda: run_command("train", *arguments))
-    assert len(mine) == updates
-    assert mine == pytest.approx(theirs, abs=1e-6)
+    learn_the_same(with_parlai | sizes | NEVER, ours, updates=updates)

@@ -81,22 +81,22 @@ def test_no_words_mean_two_things():
     for talk in phrases.TALK:
         for reply in talk.replies:
             meanings.setdefault(reply, set()).add(talk)
-    assert {text: found for text, found in meanings.items() if len(found) > 1} == {}
+    assert {text: senses for text, senses in meanings.items() if len(senses) > 1} == {}
 
 
 def test_distractors_are_hard_and_easy(turns):
-    asked = [turn for turn in turns if turn.label.meaning[0] in {topic.name for topic in phrases.PERSONA}]
-    for turn in asked:
+    turns_of_persona = [turn for turn in turns if turn.label.meaning[0] in {topic.name for topic in phrases.PERSONA}]
+    for turn in turns_of_persona:
         same_topic = sum(reply.meaning[0] == turn.label.meaning[0] for reply in turn.candidates)
         assert 1 + 5 <= same_topic <= 1 + 5 + 8  # the label, one reply for each other value, and chance
-    assert 0.4 < len(asked) / len(turns) < 0.6
+    assert 0.4 < len(turns_of_persona) / len(turns) < 0.6
 
 
 def test_label_stands_anywhere(turns):
-    places = Counter(turn.candidates.index(turn.label) for turn in turns)
-    assert sorted(places) == list(range(CANDIDATES))
-    assert min(places.values()) > 140  # 200 expected, standard deviation 14
-    assert max(places.values()) < 260
+    positions = Counter(turn.candidates.index(turn.label) for turn in turns)
+    assert sorted(positions) == list(range(CANDIDATES))
+    assert min(positions.values()) > 140  # 200 expected, standard deviation 14
+    assert max(positions.values()) < 260
 
 
 def test_labels_vary(turns):
@@ -113,8 +113,8 @@ def test_what_is_recalled_was_told_before():
             topic = names.get(turn.label.meaning[0])
             if topic is None or turn.text not in topic.questions:
                 continue
-            (told,) = (t for t in range(number) if dialogue.turns[t].label.meaning == turn.label.meaning)
-            assert number - told >= 2
+            (earlier,) = (t for t in range(number) if dialogue.turns[t].label.meaning == turn.label.meaning)
+            assert number - earlier >= 2
             recalled += 1
     assert recalled > 20
 
@@ -142,6 +142,6 @@ def test_stream_stays_in_memory(make_teacher, tmp_path, monkeypatch):
 @pytest.mark.parametrize("task", ["selection", "selection:sample"])
 def test_display_data(capsys, task):
     DisplayData.main(task=task, num_examples=4)
-    shown = capsys.readouterr().out
-    assert "NEW EPISODE: " + task in shown
-    assert "your persona: " in shown
+    output = capsys.readouterr().out
+    assert "NEW EPISODE: " + task in output
+    assert "your persona: " in output

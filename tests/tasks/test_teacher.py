@@ -221,9 +221,9 @@ def test_bad_examples_of_several_processes_are_not_added_up(make_teacher, write,
 def test_display_data(capsys, datapath, task, datatype):
     options = {"wiki_candidates": 4} if task == "wiki" else {}
     DisplayData.main(task=f"selection:{task}", datapath=str(datapath), datatype=datatype, num_examples=3, **options)
-    shown = capsys.readouterr().out
-    assert shown.count(" is number ") >= 6
-    assert f"NEW EPISODE: selection:{task}" in shown
+    output = capsys.readouterr().out
+    assert output.count(" is number ") >= 6
+    assert f"NEW EPISODE: selection:{task}" in output
 
 
 @pytest.mark.parametrize(

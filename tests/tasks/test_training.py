@@ -81,7 +81,7 @@ def questions(count: int = EXAMPLES) -> list[str]:
 
 
 def questions_of(batch) -> list[str]:
-    """What was asked in a batch that a background worker has made, which keeps the answers alone as text."""
+    """The questions in a batch of a background worker, which keeps only the answers as text."""
     return [label.replace("answer", "question") for label in batch.labels]
 
 
@@ -123,7 +123,7 @@ def test_dynamic_batches_of_an_evaluation(options):
     ("datatype", "workers"), [("train", 2), ("train:stream", 2), ("train:stream", 1), ("train:stream", 3)], quick=2
 )
 def test_background_workers(options, datatype, workers):
-    """What each worker gives in one epoch of its own, taken together, is every example once."""
+    """The examples that the workers give in an epoch are, together, every example once."""
     opt = TrainModel.setup_args().parse_kwargs(**options, datatype=datatype, num_workers=workers)
     agent = create_agent(opt)
     world = create_task(opt, agent)

@@ -31,7 +31,7 @@ def offline(no_network, monkeypatch):
 
 @pytest.fixture
 def save(tmp_path, write_csv):
-    """(split, rows, header=that of the split) -> the CSV file below tmp_path."""
+    """(split, rows, header=the split's) -> the CSV file below tmp_path."""
 
     def save(split, rows, header=None):
         header = header or (TRAIN if split == "train" else EVALUATION)
@@ -65,9 +65,9 @@ def test_turns_and_candidates(save, make, messages):
 
 def test_right_candidate_stands_anywhere(save, make, messages):
     save("valid", [[f"context {n}", *row()[1:]] for n in range(200)])
-    places = [m["label_candidates"].index("run lspci and look") for m in messages(make())]
-    assert set(places) == set(range(10))
-    assert max(places.count(place) for place in range(10)) < 40
+    positions = [m["label_candidates"].index("run lspci and look") for m in messages(make())]
+    assert set(positions) == set(range(10))
+    assert max(positions.count(position) for position in range(10)) < 40
 
 
 @pytest.mark.parametrize(("right", "wrong"), [("1.0", "0.0"), ("1", "0")])
@@ -80,7 +80,7 @@ def test_wrong_rows_of_training_are_left_out(save, make, messages, right, wrong)
 
 
 def test_every_turn_is_a_label(save, make, messages):
-    """Those before it are its context, and the right answer is the last label."""
+    """The turns before it are its context, and the right answer is the last label."""
     save("train", [[CONTEXT, "yes __eou__", "1"], [CONTEXT, "no __eou__", "0"], ["other", "maybe", "1"]])
     teacher = make("train:ordered")
     assert teacher.num_examples() == teacher.num_episodes() == 3 + 1
@@ -116,11 +116,11 @@ def test_a_users_own_task_with_these_files(save, make, messages):
     assert [m["text"] for m in messages(mine)] == [m["text"] for m in messages(ours)]
 
 
-@pytest.mark.parametrize(("variant", "given", "negatives"), [("", {}, 15), (":plain", {"num_negatives": 7}, 7)])
-def test_sampled_candidates_in_training(save, make, variant, given, negatives):
+@pytest.mark.parametrize(("variant", "options", "negatives"), [("", {}, 15), (":plain", {"num_negatives": 7}, 7)])
+def test_sampled_candidates_in_training(save, make, variant, options, negatives):
     """15 as in the paper unless the flag says otherwise."""
     save("train", [[f"context {n} __eot__ more {n}", f"answer {n} __eou__", "1.0"] for n in range(20)])
-    message = make("train", variant, candidates="inline", **given).act()
+    message = make("train", variant, candidates="inline", **options).act()
     assert len(set(message["label_candidates"])) == negatives + 1
 
 

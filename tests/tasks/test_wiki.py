@@ -60,8 +60,8 @@ def test_a_sentence_and_its_article_without_it(save, make, texts, datatype):
             assert message["text"] not in message["labels"][0]
             assert whole(message) in map(set, articles)
         assert len({frozenset(whole(message)) for message in epoch}) == 12
-    asked = Counter(message["text"] for epoch in epochs for message in epoch)
-    assert len(asked) > 36  # of 48 sentences, in 96 draws: 42 expected
+    counts = Counter(message["text"] for epoch in epochs for message in epoch)
+    assert len(counts) > 36  # of 48 sentences, in 96 draws: 42 expected
     again = make(datatype)
     assert [message["text"] for epoch in epochs for message in epoch] == texts(again, 96)
     assert texts(make(datatype, teacher_seed=4.0), 96) != texts(make(datatype), 96)
@@ -83,10 +83,10 @@ def test_candidates_are_shared_by_all_queries(save, make, messages):
     seen = messages(make(wiki_candidates=8))
     for message in seen:
         (label,) = message["eval_labels"]
-        own = " ".join(sorted(whole(message)))
+        article_text = " ".join(sorted(whole(message)))
         assert len(set(message["label_candidates"])) == 9
         assert message["label_candidates"].count(label) == 1
-        assert own not in message["label_candidates"]
+        assert article_text not in message["label_candidates"]
     others = {text for m in seen for text in m["label_candidates"] if text != m["eval_labels"][0]}
     assert len(others) <= 10  # 8, and two that take the place of a query's own: each is encoded once
     assert len({m["label_candidates"].index(m["eval_labels"][0]) for m in seen}) > 4

@@ -47,8 +47,8 @@ def test_splits(dump, tmp_path):
     out.mkdir()
     counts = write_splits(str(dump), str(out), held_out=5)
     lines = {split: (out / f"wikipedia_{split}.txt").read_text().splitlines() for split in counts}
-    assert counts == {split: len(found) for split, found in lines.items()}
-    together = sorted(line for found in lines.values() for line in found)
+    assert counts == {split: len(articles) for split, articles in lines.items()}
+    together = sorted(line for articles in lines.values() for line in articles)
     assert together == sorted("\t".join(sentences_of(n)) for n in range(60))
     assert 0 < counts["valid"] < 15
     assert 0 < counts["test"] < 15

@@ -36,14 +36,14 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        wanted = self.headers.get("Range")
-        self.server.requests.append(wanted)
+        asked_range = self.headers.get("Range")
+        self.server.requests.append(asked_range)
         data = self.server.files.get(self.path)
         if data is None or self.server.statuses:
             self.send_error(404 if data is None else self.server.statuses.pop(0))
             return
         version = f'"{hashlib.md5(data).hexdigest()}"'
-        match = re.fullmatch(r"bytes=(\d+)-", wanted or "")
+        match = re.fullmatch(r"bytes=(\d+)-", asked_range or "")
         start = int(match[1]) if match and self.server.knows_ranges and self.headers["If-Range"] == version else 0
         self.send_response(206 if start else 200)
         if start:

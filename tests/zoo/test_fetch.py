@@ -56,21 +56,21 @@ def test_a_part_that_is_whole_is_not_asked_for(url, server, tmp_path):
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("what", ["changed", "no ranges", "no version", "another url", "no state", "damaged state"])
-def test_parts_that_do_not_fit_are_not_used(what, url, server, tmp_path):
-    server.has_version = what != "no version"
+@pytest.mark.parametrize("change", ["changed", "no ranges", "no version", "another url", "no state", "damaged state"])
+def test_parts_that_do_not_fit_are_not_used(change, url, server, tmp_path):
+    server.has_version = change != "no version"
     server.breaks = [3 << 20]
     with pytest.raises(CheckpointError):
         fetch(url, tmp_path / "file", tries=1)
-    server.knows_ranges = what != "no ranges"
-    expected = DATA[::-1] if what in ("changed", "another url") else DATA
-    if what == "another url":
+    server.knows_ranges = change != "no ranges"
+    expected = DATA[::-1] if change in ("changed", "another url") else DATA
+    if change == "another url":
         url = server.url("/other")
         server.files["/other"] = expected
     server.files["/file"] = expected
-    if what == "no state":
+    if change == "no state":
         (tmp_path / "file.part.json").unlink()
-    if what == "damaged state":
+    if change == "damaged state":
         (tmp_path / "file.part.json").write_text("[]")
     fetch(url, tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == expected

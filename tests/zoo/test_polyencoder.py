@@ -105,8 +105,8 @@ def test_evaluation_by_name(published, theirs, task, tmp_path, tree):
     options = {"datatype": "valid", "batchsize": 4, **task}
     expected = numbers(EvalModel.main(model_file=str(theirs), data_parallel=False, **options))
     for more in ({"model": "polyencoder"}, {}):  # the second start finds it there, and what kind of model it is
-        found = numbers(EvalModel.main(model_file=NAME, datapath=str(tmp_path), **more, **options))
-        assert found == pytest.approx(expected, abs=1e-4)
+        report = numbers(EvalModel.main(model_file=NAME, datapath=str(tmp_path), **more, **options))
+        assert report == pytest.approx(expected, abs=1e-4)
     assert server.requests == [None]
     official = [f"models/pretrained_transformers/model_poly/{file.name}" for file in theirs.parent.iterdir()]
     official += [f"models/pretrained_transformers/{name}" for name in (".built", "convai_trainset_cands.txt")]

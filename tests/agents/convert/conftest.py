@@ -1,4 +1,4 @@
-"""What the tests of `-m convert` share: ConveRTs small in all sizes, of which flags have few, to start from."""
+"""What the tests of `-m convert` share: ConveRTs to start from, small in all sizes: flags set only a few."""
 
 from __future__ import annotations
 

@@ -53,14 +53,14 @@ def test_interactive_answers_with_a_candidate(source, copied, candidates_file, l
     if source == "index":
         Ranker.from_pretrained(copied, device="cpu").index(labels, tmp_path / "index")
         options = {"index": str(tmp_path / "index")}
-    said = chat(copied, CONVERSATION, **options)
-    assert len(said) == 3
-    assert set(said) <= set(labels)
-    assert said[1:] == ["my owl is here .", "my cat is here ."]
+    answers = chat(copied, CONVERSATION, **options)
+    assert len(answers) == 3
+    assert set(answers) <= set(labels)
+    assert answers[1:] == ["my owl is here .", "my cat is here ."]
 
 
 def test_it_talks_to_itself(copied, candidates_file, labels, tmp_path):
-    """ParlAI brings no world for it but that of a task."""
+    """ParlAI has no world for it but a task's."""
     options = {"fixed_candidates_path": str(candidates_file), "outfile": str(tmp_path / "said.jsonl")}
     options |= {"task": "self_chat", "num_self_chats": 2, "selfchat_max_turns": 3}
     SelfChat.main(model_file=str(copied), loglevel="error", **options)
@@ -85,9 +85,9 @@ def test_turns_stand_where_the_library_puts_them(fitted, respond):
         agent.self_observe({"text": f"so {turn[:3]}"})
     observed = agent.observe({"id": "test", "text": turns[-1], "episode_done": True, "label_candidates": ["a", "b"]})
     agent.batch_act([observed])
-    said = ["your persona: i have a cat .", "so two", "three", "so thr", "where is the cat ?"]
-    assert seen[0] == text.tokenize_context(said)
-    last, extra = (text.tokenize([one])[0] for one in (said[-1], "so thr three so two your persona: i have a cat ."))
+    lines = ["your persona: i have a cat .", "so two", "three", "so thr", "where is the cat ?"]
+    assert seen[0] == text.tokenize_context(lines)
+    last, extra = (text.tokenize([part])[0] for part in (lines[-1], "so thr three so two your persona: i have a cat ."))
     assert seen[0] == [*last, *text.separator_ids, *extra]
 
 

@@ -29,8 +29,8 @@ def test_build_dict_learns_what_the_library_does(pairs, tmp_path):
     BuildDict.main(model="convert", dict_file=str(path), dict_minfreq=3, **pairs)
     texts = [text for n in range(8) for text in (f"where is number {n} ?", f"number {n} is here .")]
     expected = learn_subwords(count_words(texts), SubwordSettings(min_count=3))
-    found = read_tokenizer(tmp_path / "built.tokenizer.json")
-    assert found.subwords == expected.subwords
+    tokenizer = read_tokenizer(tmp_path / "built.tokenizer.json")
+    assert tokenizer.subwords == expected.subwords
     lines = [line.rpartition("\t")[::2] for line in path.read_text(encoding="utf-8").splitlines()]
     assert [token for token, _ in lines] == [*expected.subwords, "[PAD]", "[EXTRA]"]
     counts = {token: int(count) for token, count in lines}
@@ -54,10 +54,10 @@ def test_by_default_it_is_as_near_to_the_papers_size_as_the_task_allows(pairs, t
 @pytest.mark.slow
 def test_a_run_without_a_vocabulary_learns_one_and_goes_on_with_it(pairs, learn, tmp_path):
     path = tmp_path / "model"
-    few = {"num_epochs": -1, "validation_every_n_epochs": -1, "batchsize": 4}
-    learn(path, **pairs, **TINY, **few, max_train_steps=2)
+    short = {"num_epochs": -1, "validation_every_n_epochs": -1, "batchsize": 4}
+    learn(path, **pairs, **TINY, **short, max_train_steps=2)
     before = (tmp_path / "model.tokenizer.json").read_bytes()
-    again = learn(path, **pairs, **few, max_train_steps=3)
+    again = learn(path, **pairs, **short, max_train_steps=3)
     assert again["loss"] > 0
     assert (tmp_path / "model.tokenizer.json").read_bytes() == before
     ranker = Ranker.from_pretrained(path, device="cpu")

@@ -37,13 +37,13 @@ def test_the_papers_numbers_are_the_defaults():
         name: defaults()[name] for name in names
     }
     further = TrainSettings(train="a", out="b", architecture="convert", init="c")
-    found = defaults(init_model="c")
+    fine_tuning = defaults(init_model="c")
     names["max_train_steps"] = "max_updates"
     assert {name: get_flat_values(further)[ours] for name, ours in names.items()} == {
-        name: found[name] for name in names
+        name: fine_tuning[name] for name in names
     }
     sizes = ("learningrate", "max_train_steps", "batchsize", "dropout")
-    assert [found[name] for name in sizes] == [0.1, 60_000, 256, 0.2]
+    assert [fine_tuning[name] for name in sizes] == [0.1, 60_000, 256, 0.2]
 
 
 def test_the_optimizer_is_the_librarys(small, make):
@@ -51,15 +51,15 @@ def test_the_optimizer_is_the_librarys(small, make):
     expected = TrainSettings(train="a", out="b", architecture="convert", init="c").training.optimizer
     ours = build_optimizer(agent.ranker, expected)
     assert type(agent.optimizer) is type(ours)
-    for group, own in zip(agent.optimizer.param_groups, ours.param_groups, strict=True):
+    for group, our_group in zip(agent.optimizer.param_groups, ours.param_groups, strict=True):
         for name in ("weight_decay", "rho", "eps", "clip", "lookup_decay"):
-            assert group.get(name) == own.get(name), name
-        assert [id(parameter) for parameter in group["params"]] == [id(parameter) for parameter in own["params"]]
+            assert group.get(name) == our_group.get(name), name
+        assert [id(parameter) for parameter in group["params"]] == [id(parameter) for parameter in our_group["params"]]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "value", "own"),
+    ("name", "value", "trained"),
     [
         ("hidden_size", 512, 16),
         ("attention_limits", "3,5", "2,8"),
@@ -68,12 +68,12 @@ def test_the_optimizer_is_the_librarys(small, make):
         ("skips", False, True),
     ],
 )
-def test_a_model_keeps_its_sizes(name, value, own, small, make):
+def test_a_model_keeps_its_sizes(name, value, trained, small, make):
     start = str(small())
-    message = f"--{name.replace('_', '-')} {value} contradicts --init-model {start}, which was trained with {own}"
+    message = f"--{name.replace('_', '-')} {value} contradicts --init-model {start}, which was trained with {trained}"
     with pytest.raises(CheckpointError, match=message):
         make(init_model=start, **{name: value})
-    assert make(init_model=start, **{name: own}).opt[name] == own
+    assert make(init_model=start, **{name: trained}).opt[name] == trained
 
 
 @pytest.mark.slow

@@ -36,15 +36,15 @@ def test_the_agent_scores_whole_turns_as_the_library_does(small, tmp_path):
     (tmp_path / "valid.jsonl").write_text(json.dumps(pair))
     folder = small(extra_contexts=3)
     ranker = Ranker.from_pretrained(folder, device="cpu")
-    given = {"model": "convert", "model_file": str(folder), "eval_candidates": "inline", "datatype": "valid"}
-    given |= {"no_cuda": True, "return_cand_scores": True, "loglevel": "error"}
-    agent = create_agent(given, requireModelExists=True)
+    options = {"model": "convert", "model_file": str(folder), "eval_candidates": "inline", "datatype": "valid"}
+    options |= {"no_cuda": True, "return_cand_scores": True, "loglevel": "error"}
+    agent = create_agent(options, requireModelExists=True)
     opt = {**agent.opt, "task": "selection:jsonl", "selection_folder": str(tmp_path), "batchsize": 1}
     world = create_task(opt, agent)
     world.parley()
     reply = world.get_acts()[1]
     expected = ranker.rank(turns, pair["candidates"])
-    assert reply["text_candidates"] == [one.text for one in expected]
+    assert reply["text_candidates"] == [match.text for match in expected]
     assert [float(score) for score in reply["sorted_scores"]] == pytest.approx(
-        [one.score for one in expected], abs=1e-5
+        [match.score for match in expected], abs=1e-5
     )

@@ -77,10 +77,10 @@ def test_a_folder_of_polyencoder_train_in_parlai(small, examples, run, learn, tm
     )
     measured = json.loads(run("evaluate", "--model", out, "--data", examples, "--json"))
     data = {"task": "selection:jsonl", "selection_folder": str(examples.parent), "loglevel": "error"}
-    found = EvalModel.main(model="convert", init_model=str(out), datatype="valid", batchsize=8, **data)
-    assert found["loss"].value() == pytest.approx(measured["loss"], rel=1e-5)
-    found = EvalModel.main(model="convert", model_file=str(out), datatype="valid", batchsize=8, **data)
-    assert found["loss"].value() == pytest.approx(measured["loss"], rel=1e-5)
+    report = EvalModel.main(model="convert", init_model=str(out), datatype="valid", batchsize=8, **data)
+    assert report["loss"].value() == pytest.approx(measured["loss"], rel=1e-5)
+    report = EvalModel.main(model="convert", model_file=str(out), datatype="valid", batchsize=8, **data)
+    assert report["loss"].value() == pytest.approx(measured["loss"], rel=1e-5)
     before = sorted(path.name for path in out.iterdir())
     with pytest.raises(CheckpointError, match="is a folder: give another --model-file, and"):
         learn(out, **data, model="convert", max_train_steps=3, num_negatives=3)

@@ -14,7 +14,7 @@ ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox", "ant", "elk",
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Options of a task of pairs, in which every label is that of two examples."""
+    """Options of a task of pairs; two examples share each label."""
     folder = tmp_path_factory.mktemp("pairs")
     for split in ("train", "valid", "test"):
         lines = [
@@ -28,7 +28,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture
 def options(pairs, make_agent, tmp_path) -> dict[str, Any]:
-    """Of a run of four epochs that starts from the same weights each time, and notes the loss of every step."""
+    """Options of a run of four epochs that starts from the same weights each time and notes the loss of every step."""
     start = tmp_path / "start"
     make_agent("polyencoder", n_positions=64).save(str(start))
     learning = {"optimizer": "adam", "learningrate": 1e-3, "warmup_updates": -1, "seed": 3}

@@ -108,12 +108,12 @@ def test_only_the_best_are_listed(source, with_fixed, respond, labels):
 
 @pytest.mark.parametrize("flag", ["--rank-top-k", "--cap-num-predictions"])
 def test_hits_beyond_the_list_are_warned_of(flag, with_fixed, monkeypatch):
-    said: list[str] = []
-    monkeypatch.setattr(logging, "warning", said.append)
+    warnings: list[str] = []
+    monkeypatch.setattr(logging, "warning", warnings.append)
     with_fixed("biencoder")
-    assert not [line for line in said if "hits@" in line]
+    assert not [line for line in warnings if "hits@" in line]
     with_fixed("biencoder", **{flag.strip("-").replace("-", "_"): 5})
-    assert [line for line in said if "hits@" in line] == [
+    assert [line for line in warnings if "hits@" in line] == [
         f"{flag} 5: hits@10, hits@100 are those of the 5 listed candidates; rank, mrr and RN@k count all"
     ]
 
@@ -121,8 +121,8 @@ def test_hits_beyond_the_list_are_warned_of(flag, with_fixed, monkeypatch):
 def test_top_k_sampling_chooses_among_the_best(with_fixed, respond):
     agent = with_fixed("biencoder", inference="topk", topk=3)
     (best,) = respond(with_fixed("biencoder"), QUESTION)
-    said = {respond(agent, QUESTION)[0]["text"] for _ in range(40)}
-    assert said == set(best["text_candidates"][:3])
+    replies = {respond(agent, QUESTION)[0]["text"] for _ in range(40)}
+    assert replies == set(best["text_candidates"][:3])
     with pytest.raises(ConfigError, match="--topk 3 is read only with"):
         with_fixed("biencoder", topk=3)
 
@@ -140,19 +140,19 @@ def test_each_example_blocks_what_was_said_in_its_own_dialogue(model, with_fixed
     ]
     blocked = [set(labels[:2]), set(), set(labels[2:6])]
     free = with_fixed(model, repeat_blocking_heuristic=False)
-    for reply, everything, said in zip(respond(agent, *episodes), respond(free, *episodes), blocked, strict=True):
-        assert reply["text_candidates"] == [t for t in everything["text_candidates"] if t not in said][:3]
+    for reply, everything, repeated in zip(respond(agent, *episodes), respond(free, *episodes), blocked, strict=True):
+        assert reply["text_candidates"] == [t for t in everything["text_candidates"] if t not in repeated][:3]
         assert reply["text"] == reply["text_candidates"][0]
 
 
 @pytest.mark.parametrize("model", MODELS[1:])
 def test_a_report_ranks_what_the_reply_may_not_repeat(model, copy_of, evaluate, labels, make_task, tmp_path):
-    """R8@k counts the rank, hits@k what the reply lists: the same, also of labels that were said before."""
+    """R8@k counts the rank, hits@k what the reply lists: the same, also of labels that are earlier turns."""
     task = make_task(tmp_path, train=[[{"text": f"what is it ?\n{label}", "labels": label}] for label in labels])
     (tmp_path / "answers.txt").write_text("\n".join(labels))
-    asked = {**task, "eval_candidates": "fixed", "fixed_candidates_path": str(tmp_path / "answers.txt")}
-    report = evaluate(copy_of(model), **asked, repeat_blocking_heuristic=True)
-    plain = evaluate(copy_of(model), **asked, repeat_blocking_heuristic=False)
+    options = {**task, "eval_candidates": "fixed", "fixed_candidates_path": str(tmp_path / "answers.txt")}
+    report = evaluate(copy_of(model), **options, repeat_blocking_heuristic=True)
+    plain = evaluate(copy_of(model), **options, repeat_blocking_heuristic=False)
     for k in (1, 5):
         assert report[f"hits@{k}"] == report[f"R8@{k}"] == plain[f"hits@{k}"]
     assert report["accuracy"] == 0, "each label was said before"
@@ -161,9 +161,9 @@ def test_a_report_ranks_what_the_reply_may_not_repeat(model, copy_of, evaluate, 
 
 def test_when_everything_was_said_it_is_said_again(with_fixed, respond, labels):
     agent = with_fixed("biencoder", repeat_blocking_heuristic=True)
-    said, other = respond(agent, {"text": "\n".join(labels)}, QUESTION)
-    assert sorted(said["text_candidates"]) == sorted(labels)
-    assert said["text"] == said["text_candidates"][0]
+    reply, other = respond(agent, {"text": "\n".join(labels)}, QUESTION)
+    assert sorted(reply["text_candidates"]) == sorted(labels)
+    assert reply["text"] == reply["text_candidates"][0]
     assert sorted(other["text_candidates"]) == sorted(labels)
 
 
@@ -175,15 +175,15 @@ def test_inline_candidates_are_never_blocked(with_fixed, respond, labels):
 
 def test_an_agent_remembers_its_own_words_between_turns(with_fixed):
     agent = with_fixed("polyencoder", repeat_blocking_heuristic=True, interactive_mode=True).clone()
-    said = []
+    replies = []
     for _ in range(8):
         agent.observe({**QUESTION, "episode_done": False})
-        said.append(agent.act()["text"])
-        agent.self_observe({"text": said[-1]})
-    assert len(set(said)) == 8
+        replies.append(agent.act()["text"])
+        agent.self_observe({"text": replies[-1]})
+    assert len(set(replies)) == 8
     agent.reset()
     agent.observe({**QUESTION, "episode_done": False})
-    assert agent.act()["text"] == said[0]
+    assert agent.act()["text"] == replies[0]
 
 
 # ---- odd states
@@ -220,6 +220,6 @@ def test_of_equal_scores_the_labels_comes_last(make_agent, respond, labels):
     agent = make_agent("biencoder", eval_candidates="inline", datatype="valid")
     for parameter in agent.model.parameters():
         parameter.data.zero_()
-    asked = [{"text": "hi", "eval_labels": [label], "label_candidates": labels[:5]} for label in labels[:5]]
+    questions = [{"text": "hi", "eval_labels": [label], "label_candidates": labels[:5]} for label in labels[:5]]
     expected = [[*(other for other in labels[:5] if other != label), label] for label in labels[:5]]
-    assert [reply["text_candidates"] for reply in respond(agent, *asked)] == expected
+    assert [reply["text_candidates"] for reply in respond(agent, *questions)] == expected

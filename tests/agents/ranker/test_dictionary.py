@@ -60,9 +60,9 @@ def test_the_tokenizer_stands_beside_the_dictionary(task, tmp_path):
 
 def test_tokens_are_counted_in_what_the_vocabulary_was_trained_on(words, dictionary):
     """For ParlAI's word statistics: every second of the 24 training episodes asks again, "is it really the ... ?"."""
-    for there in (words, RankerDictionary({"dict_file": dictionary})):
-        assert there.freq[words.tokenize("really")[0]] == 8
-        assert there.freq["[CLS]"] == there.freq["never seen"] == 0
+    for loaded in (words, RankerDictionary({"dict_file": dictionary})):
+        assert loaded.freq[words.tokenize("really")[0]] == 8
+        assert loaded.freq["[CLS]"] == loaded.freq["never seen"] == 0
     pairs = words.sort()
     assert [token for token, _ in pairs[:2]] == words.tokenize(" is") + words.tokenize(" .")
     assert {token: words.tok2ind[token] for token, _ in pairs} == words.text.tokenizer.get_vocab()
@@ -102,11 +102,11 @@ def test_a_dictionary_is_the_one_that_the_flags_it_was_trained_with_ask_for(flag
 
 
 def test_a_larger_size_is_no_larger_dictionary(dictionary, monkeypatch):
-    said: list[str] = []
-    monkeypatch.setattr(logging, "info", said.append)
+    lines: list[str] = []
+    monkeypatch.setattr(logging, "info", lines.append)
     RankerDictionary({"dict_file": dictionary, "override": {"dict_maxtokens": 999}})
-    assert said[-1].startswith("--dict-maxtokens 999: the vocabulary in ")
-    assert said[-1].endswith("has 317 tokens, and is kept: remove the file and the .dict beside it to train another")
+    assert lines[-1].startswith("--dict-maxtokens 999: the vocabulary in ")
+    assert lines[-1].endswith("has 317 tokens, and is kept: remove the file and the .dict beside it to train another")
 
 
 def test_the_size_and_the_case_are_those_asked_for(task, tmp_path):
@@ -187,14 +187,14 @@ def test_person_tokens_say_who_spoke(make_agent):
     clone.observe({"text": "hello", "eval_labels": ["hi !"], "episode_done": False})
     clone.self_observe({"text": "hi !"})
     ids = clone.observe({"text": "bye", "episode_done": True})["text_vec"]
-    one, two = agent.dict["__p1__"], agent.dict["__p2__"]
-    assert [i for i in ids if i in (one, two)] == [one, two, one]
+    first, second = agent.dict["__p1__"], agent.dict["__p2__"]
+    assert [i for i in ids if i in (first, second)] == [first, second, first]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["model_file", "init_model"])
 def test_tokens_may_be_added_to_a_trained_model(flag, copy_of, make_agent, respond, task, labels, tmp_path):
-    """Its embeddings grow; what it has learned stays."""
+    """The embeddings of the model grow; what it has learned stays."""
     path = copy_of("biencoder")
     old = make_agent("biencoder", model_file=path, **task)
     options = {**task, flag: str(path), "special_tok_lst": "[NEW]", "reduction_type": "mean", "dict_file": None}
@@ -238,8 +238,8 @@ def test_special_tokens_are_those_of_training(backbone_folder, make_agent, tmp_p
     agent.save(str(tmp_path / "model"))
     again = make_agent("biencoder", model_file=tmp_path / "model", **lengths)
     turns = ["one two", "three"]
-    for found in (again.dict.text, Ranker.from_pretrained(tmp_path / "model").text):
-        assert found.config == agent.dict.text.config
-        assert found.tokenize_context(turns) == agent.dict.text.tokenize_context(turns)
+    for text in (again.dict.text, Ranker.from_pretrained(tmp_path / "model").text):
+        assert text.config == agent.dict.text.config
+        assert text.tokenize_context(turns) == agent.dict.text.tokenize_context(turns)
     assert (again.dict.start_token, again.dict.null_token) == ("<s>", "<pad>")
     assert again.opt["dict_starttoken"] == "<s>"

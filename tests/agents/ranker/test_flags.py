@@ -53,8 +53,8 @@ def test_what_is_not_supported_is_an_error_that_names_it(name, make_agent):
 
 
 def test_what_is_not_used_may_be_said(make_agent):
-    said = {name: allowed[-1] for name, (allowed, _) in flags.UNSUPPORTED.items() if allowed[-1] is not None}
-    assert make_agent("biencoder", **said, num_epochs=1.0).ranker
+    options = {name: allowed[-1] for name, (allowed, _) in flags.UNSUPPORTED.items() if allowed[-1] is not None}
+    assert make_agent("biencoder", **options, num_epochs=1.0).ranker
 
 
 def test_word_embeddings_are_shared_with_all_of_the_encoders(make_agent):
@@ -63,18 +63,18 @@ def test_word_embeddings_are_shared_with_all_of_the_encoders(make_agent):
 
 @pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
 def test_another_half_precision_is_accepted_with_a_warning(model, make_agent, monkeypatch):
-    said = []
-    monkeypatch.setattr(optimization.logging, "warning", said.append)
+    warnings = []
+    monkeypatch.setattr(optimization.logging, "warning", warnings.append)
     agent = make_agent(model, fp16_impl="mem_efficient")
-    assert [line for line in said if "--fp16-impl mem_efficient" in line]
+    assert [line for line in warnings if "--fp16-impl mem_efficient" in line]
     assert agent.opt["fp16_impl"] == "safe"
 
 
 def test_data_parallel_is_accepted_and_names_the_launcher(make_agent, respond, labels, monkeypatch):
-    said = []
-    monkeypatch.setattr(flags.logging, "warning", said.append)
+    warnings = []
+    monkeypatch.setattr(flags.logging, "warning", warnings.append)
     agent = make_agent("polyencoder", data_parallel=True)
-    (line,) = said
+    (line,) = warnings
     assert "--data-parallel true: this process uses one device" in line
     assert "torchrun -m parlai.agents.ranker.launch" in line
     assert not agent.opt["data_parallel"]
@@ -91,15 +91,15 @@ def test_what_reads_pairs_does_not_score_candidates_vectors(model, title, make_a
 
 
 @pytest.mark.parametrize(
-    "given", [{"optimizer": "sgd", "betas": [0.9, 0.999]}, {"optimizer": "qhadam", "betas": (0.8, 0.9)}]
+    "flags_read", [{"optimizer": "sgd", "betas": [0.9, 0.999]}, {"optimizer": "qhadam", "betas": (0.8, 0.9)}]
 )
-def test_flags_of_parlai_itself_are_left_to_it(given):
+def test_flags_of_parlai_itself_are_left_to_it(flags_read):
     """An option file, given with `--init-opt`, has all of them."""
-    check_read(Opt({**given, "override": given}), TrainingConfig, defaults={"betas": (0.9, 0.999)})
+    check_read(Opt({**flags_read, "override": flags_read}), TrainingConfig, defaults={"betas": (0.9, 0.999)})
 
 
 @pytest.mark.parametrize(
-    ("given", "missing"),
+    ("unread", "missing"),
     [
         ({"distillation_weight": 0.3}, "0.3 is read only with --teacher-model: give that too, or leave it out"),
         ({"teacher_scores": "some.sqlite"}, "some.sqlite is read only with --teacher-model"),
@@ -109,20 +109,20 @@ def test_flags_of_parlai_itself_are_left_to_it(given):
         ({"rerank_k": 3}, "3: is an option of searches, so it needs --index"),
     ],
 )
-def test_a_flag_that_nothing_reads_is_an_error(given, missing, make_agent):
-    (name,) = given
+def test_a_flag_that_nothing_reads_is_an_error(unread, missing, make_agent):
+    (name,) = unread
     with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} {missing}"):
-        make_agent("biencoder", **given)
+        make_agent("biencoder", **unread)
 
 
-@pytest.mark.parametrize("given", [{"area_under_curve_digits": 3}, {"area_under_curve_class": ["yes"]}])
-def test_a_measure_of_classifiers_is_an_error(given):
+@pytest.mark.parametrize("measure", [{"area_under_curve_digits": 3}, {"area_under_curve_class": ["yes"]}])
+def test_a_measure_of_classifiers_is_an_error(measure):
     """A flag of ParlAI's eval_model."""
-    (name,) = given
+    (name,) = measure
     with pytest.raises(
         ConfigError, match=f"^--{name.replace('_', '-')} .*: is a measure of classifiers, not of rankers"
     ):
-        flags.check_supported(Opt(override=given))
+        flags.check_supported(Opt(override=measure))
 
 
 def test_a_default_that_nothing_reads_may_be_given(make_agent):
@@ -181,10 +181,10 @@ def test_dropout_is_followed(where, another, make_agent, task):
         assert agent.opt["attention_dropout"] == config["attention_probs_dropout_prob"]
         return config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]
 
-    given = {where: str(another), **task}
-    assert rates(make_agent("biencoder", **given, dropout=0.3, attention_dropout=0.4)) == (0.3, 0.4)
+    source = {where: str(another), **task}
+    assert rates(make_agent("biencoder", **source, dropout=0.3, attention_dropout=0.4)) == (0.3, 0.4)
     if where == "model_file":
-        assert rates(make_agent("biencoder", **given)) == (0.2, 0.0)
+        assert rates(make_agent("biencoder", **source)) == (0.2, 0.0)
 
 
 def test_dropout_of_an_initial_model_is_its_own_unless_given(another):
@@ -197,8 +197,8 @@ def test_dropout_of_an_initial_model_is_its_own_unless_given(another):
 def test_embeddings_of_a_backbone_learn_if_one_says_so(backbone_folder, make_agent, task):
     options = {**task, "text_truncate": 20, "label_truncate": 10, "dict_file": None}
     options["backbone"] = str(backbone_folder("bert"))
-    for given, learns in (({}, False), ({"learn_embeddings": True}, True), ({"type_optimization": "all"}, True)):
-        embeddings = make_agent("biencoder", **options, **given).ranker.context_tower.get_embeddings()
+    for learning, learns in (({}, False), ({"learn_embeddings": True}, True), ({"type_optimization": "all"}, True)):
+        embeddings = make_agent("biencoder", **options, **learning).ranker.context_tower.get_embeddings()
         assert all(parameter.requires_grad == learns for parameter in embeddings.parameters())
     with pytest.raises(ConfigError, match="--learn-embeddings True contradicts --type-optimization top_layer"):
         make_agent("biencoder", **options, learn_embeddings=True, type_optimization="top_layer")
@@ -238,8 +238,8 @@ def test_a_run_goes_on_with_its_own_command(backbone_folder, make_agent, tmp_pat
 @pytest.mark.slow
 def test_prompts_are_the_encoders_or_the_flags(backbone_folder, make_agent, tmp_path, task):
     folder = shutil.copytree(backbone_folder("bert"), tmp_path / "prompted")
-    own = {"prompts": {"query": "where ", "document": "here "}}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
+    config = {"prompts": {"query": "where ", "document": "here "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
     options = {"backbone": str(folder), "text_truncate": 20, "label_truncate": 10, "candidate_prompt": "", **task}
     agent = make_agent("biencoder", **options, dict_file=str(tmp_path / "new.dict"))
     agent.save(str(tmp_path / "new"))
@@ -258,12 +258,12 @@ def test_prompts_are_the_encoders_or_the_flags(backbone_folder, make_agent, tmp_
 def test_a_dictionary_of_another_model(another, make_agent, backbone_folder, tmp_path):
     shutil.copy(f"{another}.dict", tmp_path / "same.dict")
     shutil.copy(f"{another}.tokenizer.json", tmp_path / "same.tokenizer.json")
-    given = {"dict_file": str(tmp_path / "same.dict")}
-    make_agent("polyencoder", init_model=str(another), **given, person_tokens=True).save(str(tmp_path / "longer"))
-    assert make_agent("polyencoder", model_file=str(tmp_path / "longer"), **given).ranker  # the file has no such tokens
+    file = {"dict_file": str(tmp_path / "same.dict")}
+    make_agent("polyencoder", init_model=str(another), **file, person_tokens=True).save(str(tmp_path / "longer"))
+    assert make_agent("polyencoder", model_file=str(tmp_path / "longer"), **file).ranker  # the file has no such tokens
     shutil.copy(backbone_folder("bert") / "tokenizer.json", tmp_path / "same.tokenizer.json")
     with pytest.raises(CheckpointError, match="--dict-file .*same.dict contradicts --init-model .*another, which has"):
-        make_agent("polyencoder", init_model=str(another), **given)
+        make_agent("polyencoder", init_model=str(another), **file)
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def test_processes_with_different_flags(options, launched, tmp_path):
 
 
 def test_a_host_that_is_somebody_else_to_the_others(launched, monkeypatch):
-    """As Debian has it: a host's name stands for 127.0.1.1 on itself."""
+    """Debian has it so: a host's name stands for 127.0.1.1 on itself."""
     monkeypatch.setattr(socket, "gethostname", lambda: f"host{os.environ['RANK']}")
     monkeypatch.setattr(socket, "getaddrinfo", lambda name, _: [(0, 0, 0, "", (ADDRESSES[name], 0))])
     errors = launched("eval_model", {"loglevel": "error"}, {"loglevel": "error"})

@@ -1,4 +1,4 @@
-"""Training under torchrun, in one go or as on several hosts, and what happens when one of them is gone."""
+"""Training under torchrun, in one go or as on several hosts, and what happens when a host is lost."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def two_hosts(torchrun, arguments, free_port, pairs, tmp_path) -> Iterator[Calla
 
 @pytest.mark.long
 def test_two_hosts_have_the_curve_of_one(options, two_hosts, losses, tmp_path):
-    one, two = tmp_path / "one", tmp_path / "two"
-    TrainModel.main(**options, batchsize=8, model_file=str(one), loglevel="error")
-    hosts = two_hosts({**options, "batchsize": 4, "model_file": two})
+    alone, paired = tmp_path / "one", tmp_path / "two"
+    TrainModel.main(**options, batchsize=8, model_file=str(alone), loglevel="error")
+    hosts = two_hosts({**options, "batchsize": 4, "model_file": paired})
     for rank, host in enumerate(hosts):
         assert host.wait(timeout=300) == 0, output(tmp_path / f"host{rank}")
-    assert losses(two) == pytest.approx(losses(one), rel=1e-3)
+    assert losses(paired) == pytest.approx(losses(alone), rel=1e-3)
     assert "2 processes, gloo" in output(tmp_path / "host0")
     assert {path.name for path in (tmp_path / "host1").iterdir()} == {"output", "pairs"}, "the first one writes"
 

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.slow
 
 def test_two_processes_have_the_curve_of_one(options, launched, losses, tmp_path):
     """The same losses, step by step, and the same validation; and what they wrote evaluates the same."""
-    one, two = tmp_path / "one", tmp_path / "two"
-    expected, _ = TrainModel.main(**options, batchsize=8, model_file=str(one), loglevel="error")
-    half = {**options, "batchsize": 4, "model_file": str(two), "loglevel": "error", "grad_cache": 1}
+    single, double = tmp_path / "one", tmp_path / "two"
+    expected, _ = TrainModel.main(**options, batchsize=8, model_file=str(single), loglevel="error")
+    half = {**options, "batchsize": 4, "model_file": str(double), "loglevel": "error", "grad_cache": 1}
     reports = launched("train_model", half, half)
-    curve = losses(one)
+    curve = losses(single)
     assert len(curve) >= 12
     assert sum(curve[-3:]) < 0.9 * sum(curve[:3]), "the last epoch is fitted better than the first"
-    assert losses(two) == pytest.approx(curve, rel=1e-3)
+    assert losses(double) == pytest.approx(curve, rel=1e-3)
     for valid, test in reports:
         for report in (valid, test):
             assert float(report["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-3)
@@ -33,7 +33,7 @@ def test_two_processes_have_the_curve_of_one(options, launched, losses, tmp_path
             assert float(report["accuracy"]) == pytest.approx(float(expected["accuracy"]))
 
     evaluation = {name: options[name] for name in ("task", "selection_folder", "num_negatives")}
-    evaluation |= {"model_file": str(two), "datatype": "valid", "loglevel": "error"}
+    evaluation |= {"model_file": str(double), "datatype": "valid", "loglevel": "error"}
     alone = EvalModel.main(**evaluation, batchsize=5)
     for report in launched("eval_model", {**evaluation, "batchsize": 5}, {**evaluation, "batchsize": 5}):
         for name in ("loss", "accuracy", "hits@5", "mrr", "exs"):
@@ -43,11 +43,11 @@ def test_two_processes_have_the_curve_of_one(options, launched, losses, tmp_path
 @pytest.mark.long
 def test_two_processes_have_the_curve_of_one_with_several_objectives(make_convert_ranker, launched, losses, tmp_path):
     """A multi-context ConveRT: of two processes one may have no example with earlier turns, whose loss it lacks."""
-    animals = ["cat", "dogs", "pets", "school", "math", "ski", "teacher", "brother"]
+    words = ["cat", "dogs", "pets", "school", "math", "ski", "teacher", "brother"]
     for split in ("train", "valid", "test"):
         pairs = [
-            {"context": ["hello !", f"the {one} ?"] if n % 4 == 0 else f"the {one} ?", "response": f"my {one} ."}
-            for n, one in enumerate(animals)
+            {"context": ["hello !", f"the {word} ?"] if n % 4 == 0 else f"the {word} ?", "response": f"my {word} ."}
+            for n, word in enumerate(words)
         ]
         write(tmp_path / f"{split}.jsonl", pairs)
     make_convert_ranker(extra_contexts=3).save_pretrained(tmp_path / "start")

@@ -53,9 +53,9 @@ def test_an_evaluation_after_training_needs_a_datatype(content, task, tmp_path):
     extra = tmp_path / "extra.opt"
     if content is not None:
         extra.write_text(json.dumps(content))
-    given = {"model": "biencoder", "model_file": str(tmp_path / "new"), "final_extra_opt": str(extra)}
+    training = {"model": "biencoder", "model_file": str(tmp_path / "new"), "final_extra_opt": str(extra)}
     with pytest.raises(ConfigError, match="--final-extra-opt .*extra.opt: there is no such file with a datatype in it"):
-        TrainModel.main(**given, **task)
+        TrainModel.main(**training, **task)
     assert not list(tmp_path.glob("new*"))
 
 
@@ -65,9 +65,9 @@ def test_an_evaluation_after_training_needs_a_datatype(content, task, tmp_path):
 def test_a_pickle_never_runs(name, flag, evil, task, tmp_path):
     witness = evil(name)
     (tmp_path / "model.checkpoint").touch()
-    given = {"model_file": str(tmp_path / "new"), flag: str(tmp_path / "model"), "model": "biencoder"}
+    training = {"model_file": str(tmp_path / "new"), flag: str(tmp_path / "model"), "model": "biencoder"}
     with pytest.raises(CheckpointError, match=rf"{name}: not valid JSON"):
-        TrainModel.main(**given, **task)
+        TrainModel.main(**training, **task)
     assert not witness.exists()
 
 
@@ -148,9 +148,9 @@ def test_another_training_with_a_models_options(copy_of, tmp_path):
 def test_a_task_of_others_that_the_command_line_names(copy_of, edit_json, module_of_others, tmp_path):
     """A model that was trained on somebody's own task can be used with it, and not without."""
     path = copy_of("biencoder")
-    own = tmp_path / "modules" / "package"
-    own.mkdir()
-    shutil.move(tmp_path / "modules" / f"{EVIL}.py", own / "agents.py")
+    package = tmp_path / "modules" / "package"
+    package.mkdir()
+    shutil.move(tmp_path / "modules" / f"{EVIL}.py", package / "agents.py")
     task = "package.agents:DefaultTeacher"
     edit_json(Path(f"{path}.opt"), task=task)
     with pytest.raises(CheckpointError, match=f"name {task} yourself"):

@@ -27,7 +27,7 @@ TEXT = "Where is the owl ? here, tell"
 
 
 def write(folder: Path, tokens: list[str], merges: str) -> Path:
-    """As ParlAI writes one: tokens with their counts, and the merges in the file of codes."""
+    """Writes one as ParlAI does: tokens with their counts, and the merges in the file of codes."""
     folder.mkdir(exist_ok=True)
     path = folder / "model.dict"
     path.write_text("".join(f"{token}\t{len(tokens) - i}\n" for i, token in enumerate(tokens)), encoding="utf-8")
@@ -55,30 +55,30 @@ def parlais(path: Path) -> DictionaryAgent:
     return DictionaryAgent(Opt({"dict_file": str(path), "dict_tokenizer": "bpe", "dict_lower": True, "datapath": "."}))
 
 
-def known(own: DictionaryAgent, text: str) -> list[int | None]:
+def known(dictionary: DictionaryAgent, text: str) -> list[int | None]:
     """ParlAI's ids; None where the dictionary lacks a piece."""
-    return [None if i == own[own.unk_token] else i for i in own.txt2vec(text)]
+    return [None if i == dictionary[dictionary.unk_token] else i for i in dictionary.txt2vec(text)]
 
 
 def test_a_new_model_has_its_ids(train, evaluate, make_agent, respond, small, labels, tmp_path):
     before = {path: path.read_bytes() for path in small.parent.iterdir()}
     train("polyencoder", tmp_path / "model", dict_file=str(small), num_epochs=1.0, **BPE)
     assert {path: path.read_bytes() for path in small.parent.iterdir()} == before
-    own = parlais(small)
+    parlai_dict = parlais(small)
     agent = make_agent("polyencoder", model_file=tmp_path / "model", dict_file=None)
-    ids, theirs = agent.dict.txt2vec(TEXT), known(own, TEXT)
+    ids, theirs = agent.dict.txt2vec(TEXT), known(parlai_dict, TEXT)
     assert len(ids) == len(theirs)
     assert [i for i, other in zip(ids, theirs, strict=True) if other is not None] == [i for i in theirs if i]
     assert theirs.count(None) == 1  # the comma
-    assert agent.dict.tok2ind["[NEWLINE]"] == own["__newln__"] == 4
+    assert agent.dict.tok2ind["[NEWLINE]"] == parlai_dict["__newln__"] == 4
     assert [agent.opt[f"dict_{name}token"] for name in ("null", "start", "end")] == SPECIAL[:3]
     text = agent.dict.text
     assert get_turn_separator(text.config) == "newline"
     assert text.tokenize_context(["my owl", "is the cat ."]) == [
         1,
-        *own.txt2vec("my owl"),
+        *parlai_dict.txt2vec("my owl"),
         4,
-        *own.txt2vec("is the cat ."),
+        *parlai_dict.txt2vec("is the cat ."),
         2,
     ]
     assert len(agent.dict) == agent.ranker.config.backbone["vocab_size"]
@@ -114,10 +114,10 @@ def test_a_dictionary_that_a_model_had_is_one_for_the_next(train, make_agent, sm
 
 
 def test_the_folder_of_the_papers_two_files(make_agent, small, folder):
-    one = make_agent("biencoder", dict_file=str(small), **BPE)
-    other = make_agent("biencoder", dict_file=str(folder), **BPE)
-    assert other.dict.tok2ind == one.dict.tok2ind
-    assert other.dict.text.config == one.dict.text.config
+    from_file = make_agent("biencoder", dict_file=str(small), **BPE)
+    from_folder = make_agent("biencoder", dict_file=str(folder), **BPE)
+    assert from_folder.dict.tok2ind == from_file.dict.tok2ind
+    assert from_folder.dict.text.config == from_file.dict.text.config
 
 
 @pytest.mark.parametrize("lower", [True, False])
@@ -138,10 +138,10 @@ def test_without_its_merges_it_is_one_error(train, small, tmp_path):
 
 def test_a_smaller_size_is_refused_before_anything_is_written(train, tmp_path):
     tokens = [*SPECIAL, *WORDS, *(f"word{number}" for number in range(300))]
-    own = write(tmp_path / "theirs", tokens, "\n".join(["#version: 0.2", *MERGES]) + "\n")
+    published = write(tmp_path / "theirs", tokens, "\n".join(["#version: 0.2", *MERGES]) + "\n")
     with pytest.raises(CheckpointError, match=r"--dict-maxtokens 270: the vocabulary in .*model\.dict has 3\d\d t"):
-        train("biencoder", own.with_suffix(""), dict_maxtokens=270)
-    assert sorted(path.name for path in own.parent.iterdir()) == ["model.dict", "model.dict.codecs"]
+        train("biencoder", published.with_suffix(""), dict_maxtokens=270)
+    assert sorted(path.name for path in published.parent.iterdir()) == ["model.dict", "model.dict.codecs"]
 
 
 def test_it_is_none_of_a_convert(small):

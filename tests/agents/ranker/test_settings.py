@@ -22,7 +22,7 @@ from polyencoder.validation import Share
 
 @pytest.fixture(scope="module")
 def parser():
-    """That of `train_model -m polyencoder -t selection:jsonl`, in a group."""
+    """The parser of `train_model -m polyencoder -t selection:jsonl`, in a group."""
     parser = TrainModel.setup_args()
     parser.add_extra_args(["-m", "polyencoder", "-t", "selection:jsonl"])
     add_group_arguments(parser)
@@ -67,19 +67,19 @@ def train(settings: Wider) -> Wider:
 def test_it_is_a_flag_with_help(capsys):
     command = App(result_action="return_value")
     command.default(train)
-    given = ["--train", "a", "--out", "b", "--backbone", "c"]
-    assert command([*given, "--focus", "0.5"]).training.focus == 0.5
-    assert command(given).training.focus == 0.25
+    arguments = ["--train", "a", "--out", "b", "--backbone", "c"]
+    assert command([*arguments, "--focus", "0.5"]).training.focus == 0.5
+    assert command(arguments).training.focus == 0.25
     command(["--help"])
-    assert "--focus" in (shown := capsys.readouterr().out)
-    assert "How much harder candidates count" in shown
+    assert "--focus" in (help_text := capsys.readouterr().out)
+    assert "How much harder candidates count" in help_text
 
 
 def test_it_is_an_argument_of_parlai():
     parser = ParlaiParser(add_parlai_args=False, add_model_args=False)
     add_settings(parser, Wider, architecture="bi")
-    shown = " ".join(parser.format_help().split())
-    assert "--focus FOCUS How much harder candidates count, with --learningrate; 100% is not allowed." in shown
+    help_text = " ".join(parser.format_help().split())
+    assert "--focus FOCUS How much harder candidates count, with --learningrate; 100% is not allowed." in help_text
     assert read_settings(parser.parse_args(["--focus", "0.5"]), WithFocus)["focus"] == 0.5
     assert parser.parse_args([])["focus"] == 0.25
     others = ParlaiParser(add_parlai_args=False, add_model_args=False)

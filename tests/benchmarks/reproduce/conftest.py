@@ -16,9 +16,9 @@ from benchmarks.reproduce.tables import read_table
 def keep(tmp_path):
     """(scale, table, row, numbers) -> results with these numbers, of a seed each, are in the folder that is given."""
 
-    def kept(scale: str, table: str, row: str, numbers: list[float], **changes):
-        at, of = read_scale(scale), read_table(table)
-        cell = get_cell(at, of, of.get_row(row), of.columns[0])
+    def write_results(scale: str, table: str, row: str, numbers: list[float], **changes):
+        at, results_table = read_scale(scale), read_table(table)
+        cell = get_cell(at, results_table, results_table.get_row(row), results_table.columns[0])
         run = get_run(at, cell, where="here")
         for seed, number in enumerate(numbers):
             of_run = {"scale": scale, "run": run.name, "commands": run.commands, "examples": run.examples}
@@ -28,4 +28,4 @@ def keep(tmp_path):
             write_result(tmp_path, dataclasses.replace(result, **changes), run)
         return tmp_path
 
-    return kept
+    return write_results

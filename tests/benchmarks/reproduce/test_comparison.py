@@ -1,4 +1,4 @@
-"""What a run of one's own has given stands beside the paper's numbers and the repository's."""
+"""The numbers of a new run stand beside the paper's and the repository's."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ COLUMN = "R@1/20"
 def lines():
     """(rows, folder) -> the lines, without head."""
 
-    def shown(*rows: str, results):
+    def list_lines(*rows: str, results):
         return list(iter_compared(TABLE, SMALL, [TABLE.get_row(row) for row in rows], results))[3:]
 
-    return shown
+    return list_lines
 
 
 def test_rows_that_have_a_number_with_the_papers_and_the_repositorys(keep, lines):
     folder = keep("small", "convai2", "bi", [0.7, 0.71, 0.72])
-    kept = read_measured(TABLE, SMALL, RESULTS).values["bi", COLUMN]
+    recorded = read_measured(TABLE, SMALL, RESULTS).values["bi", COLUMN]
     assert lines("bi", "poly-16", results=folder) == [
         f"|  | {COLUMN}, paper | {COLUMN}, docs/results.md | {COLUMN}, {folder} |",
         "| --- | --- | --- | --- |",
-        f"| Bi-encoder | 83.3 ± 0.2 | {kept} ({kept.count}) | 71.0 ± 1.0 (3) |",
+        f"| Bi-encoder | 83.3 ± 0.2 | {recorded} ({recorded.count}) | 71.0 ± 1.0 (3) |",
     ]
 
 
@@ -56,8 +56,8 @@ def test_the_command_prints_it_and_does_not_take_the_repositorys_results_for_its
     (tmp_path / "runs/results").mkdir(parents=True)
     (tmp_path / "kept").rename(tmp_path / "runs/results/small")
     assert main(nothing) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        "its result is in runs/results/small/convai2-all-bert-bi/seed-0.json; to rerun it, give another --out" in said
+        "its result is in runs/results/small/convai2-all-bert-bi/seed-0.json; to rerun it, give another --out" in output
     )
-    assert said.endswith("| 70.0 (1) |\n")
+    assert output.endswith("| 70.0 (1) |\n")

@@ -48,11 +48,11 @@ def test_the_numbers_of_all_steps_are_kept_with_what_they_depend_on(places):
 
 
 def test_results_name_no_folder_of_this_machine(tmp_path):
-    given = {"own": str(tmp_path / "mpnet"), "hub": "sentence-transformers/all-mpnet-base-v2"}
+    settings = {"own": str(tmp_path / "mpnet"), "hub": "sentence-transformers/all-mpnet-base-v2"}
     command = ("python", "-c", "print(1)", "--backbone", "{own}", "--backbone", "{hub}")
     run = a_run(Step("first", command, {"pattern": r"(?P<n>\d+)"}))
-    result = execute(run, scale="small", seed=0, places=Places(given, runs=tmp_path / "runs"), deadline=None)
-    assert result.places == given | {"own": "mpnet"}
+    result = execute(run, scale="small", seed=0, places=Places(settings, runs=tmp_path / "runs"), deadline=None)
+    assert result.places == settings | {"own": "mpnet"}
 
 
 def test_a_step_that_fails_says_its_error_and_not_what_it_printed(places):
@@ -68,12 +68,12 @@ def test_a_step_that_the_system_ended_says_so_and_not_its_last_line(places):
     run = a_run(
         python("first", "import os, sys; print('half', file=sys.stderr, flush=True); os.kill(os.getpid(), {seed})")
     )
-    for sign, said in (
+    for sign, message in (
         (9, r"\(Killed\), as a system out of memory does"),
         (15, r"\(.+\)"),
         (signal.SIGRTMIN, r"\(.+\)"),
     ):
-        with pytest.raises(StepFailed, match=rf"first: ended by signal {int(sign)} {said}; the same command"):
+        with pytest.raises(StepFailed, match=rf"first: ended by signal {int(sign)} {message}; the same command"):
             execute(run, scale="small", seed=int(sign), places=places, deadline=None)
 
 
@@ -141,7 +141,7 @@ def test_a_result_is_read_back_and_one_of_less_than_its_row_asks_for_is_refused(
 
 
 def test_a_file_that_is_no_result_says_so(places, tmp_path):
-    for change, said in [
+    for change, message in [
         ({"seed": 3}, "in the wrong place"),
         ({"format": 2}, "format 1"),
         ({"metrics": 1}, "metrics cannot be"),
@@ -150,7 +150,7 @@ def test_a_file_that_is_no_result_says_so(places, tmp_path):
         run = a_run(python("first", "print(1)"))
         path = write_result(tmp_path, execute(run, scale="small", seed=0, places=places, deadline=None), run)
         path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-        with pytest.raises((InputError, ConfigError), match=said):
+        with pytest.raises((InputError, ConfigError), match=message):
             read_results(tmp_path, "small", run)
 
 
@@ -172,15 +172,15 @@ def test_a_place_that_nobody_knows_is_an_error_that_says_how_to_give_it(places):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["poly-10", "--row", "nothing"], "poly-10 has no row nothing"),
         (["poly-10", "--set", "nobody=x"], "must be one of minilm="),
     ],
 )
-def test_errors_of_the_command_line_are_one_line(arguments, said, capsys):
+def test_errors_of_the_command_line_are_one_line(arguments, message, capsys):
     assert command.main(arguments) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     with pytest.raises(SystemExit):
         command.main(["poly-11"])
 

@@ -38,10 +38,10 @@ def test_a_head_that_gets_worse_is_the_one_before(clouds):
     train, valid = clouds
     shuffled = Vectors(train.vectors, train.labels[torch.randperm(80, generator=torch.Generator().manual_seed(1))])
     config = HeadConfig(optimizer="adam")
-    head, kept = fit(shuffled, valid, num_labels=4, config=config, seed=0)
+    head, best = fit(shuffled, valid, num_labels=4, config=config, seed=0)
     _, first = fit(shuffled, valid, num_labels=4, config=config, max_epochs=1, seed=0)
-    assert score(head, valid) == kept
-    assert kept.loss <= first.loss
+    assert score(head, valid) == best
+    assert best.loss <= first.loss
 
 
 def test_a_scale_of_vectors_changes_nothing(clouds):
@@ -61,10 +61,10 @@ def test_the_grid_is_the_papers():
 
 def test_each_label_has_held_out_texts_and_others():
     labels = ["a"] * 2 + ["b"] * 30 + ["c"]
-    held_out, kept = draw_per_label(labels, intents._compute_tenth, seed=0)
-    counts = [[labels[i] for i in part].count(label) for part in (held_out, kept) for label in "abc"]
+    held_out, trained = draw_per_label(labels, intents._compute_tenth, seed=0)
+    counts = [[labels[i] for i in part].count(label) for part in (held_out, trained) for label in "abc"]
     assert counts == [1, 3, 0, 1, 27, 1]
-    assert draw_per_label(labels, intents._compute_tenth, seed=1) != (held_out, kept)
+    assert draw_per_label(labels, intents._compute_tenth, seed=1) != (held_out, trained)
 
 
 @pytest.mark.slow

@@ -45,14 +45,14 @@ def test_a_table_of_many_rows_has_another_task_at_a_scale_and_says_so(keep):
     assert line_of(text, "poly-7", "first output").split("|")[3] == " 70.0 (1) "
     assert "small: trained on 5,000 examples" in text.partition("## poly-7")[2].partition("## poly-8")[0]
     paper = plan(read_table("poly-7"), read_scale("paper"), [read_table("poly-7").get_row("first")], seeds=None)
-    assert [one.run.name for one in paper] == ["convai2-bert-bi"]
+    assert [entry.run.name for entry in paper] == ["convai2-bert-bi"]
 
 
 def test_the_papers_own_settings_are_compared(keep):
     keep("paper", "poly-7", "first", [0.832] * 5)
     text = generate_page(keep("paper", "poly-7", "first-16", [0.79] * 5))
-    for row, said in (("first output", "the same"), ("average of the first 16 outputs", "**not the same**")):
-        assert line_of(text, "poly-7", row).split("|")[3].strip().split(", ")[1] == said
+    for row, verdict in (("first output", "the same"), ("average of the first 16 outputs", "**not the same**")):
+        assert line_of(text, "poly-7", row).split("|")[3].strip().split(", ")[1] == verdict
 
 
 def test_what_rows_read_and_start_from_is_said(keep):
@@ -73,8 +73,8 @@ def test_a_try_is_refused(keep):
 def test_a_column_that_cannot_be_had_stays_the_papers(keep):
     scale, table = read_scale("small"), read_table("poly-10")
     folder = keep("small", "poly-10", "bert-bi", [0.75])
-    shown = read_measured(table, scale, folder)
-    assert set(shown.values) == {("bert-bi", "ConvAI2 valid, R@1/20")}
+    measured = read_measured(table, scale, folder)
+    assert set(measured.values) == {("bert-bi", "ConvAI2 valid, R@1/20")}
 
 
 def test_seeds_are_the_rows_then_the_tables_then_the_scales():
@@ -82,7 +82,7 @@ def test_seeds_are_the_rows_then_the_tables_then_the_scales():
     layers, convai2 = read_table("poly-3"), read_table("convai2")
 
     def seeds(table, scale, row, number=None):
-        return {one.run.name: one.seeds for one in plan(table, scale, [table.get_row(row)], seeds=number)}
+        return {entry.run.name: entry.seeds for entry in plan(table, scale, [table.get_row(row)], seeds=number)}
 
     assert seeds(layers, paper, "top-4") == {"convai2-bert-bi-top-4-layers": 5, "convai2-bert-cross-top-4-layers": 3}
     assert seeds(convai2, small, "poly-360") == {"convai2-bert-poly-360": 1}
@@ -97,5 +97,5 @@ def test_what_is_not_at_hand_has_nothing_run_for_it():
     table = read_table("convert-3")
     row = table.get_row("single")
     amazonqa = dataclasses.replace(table, columns=table.columns[1:])
-    asked = plan(amazonqa, read_scale("small"), [dataclasses.replace(row, paper=row.paper[1:])], seeds=None)
-    assert [one.run.name for one in asked] == ["amazonqa-reddit-convert-convert"]
+    planned = plan(amazonqa, read_scale("small"), [dataclasses.replace(row, paper=row.paper[1:])], seeds=None)
+    assert [entry.run.name for entry in planned] == ["amazonqa-reddit-convert-convert"]

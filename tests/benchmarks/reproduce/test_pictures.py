@@ -29,16 +29,16 @@ def test_equal_numbers_give_equal_pictures(name, tmp_path):
 
 
 def test_a_ranker_without_its_milliseconds_is_no_point_and_one_point_is_no_picture(tmp_path):
-    of = read_table("convai2")
-    assert draw(of, [], {"the paper": {"bi": 160.0}}, tmp_path) is None
-    assert draw(of, [], {"the paper": {"bi": 160.0, "poly-16": 678.0}}, tmp_path) is not None
+    table = read_table("convai2")
+    assert draw(table, [], {"the paper": {"bi": 160.0}}, tmp_path) is None
+    assert draw(table, [], {"the paper": {"bi": 160.0, "poly-16": 678.0}}, tmp_path) is not None
     assert draw(read_table("poly-1"), [], {}, tmp_path) is None
 
 
 def test_rows_of_the_same_title_in_two_groups_are_two_series(tmp_path):
-    of, scale = read_table("convai2"), read_scale("small")
-    values = {(row.name, of.columns[0].title): Value(80.0) for row in of.rows}
+    table, scale = read_table("convai2"), read_scale("small")
+    values = {(row.name, table.columns[0].title): Value(80.0) for row in table.rows}
     times = {"the paper": {}, "small": {"bi": 40.0, "poly-64": 80.0}}
-    drawn = draw(of, [RunMeasures(scale, values, {}, {})], times, tmp_path).read_text()
+    drawn = draw(table, [RunMeasures(scale, values, {}, {})], times, tmp_path).read_text()
     assert "<!-- here, small: trained on 20,000 examples (the paper's on all) -->" in drawn
     assert "<!-- here, small: trained on all 65,719 available examples -->" in drawn

@@ -42,7 +42,7 @@ def a_run(tmp_path):
     return make
 
 
-def taken(tmp_path, name: str, seed: int = 0) -> filelock.BaseFileLock:
+def hold_seed(tmp_path, name: str, seed: int = 0) -> filelock.BaseFileLock:
     folder = tmp_path / "runs" / name / f"seed-{seed}"
     folder.mkdir(parents=True)
     return filelock.FileLock(folder / "run.lock")
@@ -51,7 +51,7 @@ def taken(tmp_path, name: str, seed: int = 0) -> filelock.BaseFileLock:
 def test_processes_at_the_same_time_run_each_seed_once(start, a_run, tmp_path):
     runs = [a_run("one"), a_run("two"), a_run("three")]
     with ThreadPoolExecutor(3) as pool:  # locks are an open file's: threads exclude each other as processes do
-        codes = [one.result() for one in [pool.submit(start, *runs, seeds=2) for _ in range(3)]]
+        codes = [future.result() for future in [pool.submit(start, *runs, seeds=2) for _ in range(3)]]
     assert 0 in codes
     assert set(codes) <= {0, MORE_TO_DO}
     assert sorted((tmp_path / "notes").read_text().split()) == sorted(f"{run.name}-{n}" for run in runs for n in (0, 1))
@@ -60,7 +60,7 @@ def test_processes_at_the_same_time_run_each_seed_once(start, a_run, tmp_path):
 
 def test_what_another_process_has_is_left_to_it_with_all_that_needs_it(start, a_run, tmp_path, capsys):
     runs = [a_run("base"), a_run("upon", base=True), a_run("free")]
-    with taken(tmp_path, "base"):
+    with hold_seed(tmp_path, "base"):
         assert start(*runs) == MORE_TO_DO
     assert "another process is running, or waits for: base, seed 0, upon, seed 0" in capsys.readouterr().out
     assert (tmp_path / "notes").read_text().split() == ["free-0"]
@@ -69,7 +69,7 @@ def test_what_another_process_has_is_left_to_it_with_all_that_needs_it(start, a_
 
 
 def test_a_seed_waits_for_that_seed_or_for_the_first_where_there_is_only_one(start, a_run, tmp_path):
-    with taken(tmp_path, "base", seed=1):
+    with hold_seed(tmp_path, "base", seed=1):
         assert start(a_run("base"), a_run("each", base=True), a_run("all", base=False), seeds=2) == MORE_TO_DO
     assert sorted((tmp_path / "notes").read_text().split()) == ["all-0", "all-1", "base-0", "each-0"]
 
@@ -89,16 +89,16 @@ def test_what_another_process_has_finished_in_the_meantime_is_not_waited_for(sta
 def test_a_result_without_its_models_is_run_again_for_what_needs_them_and_stays(start, a_run, tmp_path, capsys):
     base, upon, other = a_run("base"), a_run("upon", base=True), a_run("other")
     assert start(base, other) == 0
-    kept = get_result_path(tmp_path / "results", "small", "base", 0)
-    before = kept.read_text()
+    base_result = get_result_path(tmp_path / "results", "small", "base", 0)
+    before = base_result.read_text()
     shutil.rmtree(tmp_path / "runs")
     capsys.readouterr()
     assert start(base, other, upon) == 0
-    said = capsys.readouterr().out
-    other_kept = get_result_path(tmp_path / "results", "small", "other", 0)
-    assert said.startswith(f"other, seed 0: its result is in {other_kept}; to rerun it, give another --out\n")
+    output = capsys.readouterr().out
+    other_result = get_result_path(tmp_path / "results", "small", "other", 0)
+    assert output.startswith(f"other, seed 0: its result is in {other_result}; to rerun it, give another --out\n")
     assert (tmp_path / "notes").read_text().split() == ["base-0", "other-0", "base-0", "upon-0"]
-    assert kept.read_text() == before
+    assert base_result.read_text() == before
     assert start(base, other, upon) == 0
     assert len((tmp_path / "notes").read_text().split()) == 4
 

@@ -40,8 +40,8 @@ def test_a_row_of_the_paper_learns_and_is_evaluated_and_nothing_is_kept(bert, tm
     words = ["convai2", "--row", "poly-16", "--scale", "paper", "--smoke", "1", "--datapath", str(data)]
     words += ["--set", "processes=1"]
     assert command.main([*words, "--set", f"bert={bert}", "--out", str(tmp_path / "results")]) == 0
-    said = capsys.readouterr().out
-    assert "convai2-bert-poly-16, seed 0: valid/mrr" in said
+    output = capsys.readouterr().out
+    assert "convai2-bert-poly-16, seed 0: valid/mrr" in output
     assert not (tmp_path / "results").exists()
 
 
@@ -56,7 +56,7 @@ def test_a_row_of_the_paper_learns_and_is_evaluated_and_nothing_is_kept(bert, tm
     ],
 )
 def test_runs_of_the_paper_in_miniature(names, processes, bert, tmp_path, capsys, forked_commands):
-    """Its printed commands, in the order in which each needs the other: one of each task, start, kind and command."""
+    """The printed commands, each after those that it needs: one of each task, start, kind and command."""
     data = make_datapath(tmp_path / "data")
     (data / "wikito").mkdir()
     shutil.copy(data / "wiki_article_search/wikipedia_train.txt", data / "wikito/articles.txt")
@@ -66,10 +66,10 @@ def test_runs_of_the_paper_in_miniature(names, processes, bert, tmp_path, capsys
     planned = [Planned(small(runs[name]), 1) for name in names]
     places = Places({**named, "data": str(data), "updates": "1"}, runs=tmp_path / "runs")
     code = run_all(planned, scale="paper", places=places, out=None, deadline=None)
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    assert all(f"{name}, seed 0: " in said.out for name in names)
-    trainings = [step.command for one in planned for step in one.run.steps if "train_model" in step.command]
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    assert all(f"{name}, seed 0: " in output.out for name in names)
+    trainings = [step.command for plan in planned for step in plan.run.steps if "train_model" in step.command]
     assert all(command[0] == ("torchrun" if processes > 1 else "parlai") for command in trainings)
 
 
@@ -95,9 +95,9 @@ def test_what_is_missing_is_said_and_what_needs_it_is_left_out(tmp_path, capsys)
     words = ["convert-6", "--row", "convert", "--scale", "paper", "--datapath", str(tmp_path)]
     words += ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "results")]
     assert command.main(words) == 1
-    said = capsys.readouterr().out
-    assert "reddit/train-*.json" in said
-    assert "intents-convert, seed 0: missing" in said
-    assert "reddit-scratch-convert, see there" in said
-    assert "not public" in said
+    output = capsys.readouterr().out
+    assert "reddit/train-*.json" in output
+    assert "intents-convert, seed 0: missing" in output
+    assert "reddit-scratch-convert, see there" in output
+    assert "not public" in output
     assert not (tmp_path / "runs").exists()

@@ -52,7 +52,7 @@ def test_a_cell_has_the_fields_of_its_group_row_and_column(write_table):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("title: Mine", "titel: Mine", "titel is unknown; did you mean title"),
         ("source: nowhere\n", "", "source is missing"),
@@ -67,25 +67,25 @@ def test_a_cell_has_the_fields_of_its_group_row_and_column(write_table):
         ("title: first,", "title: first, digits: few,", "column 1: digits cannot be 'few'"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_said_with_its_place(write_table, old, new, said):
-    with pytest.raises((ConfigError, InputError), match=said):
+def test_what_is_wrong_in_a_file_is_said_with_its_place(write_table, old, new, message):
+    with pytest.raises((ConfigError, InputError), match=message):
         write_table(GOOD.replace(old, new))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{name: mine, based_on: base}", "mine.yaml: name is unknown"),
         ("{based_on: base, runs: {one: {name: two, missing: no data}}}", "mine.yaml, runs, one: name is unknown"),
         ("{based_on: base, runs: {one: {}}}", "mine.yaml, runs, one: needs steps"),
     ],
 )
-def test_a_scale_and_its_runs_are_named_in_one_place(tmp_path, monkeypatch, text, said):
-    own = "title: t, machine: m, seeds: 1, places: {}, flags: {}, families: {}, tasks: {}, starts: {}, runs: {}"
-    (tmp_path / "base.yaml").write_text(f"{{{own}}}")
+def test_a_scale_and_its_runs_are_named_in_one_place(tmp_path, monkeypatch, text, message):
+    settings = "title: t, machine: m, seeds: 1, places: {}, flags: {}, families: {}, tasks: {}, starts: {}, runs: {}"
+    (tmp_path / "base.yaml").write_text(f"{{{settings}}}")
     (tmp_path / "mine.yaml").write_text(text)
     monkeypatch.setattr(scales, "SCALES", tmp_path)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_scale("mine")
     assert read_scale("base").name == "base"
 
@@ -118,8 +118,8 @@ def test_the_commands_of_the_tables_are_understood(scale, tmp_path):
     for run in collect_runs(at).values():
         tried = run.make_smoke_test()  # with some words more
         different.setdefault(frozenset(word for step in tried.steps for word in step.command if word[:1] == "-"), tried)
-    said = [line for run in different.values() for line in checks.find_wrong(run, places)]
-    assert not said, "\n".join(said)
+    problems = [line for run in different.values() for line in checks.find_wrong(run, places)]
+    assert not problems, "\n".join(problems)
 
 
 def test_a_scale_that_is_based_on_another_has_its_values_where_it_names_none():
@@ -140,8 +140,8 @@ def test_a_try_of_a_few_updates_warms_up_and_mines_within_them():
         return dict(zip(words[::2], words[1::2], strict=True))  # the last of a flag counts
 
     hard, convert = tried("convai2-fewest-bert-poly-16-hard-negatives"), tried("reddit-scratch-convert")
-    found = [hard[f"--{name}"] for name in ("hard-negatives-every", "warmup-updates", "max-train-steps")]
-    assert found == ["1", "0", "{updates}"]
+    numbers = [hard[f"--{name}"] for name in ("hard-negatives-every", "warmup-updates", "max-train-steps")]
+    assert numbers == ["1", "0", "{updates}"]
     assert convert["--warmup-updates"] == "0"
     assert "--hard-negatives-every" not in convert
 
@@ -152,10 +152,10 @@ def test_flags_that_a_command_does_not_know_are_found(tmp_path):
     run = get_run(scale, table.get_cell(table.get_row("bert-bi"), table.columns[0]), where="here")
     places = Places({**scale.places, "data": str(tmp_path)}, runs=tmp_path)
     train, *others = run.steps
-    for words, said in ((["--lerningrate", "1"], "lerningrate"), (["--optimizer", "sdg"], "sdg")):
+    for words, message in ((["--lerningrate", "1"], "lerningrate"), (["--optimizer", "sdg"], "sdg")):
         wrong = type(run)(**{**vars(run), "steps": (type(train)(train.name, (*train.command, *words), {}), *others)})
         (line,) = checks.find_wrong(wrong, places)
-        assert re.match(f"{run.name}, train: .*{said}", line)
+        assert re.match(f"{run.name}, train: .*{message}", line)
 
 
 def test_what_is_missing_is_named(tmp_path):
@@ -182,13 +182,13 @@ def test_the_papers_settings_are_those_of_its_section_5_1():
         flags = command[command.index("train_model") + 1 :]
         return dict(zip(flags[::2], flags[1::2], strict=True))
 
-    bert, cross, own = (words(row, 0) for row in ("bert-bi", "bert-cross", "reddit-poly-64"))
+    bert, cross, reddit = (words(row, 0) for row in ("bert-bi", "bert-cross", "reddit-poly-64"))
     ubuntu = words("bert-cross", 6)
     batches = [bert["--batchsize"], words("bert-poly-16", 2)["--batchsize"], cross["--batchsize"]]
     assert [8 * int(batch) for batch in batches] == [512, 256, 16]  # of eight processes
-    assert (bert["--optimizer"], bert["--weight-decay"], own["--optimizer"]) == ("adamw", "0.01", "adamax")
-    assert (bert["--type-optimization"], own["--type-optimization"]) == ("all_encoder_layers", "all")
+    assert (bert["--optimizer"], bert["--weight-decay"], reddit["--optimizer"]) == ("adamw", "0.01", "adamax")
+    assert (bert["--type-optimization"], reddit["--type-optimization"]) == ("all_encoder_layers", "all")
     assert (bert["--warmup-updates"], cross["--warmup-updates"], bert["--learningrate"]) == ("100", "1000", "5e-05")
     assert (bert["--lr-scheduler-decay"], bert["--validation-every-n-epochs"]) == ("0.4", "0.5")
     assert (cross["--num-negatives"], ubuntu["--num-negatives"]) == ("19", "15")
-    assert (own["--output-scaling"], own["--poly-n-codes"]) == ("0.06", "64")
+    assert (reddit["--output-scaling"], reddit["--poly-n-codes"]) == ("0.06", "64")

@@ -12,7 +12,7 @@ from benchmarks.reproduce.values import Value, compute_mean, read_value
 
 
 @pytest.mark.parametrize(
-    ("text", "mean", "deviation", "shown"),
+    ("text", "mean", "deviation", "printed"),
     [
         ("83.3 ± 0.2", 83.3, 0.2, "83.3 ± 0.2"),
         ("88.1 ± 0.0", 88.1, 0.0, "88.1 ± 0.0"),
@@ -22,10 +22,10 @@ from benchmarks.reproduce.values import Value, compute_mean, read_value
         ("≈ 2,200,000", 2.2e6, None, "≈ 2,200,000"),
     ],
 )
-def test_what_a_paper_prints_is_read_and_shown_again(text, mean, deviation, shown):
+def test_what_a_paper_prints_is_read_and_shown_again(text, mean, deviation, printed):
     value = read_value(text)
     assert (value.mean, value.deviation) == (mean, deviation)
-    assert str(value) == shown
+    assert str(value) == printed
 
 
 def test_of_what_was_not_measured_three_digits_are_shown():

@@ -31,7 +31,7 @@ def ranker(make_ranker):
 
 @pytest.fixture(params=["in process", "of a folder", "of a server"])
 def model(request, ranker, tmp_path):
-    """What adapters are given, with the arguments that go with it."""
+    """The model of an adapter, with the arguments that go with it."""
     if request.param == "in process":
         yield ranker, {}
     elif request.param == "of a folder":
@@ -45,20 +45,20 @@ def model(request, ranker, tmp_path):
 
 @pytest.fixture
 def expected(ranker) -> list[tuple[str, float]]:
-    return [(one.text, pytest.approx(1 / (1 + math.exp(-one.score)), abs=1e-5)) for one in ranker.rank(QUERY, TEXTS)]
+    return [(hit.text, pytest.approx(1 / (1 + math.exp(-hit.score)), abs=1e-5)) for hit in ranker.rank(QUERY, TEXTS)]
 
 
 def test_langchain(model, expected):
     documents = pytest.importorskip("langchain_core.documents")
     from polyencoder.adapters.langchain import PolyencoderReranker
 
-    given = [documents.Document(page_content=text, metadata={"n": n}) for n, text in enumerate(TEXTS)]
+    pages = [documents.Document(page_content=text, metadata={"n": n}) for n, text in enumerate(TEXTS)]
     reranker = PolyencoderReranker(model=model[0], top_n=3, **model[1])
     assert isinstance(reranker, documents.BaseDocumentCompressor)
-    found = reranker.compress_documents(given, QUERY)
-    assert [(one.page_content, one.metadata["relevance_score"]) for one in found] == expected[:3]
-    assert [given[one.metadata["n"]].page_content for one in found] == [one.page_content for one in found]
-    assert all(one.metadata.keys() == {"n"} for one in given)
+    best = reranker.compress_documents(pages, QUERY)
+    assert [(page.page_content, page.metadata["relevance_score"]) for page in best] == expected[:3]
+    assert [pages[page.metadata["n"]].page_content for page in best] == [page.page_content for page in best]
+    assert all(page.metadata.keys() == {"n"} for page in pages)
     assert reranker.compress_documents([], QUERY) == []
 
 
@@ -69,9 +69,9 @@ def test_llama_index(model, expected):
 
     nodes = [schema.NodeWithScore(node=schema.TextNode(text=text), score=0.5) for text in TEXTS]
     rerank = PolyencoderRerank(model=model[0], top_n=3, **model[1])
-    found = rerank.postprocess_nodes(nodes, query_str=QUERY)
-    assert [(one.node.get_content(), one.score) for one in found] == expected[:3]
-    assert {one.score for one in nodes} == {0.5}
+    reranked = rerank.postprocess_nodes(nodes, query_str=QUERY)
+    assert [(node.node.get_content(), node.score) for node in reranked] == expected[:3]
+    assert {node.score for node in nodes} == {0.5}
     assert rerank.postprocess_nodes([], query_str=QUERY) == []
     with pytest.raises(InputError, match="no query"):
         rerank.postprocess_nodes(nodes)
@@ -89,12 +89,12 @@ def test_haystack(model, expected, monkeypatch):
     pipeline = haystack.Pipeline()
     pipeline.add_component("ranker", PolyencoderRanker(model[0], top_k=3, **key))
     documents = [haystack.Document(content=text) for text in TEXTS]
-    found = pipeline.run({"ranker": {"query": QUERY, "documents": documents}})["ranker"]["documents"]
-    assert [(one.content, one.score) for one in found] == expected[:3]
-    assert all(one.score is None for one in documents)
+    ranked = pipeline.run({"ranker": {"query": QUERY, "documents": documents}})["ranker"]["documents"]
+    assert [(document.content, document.score) for document in ranked] == expected[:3]
+    assert all(document.score is None for document in documents)
     if isinstance(model[0], str):
         again = haystack.Pipeline.loads(pipeline.dumps(), allowed_modules=["polyencoder.adapters.haystack"])
-        assert again.run({"ranker": {"query": QUERY, "documents": documents}})["ranker"]["documents"] == found
+        assert again.run({"ranker": {"query": QUERY, "documents": documents}})["ranker"]["documents"] == ranked
     else:
         with pytest.raises(InputError, match="save it"):
             pipeline.dumps()
@@ -105,24 +105,24 @@ def test_empty_documents_come_last_without_a_score_and_with_one_warning(model, e
     """One empty page of an index does not fail each question that finds it."""
     relevance = make_relevance(model[0], **model[1])
     texts = ["", *TEXTS[:2], " \n", *TEXTS[2:]]
-    found = select_best_documents(relevance, QUERY, texts, top_n=None)
-    assert [(texts[place], value) for place, value in found] == [*expected, ("", None), (" \n", None)]
+    ranked = select_best_documents(relevance, QUERY, texts, top_n=None)
+    assert [(texts[row], value) for row, value in ranked] == [*expected, ("", None), (" \n", None)]
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("polyencoder")]
     assert [message.partition(":")[0] for message in ours] == ["2 of 6 documents are empty"]
-    assert select_best_documents(relevance, QUERY, texts, top_n=1) == found[:1]
+    assert select_best_documents(relevance, QUERY, texts, top_n=1) == ranked[:1]
     assert select_best_documents(relevance, QUERY, [" "], top_n=3) == [(0, None)]
 
 
 @pytest.mark.slow
 def test_a_long_document_has_the_score_of_its_best_passage(model, ranker):
-    best, *_, worst = [one.text for one in ranker.rank(QUERY, TEXTS)]
+    best, *_, worst = [hit.text for hit in ranker.rank(QUERY, TEXTS)]
     texts = [f"{worst} " * 50 + f"{best} " * 50, *TEXTS[1:]]
     passages = split_text(texts[0], ranker.text, tokens=ranker.text.candidate_room)
     scores = ranker.score([QUERY], [*passages, *texts[1:]])[0].tolist()
     assert max(scores[1 : len(passages)]) > scores[0] + 0.01
     scores[: len(passages)] = [max(scores[: len(passages)])]
-    found = select_best_documents(make_relevance(model[0], **model[1]), QUERY, texts, top_n=None)
-    logits = {place: math.log(value / (1 - value)) for place, value in found}  # a relevance is almost 1
+    ranked = select_best_documents(make_relevance(model[0], **model[1]), QUERY, texts, top_n=None)
+    logits = {row: math.log(value / (1 - value)) for row, value in ranked}  # a relevance is almost 1
     assert logits == pytest.approx(dict(enumerate(scores)), abs=1e-3)
     assert [*logits.values()] == sorted(logits.values(), reverse=True)
 
@@ -152,7 +152,7 @@ def test_each_adapter_takes_empty_documents(adapters, ranker, expected):
     last = llama_index(model=ranker).postprocess_nodes(nodes, query_str=QUERY)[-1]
     assert (last.node.get_content(), last.score) == ("", None)
     last = of_haystack(ranker).run(QUERY, [haystack.Document(content=text) for text in (None, *TEXTS)])
-    assert [(one.content, one.score) for one in last["documents"]] == [*expected, (None, None)]
+    assert [(document.content, document.score) for document in last["documents"]] == [*expected, (None, None)]
 
 
 @pytest.mark.parametrize("top_n", [0, -1])
@@ -170,26 +170,26 @@ def test_how_many_results_is_a_whole_number_above_0(adapters, ranker, top_n):
 def test_keys_are_not_shown(adapters):
     server = "http://127.0.0.1:1"
     for adapter in adapters[:2]:
-        made = adapter(model=server, api_key=KEY)
-        for shown in (repr(made), str(made)):
-            assert KEY not in shown
-        assert "api_key" not in json.loads(made.model_dump_json())  # asterisks would be read as a key
-        assert "api_key" not in made.model_dump()
-    assert json.loads(made.to_json())["model"] == server
-    assert adapters[1].from_dict(made.to_dict()).api_key is None
+        instance = adapter(model=server, api_key=KEY)
+        for text in (repr(instance), str(instance)):
+            assert KEY not in text
+        assert "api_key" not in json.loads(instance.model_dump_json())  # asterisks would be read as a key
+        assert "api_key" not in instance.model_dump()
+    assert json.loads(instance.to_json())["model"] == server
+    assert adapters[1].from_dict(instance.to_dict()).api_key is None
     assert KEY not in repr(make_relevance(server, api_key=KEY))
 
 
 @pytest.fixture
 def other_server():
-    """(status, body) -> the URL of a server that answers so; `asked` are the bodies and paths that it was sent."""
+    """(status, body) -> the URL of a server that answers so; `requests` are the paths and bodies that it got."""
     servers = []
 
     def make(status: int, body: bytes) -> str:
         class Answer(BaseHTTPRequestHandler):
             def do_POST(self):
                 sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                make.asked.append((self.path, sent))
+                make.requests.append((self.path, sent))
                 self.send_response(status)
                 self.end_headers()
                 self.wfile.write(body)
@@ -201,7 +201,7 @@ def other_server():
         threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
         return f"http://127.0.0.1:{servers[-1].server_port}"
 
-    make.asked = []
+    make.requests = []
     yield make
     for server in servers:
         server.shutdown()
@@ -231,8 +231,8 @@ def test_another_server_is_sent_the_name_of_its_model(other_server):
     url = other_server(200, b'{"results": [{"index": 1, "relevance_score": 0.5}]}')
     for address, path in {url: "/v1/rerank", f"{url}/v1/": "/v1/rerank", f"{url}/v2/rerank": "/v2/rerank"}.items():
         assert make_relevance(address, served_model="rerank-v3.5")(QUERY, TEXTS, top_n=1) == [(1, 0.5)]
-        asked = {"query": QUERY, "documents": TEXTS, "top_n": 1, "model": "rerank-v3.5"}
-        assert other_server.asked.pop() == (path, asked)
+        request = {"query": QUERY, "documents": TEXTS, "top_n": 1, "model": "rerank-v3.5"}
+        assert other_server.requests.pop() == (path, request)
 
 
 def test_what_a_server_refuses_is_said(ranker, tmp_path):

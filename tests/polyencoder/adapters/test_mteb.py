@@ -71,22 +71,22 @@ def evaluated(ranker, task):
 
 
 def ndcg(order, right):
-    gains = sum(1 / math.log2(place + 2) for place, id_ in enumerate(order[:10]) if id_ in right)
-    return gains / sum(1 / math.log2(place + 2) for place in range(len(right)))
+    gains = sum(1 / math.log2(rank + 2) for rank, id_ in enumerate(order[:10]) if id_ in right)
+    return gains / sum(1 / math.log2(rank + 2) for rank in range(len(right)))
 
 
 @mostly_long("architecture", ["poly", "bi", "late", "cross"], quick=1)
 @pytest.mark.parametrize("reranks", [False, True])
 def test_its_measures_are_those_of_the_rankers_order(make_ranker, make_task, architecture, reranks):
     ranker = make_ranker(architecture)
-    text = {id_: one or "." for id_, one in DOCUMENTS.items()}
-    among = {id_: [one for one in text if one != "d3"] if reranks else list(text) for id_ in ("q1",)}
+    text = {id_: value or "." for id_, value in DOCUMENTS.items()}
+    among = {id_: [document for document in text if document != "d3"] if reranks else list(text) for id_ in ("q1",)}
     task = make_task(among if reranks else None, {"q1": QUERIES["q1"]})
     if architecture == "cross" and not reranks:
         with pytest.raises(InputError, match="a cross-encoder cannot search a corpus"):
             evaluated(ranker, task)
         return
-    order = [among["q1"][one.index] for one in ranker.rank(QUERIES["q1"], [text[id_] for id_ in among["q1"]])]
+    order = [among["q1"][match.index] for match in ranker.rank(QUERIES["q1"], [text[id_] for id_ in among["q1"]])]
     assert evaluated(ranker, task)["ndcg_at_10"] == pytest.approx(ndcg(order, RIGHT["q1"]), abs=1e-4)
 
 
@@ -99,7 +99,7 @@ def test_dialogues_stay_dialogues(make_ranker):
     model = MtebRanker(ranker)
     model.index([{"id": id_, "text": text, "title": ""} for id_, text in DOCUMENTS.items()])
     queries = Dataset.from_list([{"id": "q2", "text": QUERIES["q2"]}])
-    found = model.search(queries, top_k=3)["q2"]
+    ranking = model.search(queries, top_k=3)["q2"]
     best = ranker.rank(QUERIES["q2"], [text or "." for text in DOCUMENTS.values()], top_k=3)
-    assert [*found] == [[*DOCUMENTS][one.index] for one in best]
-    assert [*found.values()] == pytest.approx([one.score for one in best], rel=1e-4)
+    assert [*ranking] == [[*DOCUMENTS][match.index] for match in best]
+    assert [*ranking.values()] == pytest.approx([match.score for match in best], rel=1e-4)

@@ -18,8 +18,8 @@ def test_what_a_risk_leaves_out(make_ranker, sentences):
     whole = ranker.rank(CONTEXT, sentences)
     best, second = whole[0].probability, whole[1].probability
     calibrated(ranker, promises=(promise(risk=0.1, threshold=best), promise(risk=0.3, threshold=second)))
-    assert [one.risk for one in ranker.rank(CONTEXT, sentences)] == [0.1] + [None] * 7
-    assert [one.text for one in ranker.rank(CONTEXT, sentences, max_risk=0.3)] == [one.text for one in whole[:2]]
+    assert [hit.risk for hit in ranker.rank(CONTEXT, sentences)] == [0.1] + [None] * 7
+    assert [hit.text for hit in ranker.rank(CONTEXT, sentences, max_risk=0.3)] == [hit.text for hit in whole[:2]]
     assert ranker.rank(CONTEXT, sentences, max_risk=0.1, top_k=3) == ranker.rank(CONTEXT, sentences, top_k=1)
 
 
@@ -30,8 +30,8 @@ def test_a_search_for_a_risk(make_ranker, sentences):
     tested = FitData(data="", examples=9, candidates=8, date="", index=get_index_name(index.address))
     promises = (promise(risk=0.1, threshold=hits[1].probability), promise(risk=0.05, threshold=1.0))
     calibrated(ranker, promises=promises, fitted_on=tested)
-    found = ranker.search(CONTEXT, index, max_risk=0.1)
-    assert [(hit.id, hit.risk) for hit in found] == [(hits[0].id, 0.1), (hits[1].id, None)]
+    answered = ranker.search(CONTEXT, index, max_risk=0.1)
+    assert [(hit.id, hit.risk) for hit in answered] == [(hits[0].id, 0.1), (hits[1].id, None)]
     searcher = Searcher(ranker, index, max_risk=0.05)
     assert searcher([CONTEXT]) == [[]]
     assert searcher.improbable == [hits[0]._replace(risk=0.1)]
@@ -61,9 +61,9 @@ def test_what_cannot_be_asked_for(make_ranker, sentences):
         with pytest.raises(ConfigError, match="calibrate MODEL with `polyencoder calibrate`") as error:
             ranker.rank(CONTEXT, sentences, **{name: 0.3})
         assert error.value.argument == name
-        for wanted in (30, -0.1, "auto", float("nan"), True):
+        for value in (30, -0.1, "auto", float("nan"), True):
             with pytest.raises(ConfigError, match=f"{name} is .*; it must be a number from 0 to 1"):
-                AnswerOptions(**{name: wanted})
+                AnswerOptions(**{name: value})
     with pytest.raises(ConfigError, match="either min_probability or max_risk"):
         SearchOptions(min_probability=0.3, max_risk=0.3)
     with pytest.raises(TypeError, match="positional"):

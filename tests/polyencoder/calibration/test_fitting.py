@@ -1,4 +1,4 @@
-"""Fitting a calibration: scores of which the true probabilities are known."""
+"""Fitting a calibration to scores whose true probabilities are known."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def known(
     """
     generator = torch.Generator().manual_seed(seed)
     scores = SPREAD * torch.randn(n, among, generator=generator, dtype=torch.float64)
-    there = torch.rand(n, generator=generator) < answerable
-    scores[:, 0] += SPREAD**2 * there
+    is_answerable = torch.rand(n, generator=generator) < answerable
+    scores[:, 0] += SPREAD**2 * is_answerable
     best, order = scores.sort(1, descending=True)
-    right = (order == 0) & there.unsqueeze(1)
+    right = (order == 0) & is_answerable.unsqueeze(1)
     best = best[:, : DEPTH + 1] * temperature + shift
     return Observations(best, right[:, : DEPTH + 1], torch.full((n,), among), DEPTH)
 
@@ -43,8 +43,8 @@ def true_none(*, temperature: float, shift: float, unanswerable: float) -> float
 
 
 def first(calibration: Calibration, seen: Observations) -> tuple[torch.Tensor, torch.Tensor]:
-    found = calibration.probabilities(seen.scores.numpy(), among=seen.among.numpy())
-    return torch.from_numpy(found[:, 0]), seen.right[:, 0]
+    probabilities = calibration.probabilities(seen.scores.numpy(), among=seen.among.numpy())
+    return torch.from_numpy(probabilities[:, 0]), seen.right[:, 0]
 
 
 @mostly_long(
@@ -52,65 +52,65 @@ def first(calibration: Calibration, seen: Observations) -> tuple[torch.Tensor, t
 )
 def test_the_truth_is_found(temperature, shift, unanswerable):
     settings = {"among": 8, "temperature": temperature, "shift": shift}
-    found = fit(known(6000, **settings), fingerprint="x", unanswerable=unanswerable)
-    assert found.calibration.temperature == pytest.approx(temperature, rel=0.06)
+    result = fit(known(6000, **settings), fingerprint="x", unanswerable=unanswerable)
+    assert result.calibration.temperature == pytest.approx(temperature, rel=0.06)
     expected = true_none(temperature=temperature, shift=shift, unanswerable=unanswerable)
-    assert found.calibration.none == pytest.approx(expected, abs=0.1 + 0.06 * abs(shift) / temperature)
-    p, right = first(found.calibration, known(6000, answerable=1 - unanswerable, seed=1, **settings))
+    assert result.calibration.none == pytest.approx(expected, abs=0.1 + 0.06 * abs(shift) / temperature)
+    p, right = first(result.calibration, known(6000, answerable=1 - unanswerable, seed=1, **settings))
     assert measure_reliability(p, right, torch.ones(len(p))).error < 0.025
-    assert found.after.error < 0.025
-    assert found.after.error < found.before.error
-    assert found.after.brier < found.before.brier
+    assert result.after.error < 0.025
+    assert result.after.error < result.before.error
+    assert result.after.brier < result.before.brier
 
 
 @pytest.mark.long
 def test_it_holds_among_more_candidates():
-    """What the weight of "none" grows with the number of candidates for. Without that it would be far off."""
-    found = fit(known(6000, among=10), fingerprint="x").calibration
+    """The weight of "none" grows with the number of candidates: without that it would be far off."""
+    calibration = fit(known(6000, among=10), fingerprint="x").calibration
     many = known(3000, among=2000, answerable=0.5, seed=1)
-    p, right = first(found, many)
+    p, right = first(calibration, many)
     weights = torch.ones(len(p))
     assert measure_reliability(p, right, weights).error < 0.05
-    as_if_ten, _ = first(found, Observations(many.scores, many.right, torch.full_like(many.among, 10)))
+    as_if_ten, _ = first(calibration, Observations(many.scores, many.right, torch.full_like(many.among, 10)))
     assert measure_reliability(as_if_ten, right, weights).error > 0.2
 
 
 @mostly_long("depth", [DEPTH, 3], quick=1)  # of searches, which see the best scores only
 def test_promises_are_held_on_new_examples_as_often_as_they_say(depth):
-    risks, broken, made = (0.3, 0.45), 0, 0
+    risks, broken, promised = (0.3, 0.45), 0, 0
     for seed in range(40):
         seen = replace(known(400, among=8, seed=2 * seed), depth=depth)
         new = replace(known(4000, among=8, answerable=0.5, seed=2 * seed + 1), depth=depth)
-        found = fit(seen, fingerprint="x", risks=risks, confidence=0.9, seed=seed).calibration
-        p, right = fitting._compute_first_probabilities(found, new), new.right[:, 0]
-        for promise in found.promises:
+        calibration = fit(seen, fingerprint="x", risks=risks, confidence=0.9, seed=seed).calibration
+        p, right = fitting._compute_first_probabilities(calibration, new), new.right[:, 0]
+        for promise in calibration.promises:
             answered = p >= promise.threshold
-            made += 1
+            promised += 1
             broken += (~right[answered]).double().mean().item() > promise.risk
             assert promise.answered == pytest.approx(answered.double().mean().item(), abs=0.15)
-    assert made > 50
-    assert broken <= 0.1 * made + 3 * (0.1 * 0.9 * made) ** 0.5
+    assert promised > 50
+    assert broken <= 0.1 * promised + 3 * (0.1 * 0.9 * promised) ** 0.5
 
 
 def test_promises_in_the_order_of_risks_and_the_smallest_possible_one():
     seen = known(1000, among=8)
-    found = fit(seen, fingerprint="x", risks=(0.5, 0.3))
-    loose, strict = found.calibration.promises
+    result = fit(seen, fingerprint="x", risks=(0.5, 0.3))
+    loose, strict = result.calibration.promises
     assert (loose.risk, strict.risk) == (0.5, 0.3)
     assert loose.threshold < strict.threshold
     assert loose.answered > strict.answered
-    least = found.least_risk
-    again = fit(seen, fingerprint="x", risks=(least, least - 1e-6))
-    assert [one.risk for one in again.calibration.promises] == [least]
+    smallest = result.least_risk
+    again = fit(seen, fingerprint="x", risks=(smallest, smallest - 1e-6))
+    assert [promise.risk for promise in again.calibration.promises] == [smallest]
     assert fit(seen, fingerprint="x").least_risk is None
 
 
 def test_a_risk_that_cannot_be_promised():
     seen = known(200, among=8)
     hopeless = replace(seen, right=seen.right & (torch.arange(200) % 2 == 0).unsqueeze(1))
-    found = fit(hopeless, fingerprint="x", risks=(0.05,))
-    assert found.calibration.promises == ()
-    assert found.least_risk > 0.05
+    result = fit(hopeless, fingerprint="x", risks=(0.05,))
+    assert result.calibration.promises == ()
+    assert result.least_risk > 0.05
 
 
 def test_a_risk_that_needs_more_examples_says_how_many():
@@ -124,8 +124,8 @@ def test_a_risk_that_needs_more_examples_says_how_many():
 def test_a_model_that_is_never_wrong(unanswerable):
     """The likelihood has no maximum there; the fit is finite all the same, and sure."""
     scores = torch.cat([torch.full((40, 1), 9.0), torch.zeros(40, 4)], 1).double()
-    found = fit(Observations(scores, scores == 9, torch.full((40,), 5)), fingerprint="x", unanswerable=unanswerable)
-    sure, unsure = found.calibration.probabilities(np.array([[9.0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]), among=5)[:, 0]
+    result = fit(Observations(scores, scores == 9, torch.full((40,), 5)), fingerprint="x", unanswerable=unanswerable)
+    sure, unsure = result.calibration.probabilities(np.array([[9.0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]), among=5)[:, 0]
     assert sure > 0.9
     assert unsure < 0.2
 
@@ -135,14 +135,14 @@ def test_the_fit_is_a_maximum(n, step):
     """Against a likelihood written down by hand, with normal priors of the parameters of standardised scores."""
     seen = known(n, among=5, temperature=3.0)
     both = {0.7: seen, 0.3: seen.remove_right()}
-    scores = [score for asked in both.values() for row in asked.scores.tolist() for score in row if score > -math.inf]
+    scores = [score for part in both.values() for row in part.scores.tolist() for score in row if score > -math.inf]
     mean, deviation = np.mean(scores), np.std(scores, ddof=1)
 
     def posterior(slope: float, none: float) -> float:
         total = -((slope * deviation) ** 2 + (none - slope * mean) ** 2) / 2
-        for share, asked in both.items():
+        for share, part in both.items():
             for scores, right, among in zip(
-                asked.scores.tolist(), asked.right.tolist(), asked.among.tolist(), strict=True
+                part.scores.tolist(), part.right.tolist(), part.among.tolist(), strict=True
             ):
                 weights = [math.exp(score * slope) for score in scores]
                 weights.append(among * math.exp(none))
@@ -150,8 +150,8 @@ def test_the_fit_is_a_maximum(n, step):
                 total += share * math.log(weights[picked] / sum(weights))
         return total
 
-    found = fit(seen, fingerprint="x", unanswerable=0.3).calibration
-    slope, none = 1 / found.temperature, found.none
+    calibration = fit(seen, fingerprint="x", unanswerable=0.3).calibration
+    slope, none = 1 / calibration.temperature, calibration.none
     best = posterior(slope, none)
     for d in (-step, step):
         assert posterior(slope * (1 + d), none) < best
@@ -170,9 +170,9 @@ def test_without_the_right_one():
 def test_reliability_by_hand():
     p = torch.tensor([0.9, 0.1, 0.9, 0.1])
     right = torch.tensor([True, False, False, False])
-    found = measure_reliability(p, right, torch.tensor([3.0, 1.0, 1.0, 3.0]))
-    assert sum(one.share for one in found.bins) == pytest.approx(1)
-    assert found.brier == pytest.approx((3 * 0.01 + 0.01 + 0.81 + 3 * 0.01) / 8)
+    reliability = measure_reliability(p, right, torch.tensor([3.0, 1.0, 1.0, 3.0]))
+    assert sum(bin_.share for bin_ in reliability.bins) == pytest.approx(1)
+    assert reliability.brier == pytest.approx((3 * 0.01 + 0.01 + 0.81 + 3 * 0.01) / 8)
     perfect = measure_reliability(torch.tensor([0.0, 1.0]), torch.tensor([False, True]), torch.ones(2))
     assert (perfect.error, perfect.brier) == (0.0, 0.0)
 
@@ -181,19 +181,19 @@ def test_reliability_has_ten_bins_of_equal_weight():
     """Against numpy, for examples of equal weight."""
     p = torch.rand(200, dtype=torch.float64)
     right = torch.rand(200) < p**2
-    found = measure_reliability(p, right, torch.ones(200))
+    reliability = measure_reliability(p, right, torch.ones(200))
     order = np.argsort(p.numpy())
     bins = np.array_split(p.numpy()[order], 10), np.array_split(right.numpy()[order].astype(float), 10)
-    assert [one.share for one in found.bins] == pytest.approx([0.1] * 10)
-    assert [one.probability for one in found.bins] == pytest.approx([some.mean() for some in bins[0]])
-    assert [one.right for one in found.bins] == pytest.approx([some.mean() for some in bins[1]])
-    expected = np.mean([abs(one.mean() - other.mean()) for one, other in zip(*bins, strict=True)])
-    assert found.error == pytest.approx(expected)
-    assert found.brier == pytest.approx(((p - right.double()) ** 2).mean().item())
+    assert [bin_.share for bin_ in reliability.bins] == pytest.approx([0.1] * 10)
+    assert [bin_.probability for bin_ in reliability.bins] == pytest.approx([part.mean() for part in bins[0]])
+    assert [bin_.right for bin_ in reliability.bins] == pytest.approx([part.mean() for part in bins[1]])
+    expected = np.mean([abs(chances.mean() - answers.mean()) for chances, answers in zip(*bins, strict=True)])
+    assert reliability.error == pytest.approx(expected)
+    assert reliability.brier == pytest.approx(((p - right.double()) ** 2).mean().item())
 
 
 def test_the_reliability_is_that_of_examples_that_a_fit_has_not_seen(monkeypatch):
-    """Five fits to four fifths each, of which every example is left out once; the sixth is to all."""
+    """Five fits to four fifths each leave out every example once; the sixth is to all."""
     seen, fits = known(50, among=4), []
 
     def spied(observations, **settings):
@@ -204,8 +204,8 @@ def test_the_reliability_is_that_of_examples_that_a_fit_has_not_seen(monkeypatch
     monkeypatch.setattr(fitting, "_fit_scaled", spied)
     fit(seen, fingerprint="x")
     everything = {*seen.scores[:, 0].tolist()}
-    assert [len(one) for one in fits] == [40] * 5 + [50]
-    assert sorted(score for one in fits for score in everything - one) == sorted(everything)
+    assert [len(fit_scores) for fit_scores in fits] == [40] * 5 + [50]
+    assert sorted(score for fit_scores in fits for score in everything - fit_scores) == sorted(everything)
 
 
 def test_what_cannot_be_fitted():
@@ -240,6 +240,6 @@ def test_a_row_of_one_candidate_has_a_probability_before_the_fit():
     seen = known(200, among=4)
     seen.scores[0, 1:] = -torch.inf
     seen.right[0], seen.among[0] = torch.arange(4) == 0, 1
-    found = fit(seen, fingerprint="x")
-    assert all(math.isfinite(number) for number in (found.before.error, found.before.brier, found.after.error))
-    assert sum(one.share for one in found.before.bins) == pytest.approx(1)
+    result = fit(seen, fingerprint="x")
+    assert all(math.isfinite(number) for number in (result.before.error, result.before.brier, result.after.error))
+    assert sum(bin_.share for bin_ in result.before.bins) == pytest.approx(1)

@@ -50,10 +50,10 @@ def naive(scores: list[float], *, among: int, temperature: float, none: float) -
 def test_the_formula():
     calibration = Calibration(temperature=2.0, none=-0.5, fingerprint="")
     scores = np.linspace([4, 4], -8, 14, axis=1)
-    found = calibration.probabilities(scores, among=np.array([14, 1000]))
-    for row, among in zip(found.tolist(), (14, 1000), strict=True):
+    probabilities = calibration.probabilities(scores, among=np.array([14, 1000]))
+    for row, among in zip(probabilities.tolist(), (14, 1000), strict=True):
         assert row == pytest.approx(naive(scores[0].tolist(), among=among, temperature=2.0, none=-0.5))
-    assert found[0].sum() > found[1].sum()
+    assert probabilities[0].sum() > probabilities[1].sum()
     assert calibration.probabilities(np.array([[1.0, -np.inf]]), among=1)[0, 1] == 0
 
 
@@ -82,21 +82,21 @@ def test_both_uses_of_the_same_weights():
 
 def test_probabilities_of_one_ranking_sum_to_1(make_ranker):
     ranker = calibrated(make_ranker("bi"), temperature=50.0, none=-4.0)  # weights much alike
-    texts = [f"candidate {place}" for place in range(60)]
+    texts = [f"candidate {number}" for number in range(60)]
     selection = Selector(ranker).select(CONTEXT, texts)
-    assert math.fsum(one.probability for one in selection.chosen) + selection.none_probability == pytest.approx(1)
+    assert math.fsum(hit.probability for hit in selection.chosen) + selection.none_probability == pytest.approx(1)
     ranked = ranker.rank(CONTEXT, texts)
-    weights = [math.exp(one.score / 50) for one in ranked]
+    weights = [math.exp(hit.score / 50) for hit in ranked]
     none = 60 * math.exp(-4) / (sum(weights) + 60 * math.exp(-4))
     assert selection.none_probability == pytest.approx(none)
-    assert math.fsum(one.probability for one in ranked) == pytest.approx(1 - none)
-    of_documents = rank_documents(texts, np.array([one.score for one in ranked]), ranker.calibration)
+    assert math.fsum(hit.probability for hit in ranked) == pytest.approx(1 - none)
+    of_documents = rank_documents(texts, np.array([hit.score for hit in ranked]), ranker.calibration)
     assert math.fsum(value for _, value in of_documents) == pytest.approx(1 - none)
 
 
 def test_what_a_search_finds_beyond_the_depth_has_no_probability(make_ranker):
     ranker = calibrated(make_ranker("bi"), temperature=50.0, none=-4.0)
-    index = ranker.index([f"candidate {place}" for place in range(60)])
+    index = ranker.index([f"candidate {number}" for number in range(60)])
     hits = ranker.search(CONTEXT, index, top_k=30)
     values = [hit.probability for hit in hits]
     assert values[DEPTH:] == [None] * 20
@@ -112,11 +112,11 @@ def test_what_a_search_finds_beyond_the_depth_has_no_probability(make_ranker):
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
 def test_ranking(make_ranker, sentences, architecture):
     ranker = make_ranker(architecture)
-    assert {one.probability for one in ranker.rank(CONTEXT, sentences)} == {None}
+    assert {hit.probability for hit in ranker.rank(CONTEXT, sentences)} == {None}
     calibrated(ranker)
     ranked = ranker.rank(CONTEXT, sentences)
-    expected = naive([one.score for one in ranked], among=8, temperature=3.0, none=-1.0)
-    assert [one.probability for one in ranked] == pytest.approx(expected)
+    expected = naive([hit.score for hit in ranked], among=8, temperature=3.0, none=-1.0)
+    assert [hit.probability for hit in ranked] == pytest.approx(expected)
     assert ranker.rank(CONTEXT, sentences, top_k=2) == ranked[:2]
     middle = ranked[3].probability
     assert ranker.rank(CONTEXT, sentences, min_probability=middle) == ranked[:4]
@@ -129,12 +129,12 @@ def test_searching_is_ranking(make_ranker, sentences):
     ranked = ranker.rank(CONTEXT, sentences)
     for top_k in (1, 8):
         hits = ranker.search(CONTEXT, index, top_k=top_k)
-        assert [hit.probability for hit in hits] == pytest.approx([one.probability for one in ranked[:top_k]], rel=1e-3)
+        assert [hit.probability for hit in hits] == pytest.approx([hit.probability for hit in ranked[:top_k]], rel=1e-3)
     assert ranker.search(CONTEXT, index, top_k=8, min_probability=hits[2].probability) == hits[:3]
     assert ranker.search_many([CONTEXT, "hello"], index, min_probability=1.0) == [[], []]
     among_four = ranker.search(CONTEXT, index, filter={"even": True})
     alone = ranker.rank(CONTEXT, sentences[::2])
-    assert [hit.probability for hit in among_four] == pytest.approx([one.probability for one in alone], rel=1e-3)
+    assert [hit.probability for hit in among_four] == pytest.approx([hit.probability for hit in alone], rel=1e-3)
 
 
 @mostly_long(
@@ -153,17 +153,17 @@ def test_a_text_of_many_entries_is_one_candidate(make_ranker, sentences, tmp_pat
     often = [f"of the first {i}" for i in range(30)]
     index = ranker.index([*texts, *({"text": first, "id": id_} for id_ in often)], where.format(tmp_path))
     ranked = ranker.rank(CONTEXT, texts)
-    expected = {one.text: one.probability for one in ranked}
-    for one in ranker.rank(CONTEXT, [*texts, *[first] * 30], top_k=top_k):
-        assert one.probability == pytest.approx(expected[one.text], rel=1e-3)
+    expected = {hit.text: hit.probability for hit in ranked}
+    for hit in ranker.rank(CONTEXT, [*texts, *[first] * 30], top_k=top_k):
+        assert hit.probability == pytest.approx(expected[hit.text], rel=1e-3)
     searcher = Searcher(ranker, index, top_k=top_k)
     (hits,) = searcher([CONTEXT])
     if not where.startswith("milvus"):  # which counts ids
         assert searcher.among == len(texts)
         best = ranked[:DEPTH]
-        values = ranker.calibration.of_search([one.text for one in best], [one.score for one in best], among=len(texts))
-        found = dict(zip([one.text for one in best], values, strict=True))
-        assert [hit.probability for hit in hits] == pytest.approx([found[hit.text] for hit in hits], rel=1e-3)
+        values = ranker.calibration.of_search([hit.text for hit in best], [hit.score for hit in best], among=len(texts))
+        by_text = dict(zip([hit.text for hit in best], values, strict=True))
+        assert [hit.probability for hit in hits] == pytest.approx([by_text[hit.text] for hit in hits], rel=1e-3)
     alone = {hit.text: hit.probability for hit in Searcher(ranker, index, top_k=60)([CONTEXT])[0]}
     assert [hit.probability for hit in hits] == pytest.approx([alone[hit.text] for hit in hits], rel=1e-6)
     assert len(hits) == top_k
@@ -198,12 +198,12 @@ def test_whoever_orders_the_hits_says_how_likely_they_are(make_ranker, sentences
 def test_a_promise_is_for_the_use_that_was_tested(index):
     promises = (promise(risk=0.1, threshold=0.6), promise(risk=0.3, threshold=0.2))
     tested = FitData(data="", examples=9, candidates=9, date="", index=index)
-    found = Calibration(temperature=1.0, none=0.0, fingerprint="", promises=promises, fitted_on=tested)
-    assert found.promise(0.3, index=index and f"/home/of/{index}") == promises[1]
+    calibration = Calibration(temperature=1.0, none=0.0, fingerprint="", promises=promises, fitted_on=tested)
+    assert calibration.promise(0.3, index=index and f"/home/of/{index}") == promises[1]
     for risk, use in ((0.2, index), (0.1, "other"), (0.1, None if index else "replies")):
         promised = "promises 0.1, 0.3 for" if use == index else "promises none for"
         with pytest.raises(ConfigError, match=promised) as error:
-            found.promise(risk, index=use)
+            calibration.promise(risk, index=use)
         assert error.value.argument == "max_risk"
 
 
@@ -239,13 +239,13 @@ def test_an_export_and_its_model_file_are_calibrated_apart(make_ranker, sentence
     torch.save({"model": ranker.model.state_dict(), "ranker_config": ranker.model.config.to_json()}, path)
     path.with_name("model.tokenizer.json").write_text(ranker.text.tokenizer.to_str(), encoding="utf-8")
     ranker.save_pretrained(folder)
-    for one, other in ((path, folder), (folder, path)):
-        calibrated(ranker).calibration.save(other)
-        with pytest.raises(ConfigError, match=f"calibrate {one} with `polyencoder calibrate`"):
-            Ranker.from_pretrained(one, device="cpu").rank(CONTEXT, sentences, min_probability=0.1)
-        calibration_file(other).rename(calibration_file(one))
-        Ranker.from_pretrained(one, device="cpu").rank(CONTEXT, sentences, min_probability=0.1)
-        calibration_file(one).unlink()
+    for uncalibrated, calibrated_path in ((path, folder), (folder, path)):
+        calibrated(ranker).calibration.save(calibrated_path)
+        with pytest.raises(ConfigError, match=f"calibrate {uncalibrated} with `polyencoder calibrate`"):
+            Ranker.from_pretrained(uncalibrated, device="cpu").rank(CONTEXT, sentences, min_probability=0.1)
+        calibration_file(calibrated_path).rename(calibration_file(uncalibrated))
+        Ranker.from_pretrained(uncalibrated, device="cpu").rank(CONTEXT, sentences, min_probability=0.1)
+        calibration_file(uncalibrated).unlink()
 
 
 @pytest.mark.parametrize("change", ["weights", "settings"])
@@ -298,10 +298,10 @@ def test_a_sigmoid_of_any_score(score):
 @given(SCORES, st.none() | st.integers(1, 15), st.sampled_from([None, CALIBRATION]))
 def test_the_order_is_that_of_the_scores_and_of_equal_ones_the_first_comes_first(scores, top_n, calibration):
     texts = [str(n) for n in range(len(scores))]
-    found = rank_documents(texts, np.array(scores, dtype=np.float32), calibration, top_n=top_n)
-    places = sorted(range(len(scores)), key=lambda place: -scores[place])
-    assert [place for place, _ in found] == places[:top_n]
-    values = [value for _, value in found]
+    ranked = rank_documents(texts, np.array(scores, dtype=np.float32), calibration, top_n=top_n)
+    order = sorted(range(len(scores)), key=lambda row: -scores[row])
+    assert [row for row, _ in ranked] == order[:top_n]
+    values = [value for _, value in ranked]
     assert all(0 <= value <= 1 for value in values)
     assert values == sorted(values, reverse=True)
 
@@ -310,5 +310,5 @@ def test_probabilities_are_among_the_different_texts(make_ranker):
     ranker = make_ranker("bi")
     ranker.calibration = CALIBRATION
     texts = ["hello", "i ski .", "hello", "two dogs ."]
-    expected = [(one.index, pytest.approx(one.probability)) for one in ranker.rank("hi", texts)]
+    expected = [(hit.index, pytest.approx(hit.probability)) for hit in ranker.rank("hi", texts)]
     assert rank_documents(texts, ranker.score(["hi"], texts)[0], CALIBRATION) == expected

@@ -52,25 +52,25 @@ def test_the_fewest_answers_prove_a_risk_and_one_less_does_not(risk, confidence)
 
 @mostly_long(("n", "risk"), [(300, 0.1), (1000, 0.05), (1000, 0.2)], quick=2)
 def test_promises_are_held_as_often_as_they_say(n, risk):
-    rng, broken, made = np.random.default_rng(0), 0, 0
+    rng, broken, promised = np.random.default_rng(0), 0, 0
     for _ in range(150):
         promise = prove(draw(n // 2, rng), draw(n // 2, rng), risk=risk, confidence=0.9)
         if promise is not None:
             new = draw(20_000, rng)
             answered = new.probabilities >= promise.threshold
             broken += (~new.right[answered]).mean() > risk
-            made += 1
+            promised += 1
             assert promise.answered == pytest.approx(answered.mean(), abs=0.2)
-    assert made > 15
+    assert promised > 15
     assert broken <= 0.1 * 150 + 3 * (0.1 * 0.9 * 150) ** 0.5
 
 
 def test_more_examples_answer_more_and_right_answers_all():
     rng = np.random.default_rng(1)
-    few, many = (prove(draw(n, rng), draw(n, rng), risk=0.1) for n in (400, 20_000))
-    assert few is not None
-    assert many is not None
-    assert few.answered < many.answered
+    small, large = (prove(draw(n, rng), draw(n, rng), risk=0.1) for n in (400, 20_000))
+    assert small is not None
+    assert large is not None
+    assert small.answered < large.answered
     right = Answers(rng.random(100), np.ones(100, dtype=bool))
     promise = prove(right, right, risk=0.05)
     assert promise is not None
@@ -86,9 +86,9 @@ def test_no_threshold_holds_for_answers_that_are_wrong():
 def test_the_smallest_risk_is_the_smallest_that_is_promised():
     rng = np.random.default_rng(3)
     fitted, tested = draw(300, rng), draw(300, rng)
-    least = find_smallest_risk(fitted, tested)
-    assert prove(fitted, tested, risk=least) is not None
-    assert prove(fitted, tested, risk=least - 1e-9) is None
+    smallest = find_smallest_risk(fitted, tested)
+    assert prove(fitted, tested, risk=smallest) is not None
+    assert prove(fitted, tested, risk=smallest - 1e-9) is None
 
 
 def test_the_smallest_risk_of_an_answer():

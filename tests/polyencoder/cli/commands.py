@@ -1,4 +1,4 @@
-"""Commands as tests of errors give them: MODEL stands for a model, and the files are those of the fixture `place`."""
+"""Commands as tests of errors give them: MODEL stands for a model, and the files lie in the fixture `workdir`."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def master(make_model, tokenizer, tmp_path_factory, sentences):
 
 
 @pytest.fixture
-def place(master, tmp_path, monkeypatch):
+def workdir(master, tmp_path, monkeypatch):
     """A copy of it, in which commands run."""
     shutil.copytree(master, tmp_path / "place")
     os.mkfifo(tmp_path / "place" / "pipe")
@@ -58,21 +58,21 @@ def place(master, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def refused(place, monkeypatch, capsys):
+def refused(workdir, monkeypatch, capsys):
     """(command) -> what it says, in one line; it ends with the exit code 1 and leaves nothing behind."""
 
     def run(command: list[str]) -> str:
-        before = files_of(place)
+        before = files_of(workdir)
         monkeypatch.setattr(sys, "argv", ["polyencoder", *with_model(command, "model")])
         with pytest.raises(SystemExit) as end:
             main()
-        said = "\n".join(line for line in capsys.readouterr().err.splitlines() if not LOG.match(line))
-        assert end.value.code == 1, said
-        assert said.startswith("polyencoder: ")
-        assert len(said.splitlines()) == 1, said
-        assert len(said) < 700
-        assert files_of(place) == before
-        return said
+        message = "\n".join(line for line in capsys.readouterr().err.splitlines() if not LOG.match(line))
+        assert end.value.code == 1, message
+        assert message.startswith("polyencoder: ")
+        assert len(message.splitlines()) == 1, message
+        assert len(message) < 700
+        assert files_of(workdir) == before
+        return message
 
     return run
 

@@ -35,7 +35,7 @@ def texts() -> list[str]:
 
 @pytest.fixture
 def write(ranker, texts, tmp_path):
-    """(orders) -> a file of 60 examples, most of which what `orders` ranks first is the response to."""
+    """(orders) -> a file of 60 examples; the response of most is what `orders` ranks first."""
 
     def make(orders: Ranker, *, among: list[str]) -> Path:
         rng = random.Random(1)
@@ -61,11 +61,11 @@ def test_candidates_of_examples(make_ranker, write, texts, tmp_path, architectur
     ranker = make_ranker(architecture)
     ranker.save_pretrained(tmp_path / "model")
     path = write(ranker, among=texts)
-    said = call("calibrate", "--model", tmp_path / "model", "--data", path, "--risk", "0.9,0.1")
-    assert said.startswith("60 examples; the first candidate is right in ")
-    assert "at most 90 % are wrong (95 % confidence, " in said
-    assert "No threshold promises a risk of 0.1.\nThe smallest risk that these examples could promise is 0." in said
-    assert f"calibration.json: written, for ranking candidates (60 examples of {path.name}" in said
+    output = call("calibrate", "--model", tmp_path / "model", "--data", path, "--risk", "0.9,0.1")
+    assert output.startswith("60 examples; the first candidate is right in ")
+    assert "at most 90 % are wrong (95 % confidence, " in output
+    assert "No threshold promises a risk of 0.1.\nThe smallest risk that these examples could promise is 0." in output
+    assert f"calibration.json: written, for ranking candidates (60 examples of {path.name}" in output
     loaded = Ranker.from_pretrained(tmp_path / "model", device="cpu")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     likely = [loaded.rank(row["context"], row["candidates"], top_k=1)[0].probability for row in rows]
@@ -81,8 +81,8 @@ def test_columns_of_other_names(ranker, write, texts, tmp_path):
     table = [{"q": row["context"], "a": row["response"], "c": row["candidates"]} for row in rows]
     named.write_text("".join(json.dumps(row) + "\n" for row in table))
     names = ["--context", "q", "--response", "a", "--candidates-column", "c"]
-    found = call("calibrate", "--model", tmp_path / "model", "--data", named, *names)
-    assert found == usual.replace(path.name, named.name)
+    output = call("calibrate", "--model", tmp_path / "model", "--data", named, *names)
+    assert output == usual.replace(path.name, named.name)
     with pytest.raises(InputError, match="has no 'context'; it has 'q'"):
         call("calibrate", "--model", tmp_path / "model", "--data", named)
 
@@ -97,25 +97,25 @@ def test_an_index_is_searched(ranker, write, texts, tmp_path):
         row["response"] = ranker.search(row["context"], tmp_path / "index", top_k=1)[0].text
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--model", tmp_path / "model", "--index", tmp_path / "index"]
-    said = call("calibrate", *options, "--data", path)
-    assert "the first candidate is right in 100.0%" in said
-    assert f"written, for searching index (60 examples of {path.name} among {len(texts)} candidates" in said
+    output = call("calibrate", *options, "--data", path)
+    assert "the first candidate is right in 100.0%" in output
+    assert f"written, for searching index (60 examples of {path.name} among {len(texts)} candidates" in output
 
-    asked = [*options, "--context", "hello", "--context", "do you ski ?"]
-    (hit, *_) = json.loads(call("search", *asked, "--json"))["hits"]
+    question = [*options, "--context", "hello", "--context", "do you ski ?"]
+    (hit, *_) = json.loads(call("search", *question, "--json"))["hits"]
     assert 0 < hit["probability"] < 1
-    assert f"  {hit['probability']:4.0%}  exact  " in call("search", *asked)
-    assert call("search", *asked, "--min-probability", "1.0").endswith(
+    assert f"  {hit['probability']:4.0%}  exact  " in call("search", *question)
+    assert call("search", *question, "--min-probability", "1.0").endswith(
         f"\n  no candidate is probable enough; the best is right with {hit['probability']:.1%}: {hit['text']}\n"
     )
-    nothing = json.loads(call("search", *asked, "--json", "--min-probability", 1))
+    nothing = json.loads(call("search", *question, "--json", "--min-probability", 1))
     assert (nothing["hits"], nothing["best_left_out"]) == ([], hit)
     with pytest.raises(ConfigError, match="max_risk is 0.1, and the calibration promises none for searching index"):
-        call("search", *asked, "--max-risk", "0.1")
+        call("search", *question, "--max-risk", "0.1")
     call("calibrate", *options, "--data", path, "--risk", "0.5", "--unanswerable", "0.01")
-    assert json.loads(call("search", *asked, "--json", "--max-risk", "0.5"))["hits"][0]["risk"] == 0.5
+    assert json.loads(call("search", *question, "--json", "--max-risk", "0.5"))["hits"][0]["risk"] == 0.5
     with pytest.raises(ConfigError, match="promises 0.5 for searching index: give one of these"):
-        call("search", *asked, "--max-risk", "0.1")
+        call("search", *question, "--max-risk", "0.1")
 
 
 def test_an_index_that_contains_the_questions(make_ranker, texts, tmp_path):
@@ -132,9 +132,9 @@ def test_an_index_that_contains_the_questions(make_ranker, texts, tmp_path):
     with pytest.raises(InputError, match=r"the right answer comes first in 0 of 60 examples"):
         call("calibrate", *options, "--keep-turns")
     assert not (tmp_path / "model" / "calibration.json").exists()
-    said = call("calibrate", *options)
-    assert "the first candidate is right in 7" in said
-    assert "candidates that are turns of their own contexts (--keep-turns keeps them)" in said
+    output = call("calibrate", *options)
+    assert "the first candidate is right in 7" in output
+    assert "candidates that are turns of their own contexts (--keep-turns keeps them)" in output
 
 
 def test_a_cross_encoder_that_re_ranks(ranker, make_ranker, write, texts, tmp_path):
@@ -183,8 +183,8 @@ def test_a_calibration_is_for_one_precision(make_ranker, write, texts, tmp_path)
     assert Ranker.from_pretrained(tmp_path / "model", backend="onnx").calibration is not None
     with pytest.warns(UserWarning, match=r"calibration\.json: not used, .* with another (--)?backend"):
         assert Ranker.from_pretrained(tmp_path / "model", backend="onnx-int8").calibration is None
-    said = call("calibrate", "--model", tmp_path / "model", "--data", data, "--backend", "onnx-int8")
-    assert "calibration.json: written" in said
+    output = call("calibrate", "--model", tmp_path / "model", "--data", data, "--backend", "onnx-int8")
+    assert "calibration.json: written" in output
     assert Ranker.from_pretrained(tmp_path / "model", backend="onnx-int8").calibration is not None
     with pytest.warns(UserWarning, match=r"calibration\.json: not used"):
         assert Ranker.from_pretrained(tmp_path / "model").calibration is None
@@ -197,26 +197,26 @@ def test_calibrations_for_ranking_and_for_an_index_are_kept_side_by_side(ranker,
     options = ["calibrate", "--model", tmp_path / "model", "--data", path]
     for first, second in ((options, [*options, "--index", tmp_path / "index"]),) * 2:
         call(*first)
-        said = call(*second)
-        assert "the one for ranking candidates (60 examples of " in said
+        output = call(*second)
+        assert "the one for ranking candidates (60 examples of " in output
         options = [*options, "--unanswerable", "0.3"]
-    kept = json.loads((tmp_path / "model" / "calibration.json").read_text())
-    assert (kept["fitted_on"]["candidates"], kept["fitted_on"]["index"]) == (8, None)
-    assert kept["index"]["fitted_on"]["candidates"] == len(texts)
-    assert kept["temperature"] != kept["index"]["temperature"]
+    saved = json.loads((tmp_path / "model" / "calibration.json").read_text())
+    assert (saved["fitted_on"]["candidates"], saved["fitted_on"]["index"]) == (8, None)
+    assert saved["index"]["fitted_on"]["candidates"] == len(texts)
+    assert saved["temperature"] != saved["index"]["temperature"]
     loaded = Ranker.from_pretrained(tmp_path / "model", device="cpu")
     assert loaded.calibration.fitted_on.data == path.name
     assert Searcher(loaded, index).calibration == loaded.calibration.index != loaded.calibration
-    said = call("calibrate", "--model", tmp_path / "model", "--data", path)
-    assert "the one for searching index (" in said
+    output = call("calibrate", "--model", tmp_path / "model", "--data", path)
+    assert "the one for searching index (" in output
     assert not (tmp_path / "model" / "README.md").exists()
 
 
 def test_the_card_shows_how_reliable_probabilities_are(ranker, write, texts, tmp_path):
     export_folder(ranker, tmp_path / "model")
-    said = call("calibrate", "--model", tmp_path / "model", "--data", write(ranker, among=texts))
+    output = call("calibrate", "--model", tmp_path / "model", "--data", write(ranker, among=texts))
     card = (tmp_path / "model" / "README.md").read_text()
-    (error,) = re.findall(r"^error .* (\d\.\d+)$", said, re.M)
+    (error,) = re.findall(r"^error .* (\d\.\d+)$", output, re.M)
     assert f"calibration error {error}," in card
     assert str(tmp_path) not in card
     assert "](reliability.svg)" in card
@@ -232,9 +232,9 @@ def test_pairs_without_candidates_get_drawn_ones(ranker, write, texts, tmp_path)
     path = write(ranker, among=texts)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps({"context": r["context"], "response": r["response"]}) + "\n" for r in rows))
-    said = call("calibrate", "--model", tmp_path / "model", "--data", path, "--num-negatives", 3)
-    assert f"60 of the examples had no candidates: other responses of {path} were drawn" in said
-    assert "among 4 candidates" in said
+    output = call("calibrate", "--model", tmp_path / "model", "--data", path, "--num-negatives", 3)
+    assert f"60 of the examples had no candidates: other responses of {path} were drawn" in output
+    assert "among 4 candidates" in output
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ConfigError, match="num_negatives: every example has candidates of its own"):
         call("calibrate", "--model", tmp_path / "model", "--data", path, "--num-negatives", 3)

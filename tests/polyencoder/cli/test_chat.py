@@ -19,34 +19,34 @@ TEXTS = ["i like to ski .", "two dogs and a cat .", "i teach math .", "hello the
 @pytest.fixture
 def ranker(make_ranker, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = make_ranker("bi")
-    made.save_pretrained("model")
+    ranker = make_ranker("bi")
+    ranker.save_pretrained("model")
     (tmp_path / "replies.txt").write_text("\n".join(TEXTS))
-    return made
+    return ranker
 
 
-def replies(*arguments: object, said: str) -> list[str]:
-    return run_command("chat", "-m", "model", *arguments, input=said).stdout.splitlines()
+def replies(*arguments: object, spoken: str) -> list[str]:
+    return run_command("chat", "-m", "model", *arguments, input=spoken).stdout.splitlines()
 
 
 def test_each_reply_follows_the_whole_dialogue(ranker, tmp_path):
-    """And repeats no turn of it."""
+    """No reply repeats a turn of it."""
     index, turns, expected = ranker.index(TEXTS, tmp_path / "index"), [], []
-    for said in ("hi !", "do you have pets ?", "two dogs and a cat ."):
-        turns.append(said)
+    for spoken in ("hi !", "do you have pets ?", "two dogs and a cat ."):
+        turns.append(spoken)
         turns.append(ranker.search(turns, index, top_k=1)[0].text)
         expected.append(turns[-1])
     index.close()
-    said = "hi !\n\n  do you have pets ?\ntwo dogs and a cat ."
-    assert replies("--index", "index", said=said) == expected
-    assert replies("-c", "replies.txt", said=said) == expected
-    assert replies("-c", *TEXTS, said=said) == expected
+    spoken = "hi !\n\n  do you have pets ?\ntwo dogs and a cat ."
+    assert replies("--index", "index", spoken=spoken) == expected
+    assert replies("-c", "replies.txt", spoken=spoken) == expected
+    assert replies("-c", *TEXTS, spoken=spoken) == expected
     assert len({*expected}) == 3
 
 
 def test_who_asks_for_more_than_it_has_gets_no_answer(ranker):
-    assert replies("-c", *TEXTS, said="a\n" * 5)[4] == NO_ANSWER
-    assert replies("-c", "a", "--no-answer", "ask a person", said="a\n") == ["ask a person"]
+    assert replies("-c", *TEXTS, spoken="a\n" * 5)[4] == NO_ANSWER
+    assert replies("-c", "a", "--no-answer", "ask a person", spoken="a\n") == ["ask a person"]
 
 
 @pytest.mark.parametrize(("threshold", "answers"), [(0.99, False), (0.0, True), (None, True)])
@@ -55,9 +55,9 @@ def test_the_promise_for_the_index_decides_whether_it_answers(ranker, tmp_path, 
     promises = () if threshold is None else (promise(threshold=threshold),)
     fitted_on = FitData(data="", examples=9, candidates=8, date="", index="index")
     calibrated(ranker, none=50.0, promises=promises, fitted_on=fitted_on).save_pretrained("model")
-    assert (replies("--index", "index", said="hi !\n") != [NO_ANSWER]) is answers
-    assert replies("--index", "index", "--min-probability", "0", said="hi !\n") != [NO_ANSWER]
-    assert replies("-c", *TEXTS, said="hi !\n") != [NO_ANSWER]  # no promise for these
+    assert (replies("--index", "index", spoken="hi !\n") != [NO_ANSWER]) is answers
+    assert replies("--index", "index", "--min-probability", "0", spoken="hi !\n") != [NO_ANSWER]
+    assert replies("-c", *TEXTS, spoken="hi !\n") != [NO_ANSWER]  # no promise for these
 
 
 def test_what_is_refused(ranker):

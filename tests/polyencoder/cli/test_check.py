@@ -16,10 +16,10 @@ from polyencoder.text import TextEncoder
 from tests.commands import command_fails, run_command
 
 
-def flip(path: Path, place: int) -> None:
+def flip(path: Path, offset: int) -> None:
     """Change the lowest bit of a byte: of a number, where it hardly shows."""
     content = bytearray(path.read_bytes())
-    content[place] ^= 1
+    content[offset] ^= 1
     path.write_bytes(content)
 
 
@@ -43,8 +43,8 @@ GRAPHS = ["candidates.int8.onnx", "candidates.onnx", "context.int8.onnx", "conte
 
 @pytest.mark.slow
 def test_what_is_undamaged(folder, tmp_path):
-    said = run_command("check", folder).stdout.splitlines()
-    assert said == [f"{folder}: a model, undamaged", f"{folder}: {', '.join(GRAPHS)}: undamaged"]
+    lines = run_command("check", folder).stdout.splitlines()
+    assert lines == [f"{folder}: a model, undamaged", f"{folder}: {', '.join(GRAPHS)}: undamaged"]
     for name in [*GRAPHS, "onnx.json"]:
         (folder / name).unlink()
     assert run_command("check", folder, folder).stdout.splitlines() == [f"{folder}: a model, undamaged"] * 2
@@ -94,8 +94,8 @@ def test_a_model_file(make_ranker, tmp_path):
     torch.save({"model": ranker.model.state_dict(), "ranker_config": ranker.model.config.to_json()}, path)
     assert run_command("check", path).stdout == f"{path}: weights, readable without running code, undamaged\n"
     name = next(iter(ranker.model.state_dict()))
-    place = path.read_bytes().index(ranker.model.state_dict()[name].numpy().tobytes()[:64])
-    flip(path, place)
+    offset = path.read_bytes().index(ranker.model.state_dict()[name].numpy().tobytes()[:64])
+    flip(path, offset)
     command_fails(CheckpointError, r"model: damaged \(Bad CRC-32", "check", path)
 
 

@@ -15,15 +15,15 @@ from tests.commands import run_command
 
 @pytest.fixture
 def ranker(make_ranker, tmp_path, sentences):
-    made = make_ranker("convert")
-    made.save_pretrained(tmp_path / "model")
+    ranker = make_ranker("convert")
+    ranker.save_pretrained(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
-    return made
+    return ranker
 
 
 def run(folder, *arguments):
-    given = ["encode", folder / "texts.txt", "--no-progress", "--out", folder / "out.npy", *arguments]
-    return run_command(*given)
+    command = ["encode", folder / "texts.txt", "--no-progress", "--out", folder / "out.npy", *arguments]
+    return run_command(*command)
 
 
 @pytest.mark.parametrize("kind", ["pooled", "context", "candidate"])
@@ -67,9 +67,9 @@ def test_a_pre_trained_encoder_as_it_is(ranker, tmp_path, sentences, make_hf_tok
 def test_what_it_refuses(ranker, tmp_path, monkeypatch, arguments, error, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.txt").write_text("" if "EMPTY" in arguments else "hi")
-    given = [str(tmp_path / "model") if one == "MODEL" else one for one in arguments if one != "EMPTY"]
+    options = [str(tmp_path / "model") if word == "MODEL" else word for word in arguments if word != "EMPTY"]
     with pytest.raises(error, match=message or "no text in it"):
-        run(tmp_path, *given)
+        run(tmp_path, *options)
     assert not [*tmp_path.glob("*.npy"), *tmp_path.glob("*.parquet")]
 
 

@@ -113,7 +113,7 @@ def examples(tmp_path, sentences) -> Path:
 
 
 def test_a_reranker_of_the_hub(run, make_reranker, sentences, tmp_path):
-    """As a model of ours, with a card of its own: the reranker's says how another library loads it."""
+    """It gets a new card, as our models do: the reranker's says how another library loads it."""
     source = shutil.copytree(make_reranker("roberta"), tmp_path / "theirs")
     (source / "README.md").write_text("CrossEncoder")
     run(source, tmp_path / "ours", "--onnx")
@@ -128,12 +128,12 @@ def test_a_reranker_of_the_hub(run, make_reranker, sentences, tmp_path):
 
 
 def test_a_model_file(run, ranker, model_file, tmp_path, sentences):
-    shown = run(model_file, tmp_path / "out", "--dtype", "bfloat16")
-    listed = [str(Path(line.split()[0]).relative_to(tmp_path / "out")) for line in shown.splitlines()]
+    output = run(model_file, tmp_path / "out", "--dtype", "bfloat16")
+    listed = [str(Path(line.split()[0]).relative_to(tmp_path / "out")) for line in output.splitlines()]
     assert listed == files_of(ranker.model, "README.md")
     again = Ranker.from_pretrained(tmp_path / "out", device="cpu")
-    expected, found = (one.score([sentences[:2]], sentences) for one in (ranker, again))
-    assert abs(found - expected).max() < 5e-2 * abs(expected).max()
+    expected, actual = (scorer.score([sentences[:2]], sentences) for scorer in (ranker, again))
+    assert abs(actual - expected).max() < 5e-2 * abs(expected).max()
     card = (tmp_path / "out" / "README.md").read_text()
     facts = ("selection:convai2", "0.8367", "`--batchsize`")
     assert all(fact in card for fact in (*facts, "bfloat16", "# out"))
@@ -158,9 +158,9 @@ def test_the_command_needs_no_parlai(ranker, model_file, tmp_path):
 def test_graphs(run, ranker, model_file, examples, tmp_path, sentences):
     pytest.importorskip("onnxruntime")
     graphs = {f"{name}{kind}.onnx" for name in ("context", "candidates") for kind in ("", ".int8")} | {"onnx.json"}
-    shown = run(model_file, tmp_path / "out", "--int8", "--check", examples)
+    output = run(model_file, tmp_path / "out", "--int8", "--check", examples)
     assert files_in(tmp_path / "out") == files_of(ranker.model, "README.md", *graphs)
-    last = shown.splitlines()[-1]
+    last = output.splitlines()[-1]
     assert last.startswith("R5@1 on 2 examples: ")
     before, after = (float(word) for word in last.split() if word.replace(".", "").isdigit() and "." in word)
     assert last.endswith(f"({after - before:+.2f} points)")
@@ -171,7 +171,7 @@ def test_graphs(run, ranker, model_file, examples, tmp_path, sentences):
 
 
 def test_an_export_of_an_export_says_what_it_has(run, ranker, model_file, tmp_path):
-    """Also what somebody wrote into the card stays."""
+    """The text that somebody wrote into the card stays, too."""
     pytest.importorskip("onnxruntime")
     run(model_file, tmp_path / "out")
     with (tmp_path / "out" / "README.md").open("a") as card:
@@ -200,8 +200,8 @@ def test_options_that_cannot_be_used(model_file, examples, tmp_path):
         (ConfigError, "context is read only with check: give that too", ["--context", "said"]),
         (InputError, "nowhere.jsonl", ["--int8", "--check", "nowhere.jsonl"]),
     ]:
-        given = [examples if option == "FILE" else option for option in options]
-        fails(error, message, model_file, tmp_path / "out", *given)
+        words = [examples if option == "FILE" else option for option in options]
+        fails(error, message, model_file, tmp_path / "out", *words)
         assert not (tmp_path / "out").exists()
 
 

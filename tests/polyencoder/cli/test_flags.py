@@ -25,7 +25,7 @@ OF_ONE_INDEX = [
 ]
 UNKNOWN = "unknown options: --epoch (did you mean --epochs?), --bf61 (did you mean --bf16?)"
 QUOTES = "a value follows its flag, and one with spaces is in quotes"
-TWICE = "is given twice: give it once, with commas between files"
+REPEATED = "is given twice: give it once, with commas between files"
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def line(monkeypatch, capsys, tmp_path):
         with pytest.raises(SystemExit) as end:
             main()
         assert end.value.code == 1
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1
-        return said.removesuffix("\n")
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1
+        return message.removesuffix("\n")
 
     return run
 
@@ -74,11 +74,11 @@ def line(monkeypatch, capsys, tmp_path):
     ],
 )
 def test_the_flag_is_named(line, arguments, expected):
-    said = line(arguments)
+    message = line(arguments)
     beginning, _, flag = expected.rpartition(" .* ") if " .* " in expected else ("", "", expected)
-    assert said.startswith("polyencoder: ")
-    assert beginning in said
-    assert said.endswith(flag)
+    assert message.startswith("polyencoder: ")
+    assert beginning in message
+    assert message.endswith(flag)
 
 
 def test_unknown_flags_are_named_together():
@@ -179,10 +179,10 @@ def test_other_names_are_those_of_options():
         ([*TRAIN, "--bf16=maybe"], 'Invalid value for --bf16: unable to convert "maybe" into bool.'),
         *(([*words, "--index", "two"], "--index is given twice: give it once") for words in OF_ONE_INDEX),
         (["evaluate", "-m", "a", "--compare", "b", "--compare", "c"], "--compare is given twice: give it once"),
-        (["index", "-c", "a.txt", "--candidates", "b.txt"], f"--candidates {TWICE}"),
-        (["train", "--train", "a.jsonl", "--train=b.jsonl"], f"--train {TWICE}"),
-        (["update", "--add", "a.txt", "--add", "b.txt"], f"--add {TWICE}"),
-        (["evaluate", "-d", "a.jsonl", "-d", "b.jsonl"], f"-d {TWICE}"),
+        (["index", "-c", "a.txt", "--candidates", "b.txt"], f"--candidates {REPEATED}"),
+        (["train", "--train", "a.jsonl", "--train=b.jsonl"], f"--train {REPEATED}"),
+        (["update", "--add", "a.txt", "--add", "b.txt"], f"--add {REPEATED}"),
+        (["evaluate", "-d", "a.jsonl", "-d", "b.jsonl"], f"-d {REPEATED}"),
     ],
 )
 def test_a_command_line_that_cannot_be_read(arguments, expected):
@@ -213,12 +213,12 @@ def test_a_configuration_may_have_all_that_is_required(tmp_path):
 def test_help_is_shown_behind_flags_too(arguments):
     done = invoke(*arguments)
     assert done.exit_code == 0
-    assert done.stdout.startswith(f"Usage: polyencoder {' '.join(one for one in arguments[:-3])} ")
+    assert done.stdout.startswith(f"Usage: polyencoder {' '.join(argument for argument in arguments[:-3])} ")
 
 
 @pytest.mark.parametrize("command", ["search", "index"])
 def test_the_lines_of_a_help_text_begin_in_one_column(command):
-    """Those of plain dataclasses, too, whose docstrings have line breaks and indentation."""
+    """Help of plain dataclasses does, too, whose docstrings have line breaks and indentation."""
     rows = [line for line in invoke(command, "--help").stdout.splitlines() if re.match(r"│ {20}", line)]
     assert len({len(line) - len(line[1:].lstrip()) for line in rows}) == 1
 

@@ -75,9 +75,9 @@ def test_a_folder_in_place_of_a_model_file(refused):
     [(EXPORT, "looks like a file of text or data, not a model"), (IMPORT, "(Unsupported operand ")],
 )
 def test_torchs_advice_to_run_a_file_is_not_passed_on(command, problem, refused):
-    said = refused(with_model(command, "pairs.jsonl"))
-    assert problem in said
-    assert "weights_only" not in said
+    message = refused(with_model(command, "pairs.jsonl"))
+    assert problem in message
+    assert "weights_only" not in message
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def test_torchs_advice_to_run_a_file_is_not_passed_on(command, problem, refused)
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_what_costs_nothing_is_checked_before_a_model_is_loaded(command, expected, refused, place, monkeypatch):
-    (place / "columns.csv").write_text("question of;reply\nhello;hi\n")
-    (place / "cell.csv").write_text("context,response,text\nhello,hi,hi\nhello,,\n")
-    (place / "qrels").write_text("q1 0 d1 1\n")
-    (place / "queries.tsv").write_text("q1\thello\n")
+def test_what_costs_nothing_is_checked_before_a_model_is_loaded(command, expected, refused, workdir, monkeypatch):
+    (workdir / "columns.csv").write_text("question of;reply\nhello;hi\n")
+    (workdir / "cell.csv").write_text("context,response,text\nhello,hi,hi\nhello,,\n")
+    (workdir / "qrels").write_text("q1 0 d1 1\n")
+    (workdir / "queries.tsv").write_text("q1\thello\n")
     monkeypatch.setattr(Ranker, "from_pretrained", lambda *_, **__: pytest.fail("a model was loaded"))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         assert expected in refused([port if part == "PORT" else part for part in command])
 
 
@@ -117,10 +117,10 @@ def test_what_costs_nothing_is_checked_before_a_model_is_loaded(command, expecte
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_a_file_without_anything(command, expected, refused, place):
-    (place / "empty.txt").touch()
+def test_a_file_without_anything(command, expected, refused, workdir):
+    (workdir / "empty.txt").touch()
     assert expected in refused(command)
-    assert not (place / "parts").exists()
+    assert not (workdir / "parts").exists()
 
 
 @pytest.mark.parametrize(("command", "out"), WRITING)
@@ -142,12 +142,12 @@ def test_no_file_takes_the_place_of_something_else(refused):
         assert "is a folder or a device" in refused(instead(MINE, "out.jsonl", where))
 
 
-def test_a_file_that_is_there(refused, place, monkeypatch, capsys):
+def test_a_file_that_is_there(refused, workdir, monkeypatch, capsys):
     command = instead(MINE, "out.jsonl", "there.jsonl")
     assert "there.jsonl: exists already; give another name, or overwrite it (flag --overwrite)" in refused(command)
     monkeypatch.setattr(sys, "argv", ["polyencoder", *with_model(command, "model"), "--overwrite"])
     main()
-    assert "not to be lost" not in (place / "there.jsonl").read_text()
+    assert "not to be lost" not in (workdir / "there.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
@@ -160,15 +160,15 @@ def test_a_file_that_is_there(refused, place, monkeypatch, capsys):
     ],
 )
 def test_a_file_that_is_read_is_not_replaced(command, refused):
-    """Not even with --overwrite."""
+    """Even with --overwrite it stays."""
     assert "is read, and would be replaced; give another name" in refused([*command, "--overwrite"])
 
 
 @pytest.mark.parametrize("name", ["export", "calibrate", "mine"])
 def test_a_full_disk(name, refused):
     with full_disk(100):
-        said = refused(COMMANDS[name])
-    assert "cannot be written (" in said
+        message = refused(COMMANDS[name])
+    assert "cannot be written (" in message
 
 
 FAISS = ["hnsw,m=999999999", "hnsw,m=-1", "hnsw,m=0", "hnsw,m=x", "hnsw,m=3,m=4", "hnsw,,", "", "nonsense", "flat,m=3"]
@@ -197,18 +197,18 @@ def test_what_faiss_cannot_build(faiss, refused):
     ids=str,
 )
 def test_half_a_character(command, where, refused):
-    said = refused(command)
-    assert where in said
-    assert "is half of one (a lone surrogate" in said
+    message = refused(command)
+    assert where in message
+    assert "is half of one (a lone surrogate" in message
 
 
-def test_half_a_character_is_skipped_with_other_bad_candidates(place, monkeypatch, capsys):
+def test_half_a_character_is_skipped_with_other_bad_candidates(workdir, monkeypatch, capsys):
     command = [*instead(INDEX, "texts.txt", "half.jsonl"), "--skip-bad-candidates"]
     monkeypatch.setattr(sys, "argv", ["polyencoder", *with_model(command, "model")])
     main()
-    said = capsys.readouterr()
-    assert said.out == "out: 1 candidates\n"
-    assert "half.jsonl, line 2" in said.err
+    output = capsys.readouterr()
+    assert output.out == "out: 1 candidates\n"
+    assert "half.jsonl, line 2" in output.err
 
 
 @pytest.mark.parametrize(
@@ -249,9 +249,9 @@ GOOD |= {("text", "{}"), ("text.separator", "x")}
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_configuration_that_was_edited(field, place, monkeypatch, capsys):
+def test_a_configuration_that_was_edited(field, workdir, monkeypatch, capsys):
     """Whatever is in it: the model is not loaded, or it works."""
-    original = (place / "model/polyencoder.json").read_text()
+    original = (workdir / "model/polyencoder.json").read_text()
     for value in VALUES:
         config = json.loads(original)
         inner = config
@@ -259,27 +259,27 @@ def test_a_configuration_that_was_edited(field, place, monkeypatch, capsys):
         for key in path:
             inner = inner[key]
         inner[last] = value
-        (place / "model/polyencoder.json").write_text(json.dumps(config))
+        (workdir / "model/polyencoder.json").write_text(json.dumps(config))
         monkeypatch.setattr(sys, "argv", ["polyencoder", *with_model(SEARCH, "model")])
         code = 0
         try:
             main()
         except SystemExit as end:
             code = end.code
-        said = [line for line in capsys.readouterr().err.splitlines() if "[transformers]" not in line]
+        lines = [line for line in capsys.readouterr().err.splitlines() if "[transformers]" not in line]
         assert code in (0, 1)
-        assert code == 0 or (len(said) == 1 and said[0].startswith("polyencoder: ")), (value, said)
+        assert code == 0 or (len(lines) == 1 and lines[0].startswith("polyencoder: ")), (value, lines)
         wrong_type = value in ([], {}) or isinstance(value, (list, dict)) or value == 10**30
         if wrong_type and (field, str(value)) not in GOOD:
             assert code == 1, (field, value)
 
 
 @pytest.mark.parametrize("field", ["architecture", "dim", "dtype", "model_name", "shard_size", "format_version"])
-def test_an_index_whose_description_was_edited(field, refused, place):
+def test_an_index_whose_description_was_edited(field, refused, workdir):
     original = None
     for value in (None, -1, [], {}, 1.5, ...):
-        with closing(connect(place / "index/index.sqlite")) as connection:
-            catalogue = Catalogue(connection, place)
+        with closing(connect(workdir / "index/index.sqlite")) as connection:
+            catalogue = Catalogue(connection, workdir)
             original = original or json.loads(catalogue.read_description())
             values = {**original, field: value}
             if value is ...:
@@ -302,9 +302,9 @@ def test_an_index_whose_description_was_edited(field, refused, place):
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value[0]} {value[-2]}",
 )
-def test_addresses_of_a_kind_that_is_not_known(command, out, refused, place):
-    before = sorted(path.name for path in place.iterdir())
+def test_addresses_of_a_kind_that_is_not_known(command, out, refused, workdir):
+    before = sorted(path.name for path in workdir.iterdir())
     for where in ("mysql://user@host/db", "foo:bar//"):
-        said = refused(instead(command, out, where))
-        assert f"looks like an address, and {where.partition(':')[0]}: is not a known one" in said
-        assert sorted(path.name for path in place.iterdir()) == before
+        message = refused(instead(command, out, where))
+        assert f"looks like an address, and {where.partition(':')[0]}: is not a known one" in message
+        assert sorted(path.name for path in workdir.iterdir()) == before

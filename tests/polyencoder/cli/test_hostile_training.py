@@ -75,31 +75,31 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_a_training_that_cannot_be(name, refused, place):
-    (place / "empty.jsonl").write_text("")
-    (place / "one.jsonl").write_text('{"context": "hi", "response": "ho"}\n')
+def test_a_training_that_cannot_be(name, refused, workdir):
+    (workdir / "empty.jsonl").write_text("")
+    (workdir / "one.jsonl").write_text('{"context": "hi", "response": "ho"}\n')
     plain = [{"context": "hi", "response": f"number {n}"} for n in range(10)]
-    (place / "plain.jsonl").write_text("\n".join(map(json.dumps, plain)))
+    (workdir / "plain.jsonl").write_text("\n".join(map(json.dumps, plain)))
     command, message = TRAINING[name]
     assert message in refused(command)
-    assert not (place / "out").exists()
+    assert not (workdir / "out").exists()
 
 
 @pytest.mark.parametrize("numbers", NUMBERS, ids=lambda numbers: numbers[0])
-def test_numbers_that_no_training_can_have(numbers, refused, place):
+def test_numbers_that_no_training_can_have(numbers, refused, workdir):
     for flags in numbers:
         refused([*TRAIN, *flags.split()])
-        assert not list((place / "out").rglob("*"))
+        assert not list((workdir / "out").rglob("*"))
 
 
 @pytest.mark.parametrize(("flags", "code"), [(["--epochs", "many"], 1), (["--epoch", "3"], 2)])
-def test_flags_that_are_misspelt(flags, code, place, monkeypatch, capsys):
+def test_flags_that_are_misspelt(flags, code, workdir, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["polyencoder", *with_model(TRAIN, "model"), *flags])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == code
     assert flags[0] in capsys.readouterr().err
-    assert not (place / "out").exists()
+    assert not (workdir / "out").exists()
 
 
 EVALUATION = {
@@ -124,8 +124,8 @@ EVALUATION = {
 
 
 @pytest.mark.parametrize("name", EVALUATION)
-def test_an_evaluation_that_cannot_be(name, refused, place):
-    (place / "empty.jsonl").write_text("")
-    (place / "one.jsonl").write_text('{"context": "hi", "response": "ho"}\n')
+def test_an_evaluation_that_cannot_be(name, refused, workdir):
+    (workdir / "empty.jsonl").write_text("")
+    (workdir / "one.jsonl").write_text('{"context": "hi", "response": "ho"}\n')
     command, message = EVALUATION[name]
     assert message in refused(command)

@@ -1,4 +1,4 @@
-"""`polyencoder import`: whose model a file is, which flags it takes, what is said when that cannot be.
+"""`polyencoder import`: whose model a file is, which flags it takes, the message when that cannot be.
 
 What the readers make of the files is tested beside them; here they stand aside, and say what they were asked for.
 """
@@ -28,18 +28,18 @@ FAIRSEQ_FLAGS = ["--dictionary", "dict.txt", "--encoder-json", "encoder.json", "
 
 @pytest.fixture
 def calls(monkeypatch, backbone_folder) -> list:
-    """What the readers were asked for. Each writes the folder of an encoder."""
-    asked: list = []
+    """The requests to the readers. Each reader writes the folder of an encoder."""
+    requests: list = []
 
     def reader(name: str, kind: str):
         def read(file: Path, *, out: Path, **options):
-            asked.append((name, file.name, {key: value for key, value in options.items() if value}))
+            requests.append((name, file.name, {key: value for key, value in options.items() if value}))
             shutil.copytree(backbone_folder(kind), out, dirs_exist_ok=True)
 
         return read
 
     monkeypatch.setattr("polyencoder.importing.fairseq.import_fairseq", reader("fairseq", "roberta"))
-    return asked
+    return requests
 
 
 @pytest.fixture
@@ -55,10 +55,10 @@ def run(tmp_path):
 
 @pytest.mark.parametrize("states", [FAIRSEQ, NEW_FAIRSEQ])
 def test_fairseq(run, calls, tmp_path, states):
-    shown = run(states, *FAIRSEQ_FLAGS)
+    output = run(states, *FAIRSEQ_FLAGS)
     encoding = Gpt2(Path("encoder.json"), Path("vocab.bpe"))
     assert calls == [("fairseq", "model.pt", {"dictionary": Path("dict.txt"), "encoding": encoding})]
-    first, second = shown.splitlines()
+    first, second = output.splitlines()
     assert first == f"{tmp_path / 'out'}: an encoder that fairseq trained, roberta, 2 layers, 16 dimensions, 64 tokens"
     assert f"parlai train_model -m polyencoder --backbone {tmp_path / 'out'} " in second
 

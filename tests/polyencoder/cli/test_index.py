@@ -52,7 +52,7 @@ def ids(folder: Path, ranker, **filter) -> set[str]:
     return {hit.id for hit in hits}
 
 
-def found(folder: Path, ranker) -> set[str]:
+def read_texts(folder: Path, ranker) -> set[str]:
     index = FolderIndex.open(folder, ranker)
     return {hit.text for hit in index.search(ranker.encode_contexts(["hello"]), top_k=len(index))[0]}
 
@@ -68,7 +68,7 @@ def test_the_command(model, ranker, texts, tmp_path, sentences):
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{tmp_path / 'index'}: 9 candidates\n"
     assert "encoding: 100%" in done.stderr
-    assert found(tmp_path / "index", ranker) == {*sentences, "a new one"}
+    assert read_texts(tmp_path / "index", ranker) == {*sentences, "a new one"}
     assert ids(tmp_path / "index", ranker, lang="en") == {"7"}
 
 
@@ -102,16 +102,16 @@ def test_a_recall_is_measured_and_told(call, texts, tmp_path, ranker, command):
     options = ["--recall", 0.99, "--contexts", contexts]
     making = ("index", "--candidates", texts, "--out", folder, "--faiss", "ivf-flat,nlist=4,nprobe=1")
     if command == "index":
-        said = call(*making, *options)
+        output = call(*making, *options)
     else:
         call(*making)
-        said = call("update", "--index", folder, *options)
+        output = call("update", "--index", folder, *options)
     tuned = FolderIndex.open(folder, ranker).meta.faiss.tuned
     assert (tuned.measured, tuned.contexts, tuned.source) == (1.0, 2, str(contexts))
-    assert said.splitlines()[-1] == f"{folder}: {tuned}"
-    shown = run_command("index", "--info", folder)
-    assert shown.stdout.splitlines()[0] == f"{folder}: 8 candidates"
-    assert shown.stdout.splitlines()[-1] == f"recall: 0.99 wanted; {tuned}"
+    assert output.splitlines()[-1] == f"{folder}: {tuned}"
+    info = run_command("index", "--info", folder)
+    assert info.stdout.splitlines()[0] == f"{folder}: 8 candidates"
+    assert info.stdout.splitlines()[-1] == f"recall: 0.99 wanted; {tuned}"
 
 
 def test_info_of_milvus(call, texts, tmp_path):
@@ -119,10 +119,10 @@ def test_info_of_milvus(call, texts, tmp_path):
     for name, kind in (("one", "flat"), ("two", "auto")):
         where = f"milvus:{tmp_path}/candidates.db#{name}"
         call("index", "--candidates", texts, "--out", where, "--milvus", kind)
-        shown = run_command("index", "--info", where).stdout.splitlines()
-        assert shown[0] == f"{where}: 8 candidates"
-        assert shown[1].startswith("model: ")
-        assert shown[3].startswith(f"search: Milvus, {kind}: ")
+        info = run_command("index", "--info", where).stdout.splitlines()
+        assert info[0] == f"{where}: 8 candidates"
+        assert info[1].startswith("model: ")
+        assert info[3].startswith(f"search: Milvus, {kind}: ")
     command_fails(CheckpointError, "no index", "index", "--info", f"milvus:{tmp_path}/candidates.db#three")
 
 
@@ -145,10 +145,10 @@ def test_parameters_of_faiss(call, texts, tmp_path, command, faiss, expected):
     folder, kind = tmp_path / "index", faiss.partition(",")[0]
     if command == "update":
         call("index", "--candidates", texts, "--out", folder)
-        said = call("update", "--index", folder, "--faiss", faiss)
+        output = call("update", "--index", folder, "--faiss", faiss)
     else:
-        said = call("index", "--candidates", texts, "--out", folder, "--faiss", faiss)
-    assert said.splitlines()[-1].startswith(f"{folder}: FAISS {kind} (")
+        output = call("index", "--candidates", texts, "--out", folder, "--faiss", faiss)
+    assert output.splitlines()[-1].startswith(f"{folder}: FAISS {kind} (")
     assert json.loads((folder / "meta.json").read_text())["faiss"]["parameters"].items() >= expected.items()
     index = library.read_index(str(next(folder.glob(f"faiss-*-{kind}.index"))))
     built = {
@@ -184,7 +184,7 @@ def test_an_index_of_another_installation_is_searched_once_it_is_trusted(call, t
 
 def test_standard_input(call, ranker, tmp_path):
     call("index", "--candidates", "-", "--out", tmp_path / "index", input="one\ntwo\n")
-    assert found(tmp_path / "index", ranker) == {"one", "two"}
+    assert read_texts(tmp_path / "index", ranker) == {"one", "two"}
 
 
 def test_updates(call, model, ranker, tmp_path):
@@ -199,33 +199,33 @@ def test_updates(call, model, ranker, tmp_path):
     (tmp_path / "ids.txt").write_text("0\n1\n\n")
     changed = write("changed.jsonl", {"id": 3, "text": "another text", "n": 1})
     new = write("new.jsonl", {"id": "x", "text": "text x"})
-    gone = ("--remove", tmp_path / "ids.txt", "--remove-id", 2)
-    said = call("update", "--index", folder, *gone, "--update", changed, "--add", new)
-    assert said == f"{folder}: 3 removed, 1 changed, 1 added\n{folder}: 4 candidates\n"
-    assert found(folder, ranker) == {"another text", "text 4", "text 5", "text x"}
+    removals = ("--remove", tmp_path / "ids.txt", "--remove-id", 2)
+    output = call("update", "--index", folder, *removals, "--update", changed, "--add", new)
+    assert output == f"{folder}: 3 removed, 1 changed, 1 added\n{folder}: 4 candidates\n"
+    assert read_texts(folder, ranker) == {"another text", "text 4", "text 5", "text x"}
     assert ids(folder, ranker, n=1) == {"3"}
     rows = len(FolderIndex.open(folder, ranker).vectors)
-    said = call("update", "--index", folder, "--compact", "--faiss", "ivf-flat")
-    assert said.startswith(f"{folder}: {rows - 4} removed vectors freed\n{folder}: 4 candidates\n")
+    output = call("update", "--index", folder, "--compact", "--faiss", "ivf-flat")
+    assert output.startswith(f"{folder}: {rows - 4} removed vectors freed\n{folder}: 4 candidates\n")
     index = FolderIndex.open(folder, ranker)
     assert len(index.vectors) == 4 < rows
     hits = index.search(ranker.encode_contexts(["hello"]), top_k=4, exactness="approximate")[0]
-    assert {hit.text for hit in hits} == found(folder, ranker)
+    assert {hit.text for hit in hits} == read_texts(folder, ranker)
     assert {hit.found for hit in hits} <= {"certified", "approximate"}
-    said = call("update", "--index", folder, "--remove", write("empty.txt"), "--update", changed, "--add", new)
+    output = call("update", "--index", folder, "--remove", write("empty.txt"), "--update", changed, "--add", new)
     counts = "0 removed, 0 changed, 1 unchanged, 0 added, 1 there already"
-    assert said == f"{folder}: {counts}\n{folder}: 4 candidates\n"
+    assert output == f"{folder}: {counts}\n{folder}: 4 candidates\n"
     (tmp_path / "ids.txt").write_text("3\n0\n")
-    gone = ["update", "--model", model, "--index", folder, "--remove", tmp_path / "ids.txt"]
-    command_fails(InputError, "ids.txt, line 2: no candidate of the index has the id '0'", *gone)
-    command_fails(InputError, "standard input, line 1: no candidate of", *gone[:-1], "-", input="0\n3\n")
-    said = call("update", "--index", folder, "--remove-id", 3, "--compact")
-    assert said == f"{folder}: 1 removed, 1 removed vectors freed, FAISS index dropped\n{folder}: 3 candidates\n"
+    removing = ["update", "--model", model, "--index", folder, "--remove", tmp_path / "ids.txt"]
+    command_fails(InputError, "ids.txt, line 2: no candidate of the index has the id '0'", *removing)
+    command_fails(InputError, "standard input, line 1: no candidate of", *removing[:-1], "-", input="0\n3\n")
+    output = call("update", "--index", folder, "--remove-id", 3, "--compact")
+    assert output == f"{folder}: 1 removed, 1 removed vectors freed, FAISS index dropped\n{folder}: 3 candidates\n"
     call("update", "--index", folder, "--add", write("years.jsonl", *({"text": f"{n}", "year": n} for n in range(5))))
-    said = call(
+    output = call(
         "update", "--index", folder, "--remove-id", "x", "--remove-where", "year>=1", "--remove-where", "year<4"
     )
-    assert said == f"{folder}: 4 removed\n{folder}: 4 candidates\n"
+    assert output == f"{folder}: 4 removed\n{folder}: 4 candidates\n"
     unknown = ["update", "--model", model, "--index", folder, "--remove-where", "yaer<4"]
     command_fails(InputError, "cannot filter by 'yaer'", *unknown)
     command_fails(InputError, "--remove-where year: must be KEY=VALUE", *unknown[:-1], "year")
@@ -248,7 +248,7 @@ def test_bad_candidates_can_be_left_out(model, ranker, tmp_path):
     arguments = ["index", "--model", model, "--candidates", path, "--out", tmp_path / "index", "--skip-bad-candidates"]
     result = run_command(*arguments)
     assert "2 bad records were left out; the first:" in result.stderr
-    assert found(tmp_path / "index", ranker) == {"one"}
+    assert read_texts(tmp_path / "index", ranker) == {"one"}
 
 
 def test_options_that_cannot_be_used(model, texts, tmp_path):
@@ -271,12 +271,12 @@ def test_options_that_cannot_be_used(model, texts, tmp_path):
 def test_an_update_is_whole_or_not_at_all(model, call, tmp_path, where):
     if where.startswith("milvus"):
         pytest.importorskip("milvus_lite")
-    place = where.format(tmp_path) if ":" in where else tmp_path / where
+    address = where.format(tmp_path) if ":" in where else tmp_path / where
     (tmp_path / "first.jsonl").write_text("".join(f'{{"id": "r{i}", "text": "text {i}"}}\n' for i in range(7)))
     (tmp_path / "more.jsonl").write_text('{"id": "r7", "text": "new"}\n{"id": "r1", "text": "of another text"}\n')
-    call("index", "--candidates", tmp_path / "first.jsonl", "--out", place)
-    change = ["--index", place, "--remove-id", "r5", "--add", tmp_path / "more.jsonl"]
+    call("index", "--candidates", tmp_path / "first.jsonl", "--out", address)
+    change = ["--index", address, "--remove-id", "r5", "--add", tmp_path / "more.jsonl"]
     command_fails(InputError, "more.jsonl, line 2: the id 'r1' belongs to", "update", "--model", model, *change)
-    there = json.loads(call("search", "--index", place, "--context", "hi", "--top-k", 7, "--json"))["hits"]
-    assert {hit["id"] for hit in there} == {f"r{i}" for i in range(7)}
-    assert call("update", *change, "--remove-id", "r1") == f"{place}: 2 removed, 2 added\n{place}: 7 candidates\n"
+    hits = json.loads(call("search", "--index", address, "--context", "hi", "--top-k", 7, "--json"))["hits"]
+    assert {hit["id"] for hit in hits} == {f"r{i}" for i in range(7)}
+    assert call("update", *change, "--remove-id", "r1") == f"{address}: 2 removed, 2 added\n{address}: 7 candidates\n"

@@ -23,8 +23,8 @@ def run(make_ranker, tmp_path, sentences):
         make_ranker(architecture, **fields).save_pretrained(tmp_path / architecture)
         (tmp_path / "texts.txt").write_text("\n".join(sentences))
         turns = [word for turn in CONTEXT for word in ("--context", turn)]
-        given = ["--model", tmp_path / architecture, "--candidates", tmp_path / "texts.txt", *turns, *arguments]
-        return run_command("inspect", *given).stdout
+        options = ["--model", tmp_path / architecture, "--candidates", tmp_path / "texts.txt", *turns, *arguments]
+        return run_command("inspect", *options).stdout
 
     return call
 
@@ -39,13 +39,13 @@ def test_a_poly_encoder_in_the_terminal(run):
 
 
 def test_a_poly_encoder_in_json_is_what_it_ranks_with(run, make_ranker, sentences):
-    found = json.loads(run("poly", "--json", "--top-k", 3))
+    report = json.loads(run("poly", "--json", "--top-k", 3))
     ranked = make_ranker("poly").rank(CONTEXT, sentences, top_k=3)
-    assert [one["text"] for one in found["candidates"]] == [one.text for one in ranked]
-    assert all(sum(one["weights"]) == pytest.approx(1, abs=1e-5) for one in found["candidates"])
-    assert all(len(row) == len(found["tokens"]) for row in found["token_weights"])
-    assert found["tokens"][0] == "[CLS]"
-    assert "dogs" in "".join(found["tokens"])
+    assert [row["text"] for row in report["candidates"]] == [row.text for row in ranked]
+    assert all(sum(row["weights"]) == pytest.approx(1, abs=1e-5) for row in report["candidates"])
+    assert all(len(row) == len(report["tokens"]) for row in report["token_weights"])
+    assert report["tokens"][0] == "[CLS]"
+    assert "dogs" in "".join(report["tokens"])
 
 
 def test_a_page_is_whole_and_shows_tags_of_texts_as_text(run, tmp_path):
@@ -72,18 +72,18 @@ def test_what_a_model_does_not_have_is_said(run, tmp_path, architecture, words):
 
 
 def test_a_convert_of_several_contexts_has_a_score_of_each_objective(run):
-    found = json.loads(run("convert", "--json", extra_contexts=10))
-    for one in found["candidates"]:
-        assert one["objectives"].keys() == {"combined", "immediate", "extra"}
-        assert one["objectives"]["combined"] == pytest.approx(one["score"], abs=1e-4)
+    report = json.loads(run("convert", "--json", extra_contexts=10))
+    for candidate in report["candidates"]:
+        assert candidate["objectives"].keys() == {"combined", "immediate", "extra"}
+        assert candidate["objectives"]["combined"] == pytest.approx(candidate["score"], abs=1e-4)
 
 
 def test_what_it_refuses(make_ranker, tmp_path):
     make_ranker("bi").save_pretrained(tmp_path / "model")
-    given = ["inspect", "--model", tmp_path / "model", "--context", "hi"]
-    command_fails(InputError, "give --candidate TEXT or --candidates FILE", *given)
-    command_fails(ConfigError, "candidates is not read with candidate", *given, "--candidate", "a", "-c", "b.txt")
+    common = ["inspect", "--model", tmp_path / "model", "--context", "hi"]
+    command_fails(InputError, "give --candidate TEXT or --candidates FILE", *common)
+    command_fails(ConfigError, "candidates is not read with candidate", *common, "--candidate", "a", "-c", "b.txt")
     (tmp_path / "page.html").touch()
-    taken = [*given, "--candidate", "a", "--html", tmp_path / "page.html"]
-    command_fails(ConfigError, "exists already", *taken)
-    run_command(*taken, "--overwrite")
+    command = [*common, "--candidate", "a", "--html", tmp_path / "page.html"]
+    command_fails(ConfigError, "exists already", *command)
+    run_command(*command, "--overwrite")

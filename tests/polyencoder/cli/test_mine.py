@@ -25,9 +25,9 @@ PAIRS = [
 
 @pytest.fixture
 def ranker(make_ranker, tmp_path):
-    made = make_ranker("poly")
-    made.save_pretrained(tmp_path / "model")
-    return made
+    ranker = make_ranker("poly")
+    ranker.save_pretrained(tmp_path / "model")
+    return ranker
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def run(ranker, tmp_path):
 
     def call(*arguments: object, pairs=PAIRS) -> list[dict]:
         (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-        given = ["mine", "-m", tmp_path / "model", "--pairs", tmp_path / "pairs.jsonl", "-o", tmp_path / "out.jsonl"]
-        run_command(*with_files_once([*given, "--no-progress", *arguments]))
+        common = ["mine", "-m", tmp_path / "model", "--pairs", tmp_path / "pairs.jsonl", "-o", tmp_path / "out.jsonl"]
+        run_command(*with_files_once([*common, "--no-progress", *arguments]))
         return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
 
     return call
@@ -56,7 +56,7 @@ def test_each_pair_gets_the_models_best_wrong_responses(run, ranker):
         else:
             wrong = wrong[1:]
         context = pair["context"] if isinstance(pair["context"], list) else pair["context"].strip()
-        best = [one.text for one in ranker.rank(context, wrong, top_k=2)]
+        best = [match.text for match in ranker.rank(context, wrong, top_k=2)]
         assert [" ".join(text.lower().split()) for text in mined] == [" ".join(text.lower().split()) for text in best]
 
 
@@ -76,7 +76,7 @@ def test_in_an_index_of_other_candidates(run, ranker, tmp_path, sentences, monke
 def test_columns_of_other_names(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hard").mkdir()  # a column may have the name of a folder
-    pairs = [{"q": one["context"], "a": one["response"], "candidates": ["kept"]} for one in PAIRS]
+    pairs = [{"q": pair["context"], "a": pair["response"], "candidates": ["kept"]} for pair in PAIRS]
     names = ["--context", "q", "--response", "a", "--out-column", "hard"]
     usual = [record["candidates"] for record in run("-n", 2)]
     named = run("-n", 2, "--overwrite", *names, pairs=pairs)
@@ -94,9 +94,9 @@ def test_an_index_is_no_column(run, tmp_path, monkeypatch):
 
 
 def test_some_pairs_may_have_no_negative(run):
-    found = run("--ranks", "3-9")  # of the wrong responses, of which there are two where two are right
-    assert [len(record["candidates"]) for record in found] == [2, 1, 1, 2, 2]
-    assert [record["candidates"] for record in found[1:3]] == [[pair["response"]] for pair in PAIRS[1:3]]
+    records = run("--ranks", "3-9")  # of the wrong responses: two where two are right
+    assert [len(record["candidates"]) for record in records] == [2, 1, 1, 2, 2]
+    assert [record["candidates"] for record in records[1:3]] == [[pair["response"]] for pair in PAIRS[1:3]]
 
 
 @pytest.mark.parametrize("options", [["--ranks", "50-100"], ["-n", 3, "--max-positive-similarity", "-0.99"]])
@@ -118,7 +118,7 @@ def test_by_words(run):
     assert by_words[1]["candidates"] == ["two dogs and a cat ."]  # both responses with its words are right
 
 
-OWN = {"context": "hello", "response": "a", "own": ["a", "b"], "labels": [2, 1]}
+LABELLED = {"context": "hello", "response": "a", "own": ["a", "b"], "labels": [2, 1]}
 
 
 def test_what_is_refused(run, tmp_path):
@@ -135,7 +135,7 @@ def test_what_is_refused(run, tmp_path):
         ),
         (["--out-column", "a", "--response", "a"], [{"context": "hello", "a": "b"}], ConfigError, "is 'a', a column"),
         (["--out-column", __file__], PAIRS, ConfigError, "test_mine.py', a file or an index"),
-        (["--out-column", "own"], [OWN], InputError, "line 1: its labels seem to be of 'own'"),
+        (["--out-column", "own"], [LABELLED], InputError, "line 1: its labels seem to be of 'own'"),
     ]:
         (tmp_path / "out.jsonl").write_text("what was there before\n")
         with pytest.raises(error, match=message):

@@ -28,20 +28,20 @@ def model(make_ranker, tmp_path):
 
 
 def test_an_index_is_made_searched_changed_and_described(model, tmp_path, where):
-    shown = where.replace(":secret", "")
+    address = where.replace(":secret", "")
     (tmp_path / "texts.jsonl").write_text(
         '{"text": "hello", "id": "a", "n": 1}\n{"text": "i ski", "id": "b", "n": true}\n'
     )
     (tmp_path / "more.txt").write_text("two dogs\n")
-    made = run_command("index", "--model", model, "-c", tmp_path / "texts.jsonl", "-o", where, "--postgres", "hnsw,m=8")
-    assert made.stdout.splitlines() == [f"{shown}: 2 candidates"]
+    done = run_command("index", "--model", model, "-c", tmp_path / "texts.jsonl", "-o", where, "--postgres", "hnsw,m=8")
+    assert done.stdout.splitlines() == [f"{address}: 2 candidates"]
     searching = ("search", "--model", model, "--index", where, "--context", "do you ski ?", "--json")
     assert '"a"' in run_command(*searching, "--filter", "n=1", "--exactness", "exact").stdout
     changing = ("update", "--model", model, "--index", where)
     changed = run_command(*changing, "--remove-id", "a", "--add", tmp_path / "more.txt")
-    assert changed.stdout.splitlines() == [f"{shown}: 1 removed, 1 added", f"{shown}: 2 candidates"]
+    assert changed.stdout.splitlines() == [f"{address}: 1 removed, 1 added", f"{address}: 2 candidates"]
     lines = run_command("index", "--info", where).stdout.splitlines()
-    assert (lines[0], lines[-1]) == (f"{shown}: 2 candidates", "search: PostgreSQL, hnsw,ef_construction=128,m=8")
+    assert (lines[0], lines[-1]) == (f"{address}: 2 candidates", "search: PostgreSQL, hnsw,ef_construction=128,m=8")
     command_fails(InputError, "no candidate has the id 'a'", *changing, "--remove-id", "a")
     command_fails(ConfigError, "--compact, --words, --faiss, .* are for folders", *changing, "--compact")
 

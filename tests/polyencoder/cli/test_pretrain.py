@@ -43,11 +43,11 @@ def arguments(out: str, *more: object) -> list[str]:
 def test_an_encoder_that_a_ranker_is_made_of(folder):
     result = invoke(*arguments("encoder"))
     assert result.exit_code == 0, result.output
-    said = result.stdout.splitlines()
-    assert [line.split()[0] for line in said[-4:-2]] == ["before", "pre-trained"]
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[-4:-2]] == ["before", "pre-trained"]
     assert "warning: the classifier learned little: masked words have a perplexity of" in result.stderr
-    assert "perplexity" in said[-3]
-    assert said[-2].startswith("4 updates, ")
+    assert "perplexity" in lines[-3]
+    assert lines[-2].startswith("4 updates, ")
     assert "tokens/s" in result.output
     train = ["train", "--backbone", "encoder", "--train", "pairs.jsonl", "--valid", "pairs.jsonl", "--out", "ranker"]
     train += ["--architecture", "cross", "--max-updates", "2", "--text-truncate", "20", "--label-truncate", "20"]
@@ -61,13 +61,13 @@ def test_the_commands_on_its_card_and_at_its_end_work_as_they_are_written(folder
     (folder / "my").mkdir()
     for split in ("train", "valid"):
         (folder / "my" / f"{split}.jsonl").write_text((folder / "pairs.jsonl").read_text())
-    made = invoke(*arguments("encoder", "--next", objective))
-    assert made.exit_code == 0, made.output
+    pretrained = invoke(*arguments("encoder", "--next", objective))
+    assert pretrained.exit_code == 0, pretrained.output
     (command,) = re.findall(r"^polyencoder (train .*)$", (folder / "encoder" / "README.md").read_text(), re.MULTILINE)
     trained = invoke(*shlex.split(command))
     assert trained.exit_code == 0, trained.output
     assert json.loads((folder / "runs" / "my" / "polyencoder.json").read_text())["architecture"] == "bi"
-    (next_command,) = re.findall(r"Next: polyencoder (train .*)$", made.output, re.MULTILINE)
+    (next_command,) = re.findall(r"Next: polyencoder (train .*)$", pretrained.output, re.MULTILINE)
     words = shlex.split(next_command.replace("FILE", "pairs.jsonl").replace("FOLDER", "next"))
     trained = invoke(*words, "--valid", "pairs.jsonl", "--max-updates", "1")
     assert trained.exit_code == 0, trained.output
@@ -91,10 +91,10 @@ def test_an_error_is_one_line(folder, monkeypatch, capsys, more, message):
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 1
-    *_, said = capsys.readouterr().err.splitlines()
+    *_, line = capsys.readouterr().err.splitlines()
     beginning, _, flag = message.partition(" .*")
-    assert said.startswith(f"polyencoder: {beginning}")
-    assert said.endswith(flag.strip())
+    assert line.startswith(f"polyencoder: {beginning}")
+    assert line.endswith(flag.strip())
     assert not (folder / "out" / "model.safetensors").exists()
 
 

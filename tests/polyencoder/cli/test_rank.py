@@ -19,9 +19,9 @@ TURNS = [word for turn in CONTEXT for word in ("--context", turn)]
 @pytest.fixture
 def ranker(make_ranker, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = make_ranker("poly")
-    made.save_pretrained("model")
-    return made
+    ranker = make_ranker("poly")
+    ranker.save_pretrained("model")
+    return ranker
 
 
 def ranked(*arguments: object) -> list[dict]:

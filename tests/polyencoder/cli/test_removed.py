@@ -46,7 +46,7 @@ def test_a_command_of_another_library_names_what_to_use(name):
 
 
 @pytest.mark.parametrize(
-    ("command", "flag", "meant"),
+    ("command", "flag", "suggested"),
     [
         ("train", "--lr", "--learning-rate"),
         ("train", "--model", "--backbone"),
@@ -62,11 +62,11 @@ def test_a_command_of_another_library_names_what_to_use(name):
         ("search", "--torch_dtype", "--model-dtype"),
     ],
 )
-def test_a_flag_of_another_library_names_that_of_the_command(command, flag, meant):
-    with pytest.raises(UsageError, match=rf"unknown option: {flag.partition('=')[0]} \(did you mean {meant}\?\)"):
+def test_a_flag_of_another_library_names_that_of_the_command(command, flag, suggested):
+    with pytest.raises(UsageError, match=rf"unknown option: {flag.partition('=')[0]} \(did you mean {suggested}\?\)"):
         main.parse([command, flag])
 
 
 def test_each_guessed_flag_means_one_that_a_command_has():
     flags = {flag.removeprefix("--") for name in main.COMMANDS for flag in main.get_flags(name).values()}
-    assert {flag.split()[0] for meant in removed.GUESSED_FLAGS.values() for flag in meant} <= flags
+    assert {flag.split()[0] for suggested in removed.GUESSED_FLAGS.values() for flag in suggested} <= flags

@@ -71,16 +71,16 @@ def test_diversity(ask, run, ranker, folder):
 
 
 def test_groups(ask, run, ranker, folder):
-    """Of a field that one candidate has, and of one that all have; with a note from how many was chosen."""
+    """By a field of one candidate and by a field of all; a note says from how many it chose."""
     flags = ("--context", "hello", "--top-k", 3, "--group-by", "n", "--group-size", 2)
     (record,) = ask(*flags)
     hits = ranker.search("hello", folder, top_k=3, group_by="n", group_size=2)
     assert [hit["id"] for hit in record["hits"]] == [hit.id for hit in hits]
     considered = record["hits"][0]["considered"]
     assert run(*flags).stdout.splitlines()[-1] == f"  chosen from the best {considered} (--group-by)"
-    said = run("--context", "hello", "--top-k", 8, "--group-by", "m", "--diversity", 0.5).stdout
-    assert said.splitlines()[-1] == "  chosen from the best 8 (--group-by and --diversity)"
-    assert len(said.splitlines()) == 10
+    output = run("--context", "hello", "--top-k", 8, "--group-by", "m", "--diversity", 0.5).stdout
+    assert output.splitlines()[-1] == "  chosen from the best 8 (--group-by and --diversity)"
+    assert len(output.splitlines()) == 10
 
 
 def test_hybrid(ask, run, ranker, folder, tmp_path, sentences):
@@ -88,16 +88,16 @@ def test_hybrid(ask, run, ranker, folder, tmp_path, sentences):
         search = ("--model", tmp_path / "model", "--index", folder, "--context", "hello", flag)
         command_fails(ConfigError, f"{folder}: has no words .* with `polyencoder index --words`", "search", *search)
     update = ["update", "--model", tmp_path / "model", "--index", folder]
-    for said in ("words of 8 texts added", "words there already"):
-        assert run_command(*update, "--words").stdout.splitlines() == [f"{folder}: {said}", f"{folder}: 8 candidates"]
+    for count in ("words of 8 texts added", "words there already"):
+        assert run_command(*update, "--words").stdout.splitlines() == [f"{folder}: {count}", f"{folder}: 8 candidates"]
     flags = ("--context", sentences[3], "--top-k", 3)
     (record,) = ask(*flags, "--hybrid")
     hits = ranker.search(sentences[3], folder, top_k=3, hybrid=True)
     assert [(hit["id"], hit["fused_score"]) for hit in record["hits"]] == [(hit.id, hit.fused_score) for hit in hits]
     (alone,) = ask(*flags, "--words-only", "--keep-turns")
     assert (alone["hits"][0]["id"], alone["hits"][0]["found"]) == ("id3", "words")
-    shown = run(*flags, "--words-only", "--keep-turns").stdout.splitlines()[1]
-    assert f"{alone['hits'][0]['word_score']:.2f} by words  words  id3" in shown
+    row = run(*flags, "--words-only", "--keep-turns").stdout.splitlines()[1]
+    assert f"{alone['hits'][0]['word_score']:.2f} by words  words  id3" in row
     nothing = "  no candidate has a word of the context, except its turns (--keep-turns keeps these)\n"
     assert run("--context", "?!", "--words-only").stdout == f"> ?!\n{nothing}"
     making = ("index", "--model", tmp_path / "model", "--words", "--candidates", "-", "--out", tmp_path / "new")
@@ -131,7 +131,7 @@ def test_the_command(ranker, folder, tmp_path):
     assert heading == "> do you ski ? / no , i have two dogs ."
     hits = ranker.search(CONTEXTS[1], folder, top_k=3)
     assert [row.split(maxsplit=4) for row in rows] == [
-        [str(place), f"{hit.score:.4f}", "exact", hit.id, hit.text] for place, hit in enumerate(hits, start=1)
+        [str(rank), f"{hit.score:.4f}", "exact", hit.id, hit.text] for rank, hit in enumerate(hits, start=1)
     ]
     assert done.stderr.startswith("1 contexts, ")
     assert re.search(r"encode \d+\.\d+, search \d+\.\d+", done.stderr)
@@ -160,28 +160,28 @@ def test_filters(ask, ranker, folder):
         (["n>=2", "n<5"], {"n": {"$gte": 2, "$lt": 5}}),
         (["n!=3", "n!=4"], {"n": {"$nin": [3, "4"]}}),
     ]:
-        given = [part for flag in flags for part in ("--filter", flag)]
-        assert answers(ask(*given, "--context", "hello")) == [expected(ranker, "hello", folder, filter=filter)]
+        filters = [part for flag in flags for part in ("--filter", flag)]
+        assert answers(ask(*filters, "--context", "hello")) == [expected(ranker, "hello", folder, filter=filter)]
 
 
 def test_nothing_is_left(run, sentences):
-    """By a filter, or because all candidates are turns."""
-    shown = run("--context", "hello", "--filter", "n=none").stdout
-    assert shown == "> hello\n  no candidate passes the filter\n"
-    shown = run(*[part for one in sentences for part in ("--context", one)]).stdout
-    assert shown.endswith("\n  every candidate is a turn of the context (--keep-turns keeps these)\n")
+    """A filter leaves out all, or all candidates are turns."""
+    output = run("--context", "hello", "--filter", "n=none").stdout
+    assert output == "> hello\n  no candidate passes the filter\n"
+    output = run(*[part for sentence in sentences for part in ("--context", sentence)]).stdout
+    assert output.endswith("\n  every candidate is a turn of the context (--keep-turns keeps these)\n")
 
 
 def test_turns_of_the_context(run, sentences):
-    said = ["--context", sentences[2].upper(), "--context", "well", "--json"]
-    shown = run(*said)
-    assert sentences[2] not in {hit["text"] for hit in json.loads(shown.stdout)["hits"]}
-    assert shown.stderr.endswith(
+    arguments = ["--context", sentences[2].upper(), "--context", "well", "--json"]
+    done = run(*arguments)
+    assert sentences[2] not in {hit["text"] for hit in json.loads(done.stdout)["hits"]}
+    assert done.stderr.endswith(
         "left out 1 candidates that are turns of their own contexts (--keep-turns keeps them)\n"
     )
-    kept = run(*said, "--keep-turns")
-    assert sentences[2] in {hit["text"] for hit in json.loads(kept.stdout)["hits"]}
-    assert "left out" not in kept.stderr
+    with_turns = run(*arguments, "--keep-turns")
+    assert sentences[2] in {hit["text"] for hit in json.loads(with_turns.stdout)["hits"]}
+    assert "left out" not in with_turns.stderr
 
 
 @pytest.mark.usefixtures("forked_commands")
@@ -190,8 +190,8 @@ def test_effort_and_length_of_lists(folder, ranker, tmp_path):
     pytest.importorskip("faiss")
 
     def command(name: str, *options: object) -> str:
-        given = [name, "--model", tmp_path / "model", "--index", folder, *options]
-        words = [sys.executable, "-m", "polyencoder.cli.main", *map(str, given)]
+        arguments = [name, "--model", tmp_path / "model", "--index", folder, *options]
+        words = [sys.executable, "-m", "polyencoder.cli.main", *map(str, arguments)]
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -238,10 +238,10 @@ def test_options_that_cannot_be_used(folder, tmp_path):
         (ConfigError, "contexts is not read with context: give one of them", ["--contexts", "contexts.txt"]),
         (InputError, "cannot re-rank: .* `polyencoder train --architecture cross", ["--rerank", "MODEL"]),
     ]:
-        given = [str(option).replace("MODEL", str(tmp_path / "model")) for option in options]
-        if "--index" not in given:
-            given += ["--index", folder]
-        fails(error, message, "--model", tmp_path / "model", "--context", "hello", *given)
+        words = [str(option).replace("MODEL", str(tmp_path / "model")) for option in options]
+        if "--index" not in words:
+            words += ["--index", folder]
+        fails(error, message, "--model", tmp_path / "model", "--context", "hello", *words)
 
 
 def test_contexts_that_cannot_be_used(folder, tmp_path):

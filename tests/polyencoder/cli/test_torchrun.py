@@ -60,14 +60,14 @@ def test_two_processes_learn_what_one_does(folder):
     done = two_processes(*arguments(folder, "two", "--batch-size", 5))
     assert done.returncode == 0, done.stderr
     assert "Loading weights" not in done.stderr  # transformers' bar, which is for terminals
-    said, expected = ([row for row in one.stdout.splitlines() if " R6@1 " in row] for one in (done, alone))
-    assert said == expected  # by the first of them alone
-    before, after = (float(row.split()[-1]) for row in said[1:])
+    rows, expected = ([row for row in result.stdout.splitlines() if " R6@1 " in row] for result in (done, alone))
+    assert rows == expected  # by the first of them alone
+    before, after = (float(row.split()[-1]) for row in rows[1:])
     assert after > 2 * before  # it has learned: of scores that are nearly equal, rounding would decide
-    one, two = (weights_in(folder / name) for name in ("one", "two"))
-    assert one.keys() == two.keys()
-    for name, weights in one.items():
-        assert two[name].allclose(weights, rtol=1e-3, atol=1e-5), name
+    expected_weights, actual_weights = (weights_in(folder / name) for name in ("one", "two"))
+    assert expected_weights.keys() == actual_weights.keys()
+    for name, weights in expected_weights.items():
+        assert actual_weights[name].allclose(weights, rtol=1e-3, atol=1e-5), name
 
 
 @pytest.mark.long
@@ -94,8 +94,8 @@ def test_two_processes_that_were_killed_end_with_the_weights_of_a_whole_run(fold
     again = two_processes(*arguments(folder, "killed", *flags))
     assert again.returncode == 0, again.stderr
     assert "resumed from" in again.stderr
-    one, two = (last_weights(folder / name) for name in ("whole", "killed"))
-    assert [name for name, tensor in one.items() if not tensor.equal(two[name])] == []
+    expected, actual = (last_weights(folder / name) for name in ("whole", "killed"))
+    assert [name for name, tensor in expected.items() if not tensor.equal(actual[name])] == []
 
 
 def last_weights(out) -> dict[str, torch.Tensor]:

@@ -33,8 +33,8 @@ def test_a_model_that_can_be_used(run, arguments, pairs, architecture):
     ranker = Ranker.from_pretrained(pairs / "out", device="cpu")
     assert ranker.model.config.architecture == architecture
     assert "`--learning-rate` | `0.01`" in (pairs / "out" / "README.md").read_text()
-    asked = ["--data", pairs / "valid.jsonl", "--json", "--num-negatives", 9]
-    report = json.loads(run("evaluate", "--model", pairs / "out", *asked))
+    options = ["--data", pairs / "valid.jsonl", "--json", "--num-negatives", 9]
+    report = json.loads(run("evaluate", "--model", pairs / "out", *options))
     assert report["examples"] == report["drawn"] == 10
     assert report["loss"] > 0
     if architecture != "cross":  # which learns too slowly for a test
@@ -69,17 +69,17 @@ def test_an_evaluation_has_the_numbers_of_the_training(run, arguments, pairs):
     output = run(*arguments, "--architecture", "bi", "--epochs", 6, "--seed", 3)
     assert "kept: the model after" in output  # else the folder has the one before training
     trained = next(line for line in output.splitlines() if line.startswith("trained ")).split()[-1]
-    asked = ["--data", pairs / "valid.jsonl", "--negatives", pairs / "train.jsonl", "--seed", 3, "--json"]
-    report = json.loads(run("evaluate", "--model", pairs / "out", *asked))
+    options = ["--data", pairs / "valid.jsonl", "--negatives", pairs / "train.jsonl", "--seed", 3, "--json"]
+    report = json.loads(run("evaluate", "--model", pairs / "out", *options))
     assert f"{report['R20@1']:.3f}" == trained
     assert "tfidf" not in report
     tfidf = next(line for line in output.splitlines() if line.startswith("TF-IDF ")).split()[-1]
-    report = json.loads(run("evaluate", "--model", pairs / "out", *asked, "--baseline", "tfidf"))
+    report = json.loads(run("evaluate", "--model", pairs / "out", *options, "--baseline", "tfidf"))
     assert f"{report['tfidf']['R20@1']:.3f}" == tfidf
-    said = run("evaluate", "--model", pairs / "out", *asked[:-1], "--baseline", "tfidf", "--hits-at", 2)
-    assert said.splitlines()[1].startswith("TF-IDF, of the last turn: R20@2 ")
+    output = run("evaluate", "--model", pairs / "out", *options[:-1], "--baseline", "tfidf", "--hits-at", 2)
+    assert output.splitlines()[1].startswith("TF-IDF, of the last turn: R20@2 ")
     with pytest.raises(ConfigError, match="baseline is 'bm25'; it must be tfidf"):
-        run("evaluate", "--model", pairs / "out", *asked, "--baseline", "bm25")
+        run("evaluate", "--model", pairs / "out", *options, "--baseline", "bm25")
     card = (pairs / "out" / "README.md").read_text()
     assert f"{report['mrr']:.4g}"[:5] in card
     assert "## Worst errors" in card
@@ -100,7 +100,7 @@ def test_a_run_that_makes_its_model_worse_warns_and_keeps_the_one_before(argumen
 
 
 def test_the_card_describes_the_kept_model(arguments, pairs):
-    """Not that of the last update, whose score has other weights."""
+    """Not the model of the last update, whose score has other weights."""
     begun = [*arguments]
     begun[begun.index("--learning-rate") + 1] = 3.0
     result = run_command(*begun, "--architecture", "late", "--epochs", 1)
@@ -145,8 +145,8 @@ def test_bad_records_end_a_run_or_are_left_out(run, arguments, pairs):
     flags = ["--epochs", 1, "--architecture", "bi", "--streaming"]
     with pytest.raises(InputError, match=r"train.jsonl, line 51: has no 'response'"):
         run(*arguments, *flags)
-    said = run(*arguments, *flags, "--skip-bad-examples", "--out", pairs / "other")
-    assert "1 bad record was left out; the first: " in said
+    output = run(*arguments, *flags, "--skip-bad-examples", "--out", pairs / "other")
+    assert "1 bad record was left out; the first: " in output
 
 
 @pytest.mark.long
@@ -182,7 +182,7 @@ def test_a_ranker_that_is_trained_on_keeps_its_architecture_and_may_get_other_le
 
 @pytest.mark.long
 def test_a_cross_encoder_starts_from_a_bi_encoder(run, arguments, pairs):
-    """With its encoder, pooling and lengths; before training stands the bi-encoder, which has learned."""
+    """It keeps the encoder, pooling and lengths; the comparison before training is the trained bi-encoder."""
     fitted = run(*arguments, "--architecture", "bi", "--epochs", 10)
     start = ["--train", pairs / "train.jsonl", "--valid", pairs / "valid.jsonl", "--device", "cpu", "--epochs", 1]
     flags = ["--architecture", "cross", "--batch-size", 10, "--out", pairs / "cross"]
@@ -228,9 +228,9 @@ def test_numbers_that_yaml_takes_for_texts():
 
 def test_every_setting_has_a_flag_and_every_flag_a_word():
     for command, settings in (("train", TrainSettings), ("pretrain", PretrainingSettings)):
-        known = {name: one for name, one in get_leaves(settings).items() if one.has_flag}
+        known = {name: leaf for name, leaf in get_leaves(settings).items() if leaf.has_flag}
         assert {name.lower() for name in get_flags(command)} == {*known}
-        assert all(one.field.metadata.get("help") for one in known.values())
+        assert all(leaf.field.metadata.get("help") for leaf in known.values())
 
 
 def test_a_response_alone_among_its_candidates_is_no_exam(run, arguments, pairs):

@@ -34,7 +34,7 @@ def files(tmp_path_factory):
         folder = tmp_path_factory.mktemp("graded")
         records = [record(thing, kind, top=top) for thing in THINGS for kind in KINDS[:4]]
         for name, part in (("train", records), ("valid", records[::3])):
-            (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in part))
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
         return folder
 
     return {top: make(top) for top in (1, 2)}
@@ -59,10 +59,10 @@ def train(files, backbone_folder, tmp_path):
 def test_a_run_raises_ndcg(objective, train, files, tmp_path, caplog):
     done = train(objective, "--candidates", "inline")
     before, trained = (
-        float(re.search(rf"{who} +nDCG@10 ([\d.]+)", done.output)[1]) for who in ("before training", "trained")
+        float(re.search(rf"{row} +nDCG@10 ([\d.]+)", done.output)[1]) for row in ("before training", "trained")
     )
     assert trained > before
-    losses = [float(found) for found in re.findall(r"loss ([\d.e-]+), R@1 of the batch", caplog.text)]
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.e-]+), R@1 of the batch", caplog.text)]
     assert len(losses) >= 4
     assert losses[-1] < losses[0]
     evaluated = run_command("evaluate", "-m", tmp_path / "out", "--data", files[1] / "valid.jsonl", "--json")
@@ -88,10 +88,10 @@ def test_negatives_are_mined_beside_what_is_right(make_ranker, tmp_path, files):
     mine = ["mine", "-m", tmp_path / "model", "-p", tmp_path / "pairs.jsonl", "--no-progress", "-n", 2]
     run_command(*mine, "-o", tmp_path / "out.jsonl")
     mined = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    for row, found in zip(rows[:6], mined, strict=False):
-        assert found["candidates"][:2] == [row["candidates"][1], row["candidates"][3]]
-        assert found["labels"] == [2, 1, 0, 0]
-        assert not {*found["candidates"][2:]} & {row["candidates"][1], row["candidates"][3]}
+    for row, mined_record in zip(rows[:6], mined, strict=False):
+        assert mined_record["candidates"][:2] == [row["candidates"][1], row["candidates"][3]]
+        assert mined_record["labels"] == [2, 1, 0, 0]
+        assert not {*mined_record["candidates"][2:]} & {row["candidates"][1], row["candidates"][3]}
     assert mined[6]["candidates"][:2] == ["my cat .", "my dogs ."]
     assert mined[7]["candidates"][0] == "my ski ."
     assert not {*mined[6]["candidates"][2:], *mined[7]["candidates"][1:]} & {"my cat .", "my dogs .", "my ski ."}
@@ -100,7 +100,7 @@ def test_negatives_are_mined_beside_what_is_right(make_ranker, tmp_path, files):
     run_command(*mine, "--out-column", "hard", "-o", tmp_path / "hard.jsonl")
     hard = [json.loads(line) for line in (tmp_path / "hard.jsonl").read_text().splitlines()]
     assert [row["hard"] for row in hard] == [row["candidates"] for row in mined]
-    assert all("candidates" not in row for row in hard[:6])  # of which the labels no longer are
+    assert all("candidates" not in row for row in hard[:6])  # the labels are of others now
 
 
 def test_mined_candidates_never_have_the_labels_of_others(make_ranker, tmp_path):
@@ -124,12 +124,12 @@ def test_records_in_memory_train_as_their_files_do(files, backbone_folder, tmp_p
     rows = {part: [json.loads(line) for line in (files[1] / f"{part}.jsonl").open()] for part in paths}
     expected = train_ranker(TrainSettings(**fields, **paths, out=str(tmp_path / "files")))
     named = {"train": "my rows", "valid": "my other rows"}
-    found = train_ranker(
+    actual = train_ranker(
         TrainSettings(**fields, **named, out=str(tmp_path / "rows")),
         train=pytest.importorskip("datasets").Dataset.from_list(rows["train"]),
         valid=list(read_all_pairs(paths["valid"])),
     )
-    assert (found.before, found.trained) == (expected.before, expected.trained)
+    assert (actual.before, actual.trained) == (expected.before, expected.trained)
     weights = [(tmp_path / name / "polyencoder.safetensors").read_bytes() for name in ("files", "rows")]
     assert weights[0] == weights[1]
     bad = [rows["train"][0], {**rows["train"][1], "labels": [1]}]

@@ -55,7 +55,7 @@ def test_a_killed_run_that_streams_goes_on_bit_by_bit(run, arguments, pairs, los
         begun = losses(lambda out=out: run(*arguments, *flags, *out), kill_after)
         assert begun == unbroken[:kill_after]
         assert losses(lambda out=out: run(*arguments, *flags, *out)) == unbroken[kill_after:]
-        weights = [(place / "polyencoder.safetensors").read_bytes() for place in (pairs / "unbroken", out[1])]
+        weights = [(folder / "polyencoder.safetensors").read_bytes() for folder in (pairs / "unbroken", out[1])]
         assert weights[0] == weights[1]
 
 
@@ -88,22 +88,22 @@ def test_the_comparison_is_made_once(run, arguments, pairs, losses):
     for out in ("out", "unbroken"):
         events = event_accumulator.EventAccumulator(str(pairs / out / "training" / "tensorboard"))
         events.Reload()
-        tracked = {one.step: one.value for one in events.Scalars("train/loss")}
+        tracked = {event.step: event.value for event in events.Scalars("train/loss")}
         states = read_checkpoint(pairs / out / "training" / "checkpoint.pt", instead="")["run"]["callbacks"][0]
-        recorded = {one["updates"]: one["loss"] for one in states["curve"]["points"]["training"]}
+        recorded = {point["updates"]: point["loss"] for point in states["curve"]["points"]["training"]}
         assert tracked == pytest.approx(recorded), "in one run of the tracker, with the figures of the record"
 
 
 @pytest.mark.long
 def test_a_length_that_is_given_only_on_restart_is_noticed(run, arguments, pairs):
-    """Of a run that trains a ranker on, whose lengths are other ones than a new ranker's."""
+    """The run trains a ranker on, whose lengths differ from a new ranker's."""
     flags = ["--architecture", "bi", "--epochs", 1]
     run(*arguments, *flags, "--history-size", 3)
     start = [part for part in arguments[3:] if part not in ("--reduction", "mean")]
     start[start.index("--out") + 1] = pairs / "again"
     again = ["train", "--init", pairs / "out", *start, *flags]
     run(*again)
-    run(*again, "--history-size", 3)  # the same, said
+    run(*again, "--history-size", 3)  # the same, given
     with pytest.raises(CheckpointError, match="was begun with history_size 3, not 20;"):
         run(*again, "--history-size", TextConfig.history_size)
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def place(tmp_path, make_ranker, sentences, monkeypatch):
+def workdir(tmp_path, make_ranker, sentences, monkeypatch):
     """A folder with a model, another one, candidates and their vectors."""
     monkeypatch.chdir(tmp_path)
     ranker = make_ranker("poly")
@@ -31,29 +31,29 @@ def place(tmp_path, make_ranker, sentences, monkeypatch):
 
 
 def search(*arguments) -> list[dict]:
-    said = run_command("search", "--model", "model", "--context", "do you ski ?", "-k", "3", "--json", *arguments)
-    return json.loads(said.stdout)["hits"]
+    done = run_command("search", "--model", "model", "--context", "do you ski ?", "-k", "3", "--json", *arguments)
+    return json.loads(done.stdout)["hits"]
 
 
-def test_no_encoding(place, make_ranker, sentences):
+def test_no_encoding(workdir, make_ranker, sentences):
     ranker = make_ranker("poly")
-    said = run_command("index", "--vectors", "vectors.jsonl", "--model", "model", "--out", "index").stdout
-    assert said == f"index: {len(sentences)} candidates\n"
+    output = run_command("index", "--vectors", "vectors.jsonl", "--model", "model", "--out", "index").stdout
+    assert output == f"index: {len(sentences)} candidates\n"
     ranker.index(candidates_from("some.jsonl"), "encoded", model_name="model")
     assert search("--index", "index") == search("--index", "encoded")
     stored = FolderIndex.open("index", ranker).vectors.take(np.arange(len(sentences)))
-    expected = [json.loads(line)["vector"] for line in (place / "vectors.jsonl").read_text().splitlines()]
+    expected = [json.loads(line)["vector"] for line in (workdir / "vectors.jsonl").read_text().splitlines()]
     assert (stored == np.float32(expected)).all()
     run_command("index", "--vectors", "vectors.jsonl", "--fingerprint", "theirs", "--out", "foreign")
     assert "model: not known (foreign encoder, fingerprint theirs)" in run_command("index", "--info", "foreign").stdout
 
 
-def test_vectors_that_encode_wrote(place, sentences, monkeypatch):
-    """Its file names the model, and is the index that encodes the candidates itself, with their metadata."""
+def test_vectors_that_encode_wrote(workdir, sentences, monkeypatch):
+    """The file names the model and gives the same index as encoding the candidates, with their metadata."""
     monkeypatch.setattr("polyencoder.cli.encode.ROWS_AT_ONCE", 3)
     encode = ["encode", "some.jsonl", "--kind", "candidate", "--no-progress", "--out", "some.parquet"]
-    said = run_command(*encode, "--model", "model")
-    assert said.stdout == f"some.parquet: {len(sentences)} vectors of 16 numbers\n"
+    done = run_command(*encode, "--model", "model")
+    assert done.stdout == f"some.parquet: {len(sentences)} vectors of 16 numbers\n"
     run_command("index", "--vectors", "some.parquet", "--out", "index")
     run_command("index", "--candidates", "some.jsonl", "--model", "model", "--out", "encoded")
     for hit, expected in zip(search("--index", "index"), search("--index", "encoded"), strict=True):
@@ -65,7 +65,7 @@ def test_vectors_that_encode_wrote(place, sentences, monkeypatch):
     command_fails(PolyencoderError, "do not say which encoder", *command)
 
 
-def test_what_cannot_be(place):
+def test_what_cannot_be(workdir):
     for arguments, problem in [
         (["--vectors", "vectors.jsonl"], "the files do not say which encoder made the vectors"),
         (["--vectors", "vectors.jsonl", "--model", "other"], r"vectors.jsonl, line 1: its vector"),
@@ -77,4 +77,4 @@ def test_what_cannot_be(place):
         (["--candidates", "some.jsonl", "--model", "model", "--vectors", "vectors.jsonl"], "candidates is"),
     ]:
         command_fails(PolyencoderError, problem, "index", "--out", "index", *arguments)
-        assert not (place / "index").exists()
+        assert not (workdir / "index").exists()

@@ -40,15 +40,15 @@ def test_the_table(run):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_details(name, run):
-    shown, model = run(name), get_zoo_model(name)
+    output, model = run(name), get_zoo_model(name)
     for fact in (model.path, model.title, model.source.url, model.location, model.source.licence, model.command):
-        assert fact in shown
-    assert (model.source.sha256 or "unknown") in shown
-    lines = re.findall(r"^ +(\d+\.\d) +(.+) \((Table .+)\)$", shown, re.MULTILINE)
+        assert fact in output
+    assert (model.source.sha256 or "unknown") in output
+    lines = re.findall(r"^ +(\d+\.\d) +(.+) \((Table .+)\)$", output, re.MULTILINE)
     assert [(float(value), measure, source) for value, measure, source in lines] == [
         (result.value, result.measure, result.source) for result in model.results
     ]
-    assert ("Humeau" in shown) == bool(model.results)
+    assert ("Humeau" in output) == bool(model.results)
 
 
 @pytest.mark.parametrize("written", ["zoo:polyencoder/minilm/model", "polyencoder/minilm/model", "polyencoder/minilm"])

@@ -67,7 +67,7 @@ def test_an_empty_context_beside_a_text_counts_as_absent(tmp_path):
 
 def test_contexts_keep_the_ids_of_their_records(tmp_path):
     (tmp_path / "q.jsonl").write_text('{"_id": "x", "text": "hi"}\n{"id": 3, "text": "ho"}\n{"text": "hey"}\n')
-    assert [one.id for one in read_questions([str(tmp_path / "q.jsonl")])] == ["x", 3, None]
+    assert [question.id for question in read_questions([str(tmp_path / "q.jsonl")])] == ["x", 3, None]
 
 
 def test_earlier_turns_are_in_columns_of_their_own_as_in_files_of_pairs(tmp_path):
@@ -76,7 +76,7 @@ def test_earlier_turns_are_in_columns_of_their_own_as_in_files_of_pairs(tmp_path
         '{"context": "c", "context/0": "b\\n b", "context/1": "a", "response": "r"}\n'
         '{"id": 1, "context": "c", "context/0": 3}\n'
     )
-    found = read_questions([str(path)])
-    assert next(found).turns == ["a", "b b", "c"]
+    questions = read_questions([str(path)])
+    assert next(questions).turns == ["a", "b b", "c"]
     with pytest.raises(InputError, match=r"line 2: a turn before the last one of the context is int, not a text"):
-        next(found)
+        next(questions)

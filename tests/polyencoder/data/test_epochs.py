@@ -103,12 +103,12 @@ def test_stream_opens_files_one_after_the_other_in_random_order():
 
 
 def test_stream_is_counted_once_and_only_when_asked():
-    asked = []
-    source = Streamed(lambda name: iter([]), [], buffer=2, estimate=lambda: asked.append(1) or Counts(4, 5))
+    calls = []
+    source = Streamed(lambda name: iter([]), [], buffer=2, estimate=lambda: calls.append(1) or Counts(4, 5))
     list(source.iter_items())
-    assert asked == []
+    assert calls == []
     assert source.count_items() == source.count_items() == (4, 5)
-    assert asked == [1]
+    assert calls == [1]
 
 
 def read_lines(file):
@@ -153,7 +153,7 @@ def test_many_are_estimated_from_the_beginning(tmp_path, suffix):
 
 @pytest.mark.slow
 def test_each_kind_of_file_has_a_density_of_its_own(tmp_path):
-    """Many small files, of which some are read, beside a compressed one; short records that are read far ahead."""
+    """A few read of many small files, beside a compressed one; short records that are read far ahead."""
     rng = random.Random(0)
     rows = [f"{rng.random()} {rng.random()}\n" for _ in range(80_000)]
     for number in range(40):

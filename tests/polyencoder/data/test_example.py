@@ -8,10 +8,10 @@ from polyencoder.errors import InputError
 
 
 def test_where_it_is_from_makes_no_other_example():
-    one = Example(["hi", "you ?"], "me", ["me", "you"], "a.csv, line 2")
-    assert one == Example(["hi", "you ?"], "me", ["me", "you"])
-    assert repr(one) == repr(Example(["hi", "you ?"], "me", ["me", "you"], "b.csv, line 3"))  # data's digest
-    assert (one.text, one.choices) == ("hi\nyou ?", ["me", "you"])
+    example = Example(["hi", "you ?"], "me", ["me", "you"], "a.csv, line 2")
+    assert example == Example(["hi", "you ?"], "me", ["me", "you"])
+    assert repr(example) == repr(Example(["hi", "you ?"], "me", ["me", "you"], "b.csv, line 3"))  # data's digest
+    assert (example.text, example.choices) == ("hi\nyou ?", ["me", "you"])
     assert list(Example(["hi"], "me").choices) == []
 
 

@@ -25,9 +25,9 @@ QRELS = "query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t1\nq1\td3\t0\nq2\td4\t2\
 def folder(tmp_path):
     (tmp_path / "qrels").mkdir()
     with gzip.open(tmp_path / "corpus.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(one) + "\n" for one in DOCUMENTS)
+        file.writelines(json.dumps(document) + "\n" for document in DOCUMENTS)
     queries = [{"_id": "q1", "text": "who barks ?"}, {"_id": "q2", "text": "who purrs ?"}]
-    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in queries))
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
     (tmp_path / "qrels" / "train.tsv").write_text(QRELS)
     return tmp_path
 
@@ -74,7 +74,7 @@ def test_a_query_without_an_answer_can_be_skipped(folder):
     with pytest.raises(InputError, match="train.tsv, line 2: all labels are 0: no candidate is right"):
         [*read_pairs(str(path))]
     bad = BadExamples(skip=True)
-    assert [one.turns for one in read_pairs(str(path), bad=bad)] == [["who purrs ?"]]
+    assert [pair.turns for pair in read_pairs(str(path), bad=bad)] == [["who purrs ?"]]
     assert bad.count == 1
     (folder / "queries.jsonl").unlink()
     with pytest.raises(InputError, match="has no queries.jsonl or queries.tsv"):

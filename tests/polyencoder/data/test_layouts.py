@@ -26,6 +26,9 @@ def graded(label, candidates, labels=None):
     return Example(["hi"], label, candidates, labels=labels)
 
 
+PASSAGES = [{"docid": "7", "title": "Ants", "text": "They dig."}, {"title": "", "text": "a"}]
+
+
 @pytest.mark.parametrize(
     ("record", "example"),
     [
@@ -60,6 +63,35 @@ def graded(label, candidates, labels=None):
         ({"context": "hi", "response": "a", "candidates": ["a", "b"], "labels": ["greeting"]}, ("a", ["a", "b"])),
         ({"context": "hi", "response": "a", "labels": [3]}, ("a", None)),
         ({"context": "hi", "response": "a", "responses": 5, "positive": "x", "query": "y"}, ("a", None)),
+        # tuples of other projects
+        ({"anchor": "hi", "positive": ["a", "b"]}, ("a", None, {"a": 1, "b": 1})),
+        ({"anchor": "hi", "positive": "a", "negative": ["b", "c"], "negative_2": "d"}, ("a", ["a", "b", "c", "d"])),
+        ({"anchor": "hi", "positive": "a", "negative": ["b", "a", "b"]}, ("a", ["a", "b"])),
+        ({"query": "hi", "pos": ["a"], "neg": ["b", "c"]}, ("a", ["a", "b", "c"])),
+        ({"query": "hi", "pos": ["a", "b"], "neg": []}, ("a", None, {"a": 1, "b": 1})),
+        ({"query": "hi", "pos": ["a"], "neg": [], "prompt": "Find it"}, ("a", None)),
+        (
+            {"query": "hi", "query_id": "1", "positive_passages": PASSAGES[:1], "negative_passages": PASSAGES[1:]},
+            ("Ants They dig.", ["Ants They dig.", "a"]),
+        ),
+        (
+            {"question": "hi", "answers": ["x"], "positive_ctxs": PASSAGES, "hard_negative_ctxs": []},
+            ("Ants They dig.", None, {"Ants They dig.": 1, "a": 1}),
+        ),
+        (
+            {"question": "hi", "answer": "x", "positive_ctxs": PASSAGES[1:], "hard_negative_ctxs": [{"text": "b"}]},
+            ("a", ["a", "b"]),
+        ),
+        ({"prompt": "hi", "completion": "a"}, ("a", None)),
+        (
+            {"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "a"}]},
+            ("a", None),
+        ),
+        ({"question": "hi", "answer": "a", "id": 7}, ("a", None)),
+        ({"context": "hi", "response": "a", "negatives": ["b", "c"]}, ("a", ["a", "b", "c"])),
+        ({"context": "hi", "response": "a", "negatives": "b|c"}, ("a", ["a", "b", "c"])),
+        ({"context": "hi", "responses": ["a", "b"], "negatives": ["c"]}, ("a", ["a", "b", "c"], {"a": 1, "b": 1})),
+        ({"context": "hi", "response": "a", "candidates": ["a", "d"], "negatives": ["c"]}, ("a", ["a", "d"])),
     ],
 )
 def test_what_a_record_holds(tmp_path, record, example):
@@ -74,7 +106,7 @@ def test_cells_of_tables(tmp_path):
     ]
     assert read(tmp_path, "context,responses", "hi,a|b", name="b.csv") == [graded("a", None, {"a": 1, "b": 1})]
     rows = ("anchor,positive,negative_1,negative_2", "hi,a,b,c", "hi,a,b,")
-    assert [one.candidates for one in read(tmp_path, *rows, name="c.csv")] == [["a", "b", "c"], ["a", "b"]]
+    assert [example.candidates for example in read(tmp_path, *rows, name="c.csv")] == [["a", "b", "c"], ["a", "b"]]
 
 
 CHAT = [{"role": "user", "content": "it's me"}, {"role": "assistant", "content": "a"}]
@@ -97,7 +129,7 @@ CHAT = [{"role": "user", "content": "it's me"}, {"role": "assistant", "content":
     ],
 )
 def test_a_list_in_a_cell_is_a_list(tmp_path, write, record, example):
-    """As `DataFrame.to_csv` writes lists, and a column of `json.dumps`; a response is a text whatever it looks like."""
+    """`DataFrame.to_csv` and `json.dumps` write lists so; a response is a text whatever it looks like."""
     cells = {name: write(value) if isinstance(value, list) else value for name, value in record.items()}
     with open(tmp_path / "a.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, list(cells))
@@ -129,7 +161,7 @@ def test_a_table_may_mix_the_records(tmp_path, empty):
         ({"messages": chat[:1], "responses": "a|b"}, ("a", None, {"a": 1, "b": 1})),
     ]
     whole = dict.fromkeys({name for record, _ in rows for name in record}, empty)
-    assert read(tmp_path, *({**whole, **record} for record, _ in rows)) == [graded(*one) for _, one in rows]
+    assert read(tmp_path, *({**whole, **record} for record, _ in rows)) == [graded(*expected) for _, expected in rows]
     for absent in ({}, {"context": "hi"}, {"context": "hi", "candidates": "a|b"}, {"anchor": "hi"}, {"positive": "a"}):
         with pytest.raises(InputError, match=r"a\.jsonl, line 1: the (response|labels|context)"):
             read(tmp_path, {**whole, **absent})
@@ -208,50 +240,10 @@ def test_a_text_with_the_label_0_is_no_response(tmp_path, right, wrong):
             read(tmp_path, *rows, columns=columns)
         assert raised.value.argument == "skip_bad_examples"  # whose flag a command that has it names
         skipped = BadExamples(skip=True)
-        assert [one.label for one in read(tmp_path, *rows, columns=columns, bad=skipped)] == ["a"]
+        assert [example.label for example in read(tmp_path, *rows, columns=columns, bad=skipped)] == ["a"]
         assert skipped.count == 1
     class_of_another_kind = {"context": "hi", "response": "a", "label": wrong}
     assert read(tmp_path, class_of_another_kind) == [graded("a", None)]
-
-
-PASSAGES = [{"docid": "7", "title": "Ants", "text": "They dig."}, {"title": "", "text": "a"}]
-
-
-@pytest.mark.parametrize(
-    ("record", "example"),
-    [
-        ({"anchor": "hi", "positive": ["a", "b"]}, ("a", None, {"a": 1, "b": 1})),
-        ({"anchor": "hi", "positive": "a", "negative": ["b", "c"], "negative_2": "d"}, ("a", ["a", "b", "c", "d"])),
-        ({"anchor": "hi", "positive": "a", "negative": ["b", "a", "b"]}, ("a", ["a", "b"])),
-        ({"query": "hi", "pos": ["a"], "neg": ["b", "c"]}, ("a", ["a", "b", "c"])),
-        ({"query": "hi", "pos": ["a", "b"], "neg": []}, ("a", None, {"a": 1, "b": 1})),
-        ({"query": "hi", "pos": ["a"], "neg": [], "prompt": "Find it"}, ("a", None)),
-        (
-            {"query": "hi", "query_id": "1", "positive_passages": PASSAGES[:1], "negative_passages": PASSAGES[1:]},
-            ("Ants They dig.", ["Ants They dig.", "a"]),
-        ),
-        (
-            {"question": "hi", "answers": ["x"], "positive_ctxs": PASSAGES, "hard_negative_ctxs": []},
-            ("Ants They dig.", None, {"Ants They dig.": 1, "a": 1}),
-        ),
-        (
-            {"question": "hi", "answer": "x", "positive_ctxs": PASSAGES[1:], "hard_negative_ctxs": [{"text": "b"}]},
-            ("a", ["a", "b"]),
-        ),
-        ({"prompt": "hi", "completion": "a"}, ("a", None)),
-        (
-            {"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "a"}]},
-            ("a", None),
-        ),
-        ({"question": "hi", "answer": "a", "id": 7}, ("a", None)),
-        ({"context": "hi", "response": "a", "negatives": ["b", "c"]}, ("a", ["a", "b", "c"])),
-        ({"context": "hi", "response": "a", "negatives": "b|c"}, ("a", ["a", "b", "c"])),
-        ({"context": "hi", "responses": ["a", "b"], "negatives": ["c"]}, ("a", ["a", "b", "c"], {"a": 1, "b": 1})),
-        ({"context": "hi", "response": "a", "candidates": ["a", "d"], "negatives": ["c"]}, ("a", ["a", "d"])),
-    ],
-)
-def test_tuples_of_other_projects(tmp_path, record, example):
-    assert read(tmp_path, record) == [graded(*example)]
 
 
 @pytest.mark.parametrize(
@@ -302,8 +294,8 @@ def test_chats_of_sharegpt(tmp_path):
     record = {"conversations": [SYSTEM, HUMAN, GPT, HUMAN, *calls, {"from": "gpt", "value": "b"}], "id": "x"}
     first, second = [(["hi"], "a"), (["hi", "a", "hi"], "b")]
     assert read(tmp_path, record) == [Example(*first), Example(*second)]
-    (one, _) = read(tmp_path, record, columns=Columns(system="persona"))
-    assert one.turns == ["your persona: i ski", "hi"]
+    (example, _) = read(tmp_path, record, columns=Columns(system="persona"))
+    assert example.turns == ["your persona: i ski", "hi"]
 
 
 def test_who_answers_in_chats(tmp_path):
@@ -320,7 +312,7 @@ def test_who_answers_in_chats(tmp_path):
 @pytest.mark.parametrize("name", ["turns", "dialog"])
 def test_each_turn_of_a_dialogue_after_the_first_is_a_response(tmp_path, name):
     pairs = [Example(["hi"], "a"), Example(["hi", "a"], "b")]
-    speakers = [{"speaker": who, "text": text} for who, text in (("A", "hi"), ("B", "a"), ("A", "b"))]
+    speakers = [{"speaker": speaker, "text": text} for speaker, text in (("A", "hi"), ("B", "a"), ("A", "b"))]
     for turns in (["hi", " ", "a", "b"], speakers):
         assert read(tmp_path, {name: turns, "split": "x"}) == pairs
     assert read(tmp_path, {name: speakers}, columns=Columns(roles="B")) == pairs[:1]
@@ -337,11 +329,11 @@ def test_each_turn_of_a_dialogue_after_the_first_is_a_response(tmp_path, name):
     ],
 )
 def test_the_record_of_a_pair_has_its_columns(record, rest):
-    """As `polyencoder mine` writes it."""
+    """`polyencoder mine` writes it so."""
     ((example, written),) = parse_examples(record, Columns(), where="x")
     assert {name: written[name] for name in rest} == rest
     assert not {"query", "pos", "neg", "conversations"} & written.keys()
-    assert [one for one, _ in parse_examples(written, Columns(), where="x")] == [example]
+    assert [example_read for example_read, _ in parse_examples(written, Columns(), where="x")] == [example]
 
 
 def test_the_samples_of_the_documentation(tmp_path):
@@ -359,5 +351,5 @@ def test_the_samples_of_the_documentation(tmp_path):
 
 def test_a_response_that_is_no_candidate_can_join_them():
     record = {"context": "hi", "responses": ["c", "a"], "candidates": ["a", "b"]}
-    ((found, _),) = parse_examples(record, Columns(), where="x", add_response=True)
-    assert found == graded("c", ["c", "a", "b"], {"c": 1, "a": 1})
+    ((example, _),) = parse_examples(record, Columns(), where="x", add_response=True)
+    assert example == graded("c", ["c", "a", "b"], {"c": 1, "a": 1})

@@ -17,7 +17,7 @@ MIXED = [Example([f"question {n}"], f"answer {n}", [f"answer {n}", f"own {n}"] i
 
 
 def mixed_batches(reader: Reader, *, seen: int = 0, count: int = 9):
-    sampler = NegativeSampler((one.label for one in MIXED), count=3)
+    sampler = NegativeSampler((example.label for example in MIXED), count=3)
     batches = iterate_batches(InMemory(MIXED), batch_size=4, sampler=sampler, reader=reader, seen=seen)
     return [next(batches) for _ in range(count)]
 
@@ -55,13 +55,13 @@ def test_a_run_goes_on_with_the_next_example(streams, reader, done):
     whole = list(islice(iterate_batches(source, batch_size=3, reader=reader), 20))
     assert list(islice(iterate_batches(source, batch_size=3, reader=reader, seen=3 * done), 20 - done)) == whole[done:]
     if reader.count == 1:
-        epoch = [one for batch in whole for one in batch][: counts.examples]
-        assert sorted(epoch, key=lambda one: one.label) == sorted(examples, key=lambda one: one.label)
+        epoch = [example for batch in whole for example in batch][: counts.examples]
+        assert sorted(epoch, key=lambda example: example.label) == sorted(examples, key=lambda example: example.label)
 
 
 def test_several_readers_draw_what_one_does():
     def drawn(reader: Reader, *, size: int) -> list[Example]:
-        sampler = NegativeSampler((one.label for one in MIXED), count=3)
+        sampler = NegativeSampler((example.label for example in MIXED), count=3)
         batches = iterate_batches(InMemory(MIXED), batch_size=size, sampler=sampler, reader=reader)
         return sorted(next(batches), key=lambda example: example.label)
 

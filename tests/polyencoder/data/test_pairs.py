@@ -98,8 +98,8 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
     ],
 )
 def test_messages_are_turns(write, record, pair):
-    (found,) = read_pairs(write("a.jsonl", json.dumps(record)))
-    assert found == Example(*pair)
+    (example,) = read_pairs(write("a.jsonl", json.dumps(record)))
+    assert example == Example(*pair)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ REPLIES = [(["hi"], "hello"), (["hi", "hello", "rain ?"], "yes"), (["hello", "hi
 
 @pytest.mark.parametrize("column", ["messages", "context"])
 def test_each_message_of_the_assistant_after_one_of_the_user_is_an_example(write, column, caplog):
-    """As in fine-tuning of chat models; the log says how many of how many, and of the system messages."""
+    """Fine-tuning of chat models does so; the log counts these messages and the system messages."""
     path = write("a.jsonl", "\n".join(json.dumps({column: chat, "id": 7}) for chat in CHATS))
     with caplog.at_level("INFO"):
         assert list(read_pairs(path)) == list(read_pairs(path)) == [Example(*pair) for pair in REPLIES]
@@ -135,7 +135,7 @@ def test_each_message_of_the_assistant_after_one_of_the_user_is_an_example(write
     assert "3 of the assistant's 5 messages in 2 chats" in replies
     assert "1 system messages" in system
     assert "persona" in system
-    assert list(read_pair_rows([{column: chat} for chat in CHATS], name="rows")) == [Example(*one) for one in REPLIES]
+    assert list(read_pair_rows([{column: chat} for chat in CHATS], name="rows")) == [Example(*pair) for pair in REPLIES]
     caplog.clear()
     persona = ["your persona: i ski"]
     expected = [Example([*persona, *turns], label) for turns, label in REPLIES[:2]] + [Example(*REPLIES[2])]
@@ -161,16 +161,16 @@ def test_a_mistyped_column_names_those_that_there_are(write, part):
 
 @pytest.mark.parametrize("right", [[["x", "y"], ["w", "v"], ["u"]], [["x", "y"], ["y", "z"]]])
 def test_candidates_are_drawn_from_all_responses(write, right):
-    """As many as there are for each example, without its own."""
-    records = ({"context": f"q {place}", "responses": texts} for place, texts in enumerate(right))
+    """Each example gets as many as there are, without its own."""
+    records = ({"context": f"q {number}", "responses": texts} for number, texts in enumerate(right))
     examples, drawn = read_examples(write("a.jsonl", "\n".join(map(json.dumps, records))))
     fewest = len({text for texts in right for text in texts}) - 2
     assert drawn == len(right)
-    assert [len(one.choices) for one in examples] == [len(texts) + fewest for texts in right]
+    assert [len(example.choices) for example in examples] == [len(texts) + fewest for texts in right]
 
 
 def test_the_number_of_pairs_of_a_hub_dataset(tmp_path, monkeypatch):
-    """That of its card, which is not verified here; without one, its rows are counted."""
+    """The card has the number, which is not verified here; without a card, the rows are counted."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "set").mkdir()

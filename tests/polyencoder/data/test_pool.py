@@ -25,8 +25,8 @@ def offered(pool, row):
     """The keys of what this example may choose, and of its label, through the tensors alone."""
     index = torch.arange(len(pool.texts)) if pool.index is None else pool.index[row]
     mask = torch.ones(len(index), dtype=torch.bool) if pool.mask is None else pool.mask[row]
-    found = [pool.texts[place] for place, there in zip(index.tolist(), mask.tolist(), strict=True) if there]
-    return keys(found), pool.texts[index[pool.labels[row]]][0]
+    texts = [pool.texts[column] for column, is_real in zip(index.tolist(), mask.tolist(), strict=True) if is_real]
+    return keys(texts), pool.texts[index[pool.labels[row]]][0]
 
 
 @given(BATCHES)
@@ -64,17 +64,17 @@ FIXED = ("x", "y"), {"x": 0, "y": 1}
 
 
 def test_the_pool_of_each_source():
-    given = {"labels": ["b", "a"], "candidates": [["b", "c"], ["a", "b", "a"]]}
-    assert list(build_batch_pool("batch", **given).texts) == ["b", "a"]
-    assert list(build_batch_pool("batch-all-cands", **given).texts) == ["b", "c", "a"]
-    inline = build_batch_pool("inline", **given)
+    texts = {"labels": ["b", "a"], "candidates": [["b", "c"], ["a", "b", "a"]]}
+    assert list(build_batch_pool("batch", **texts).texts) == ["b", "a"]
+    assert list(build_batch_pool("batch-all-cands", **texts).texts) == ["b", "c", "a"]
+    inline = build_batch_pool("inline", **texts)
     assert [inline.list_candidates(row) for row in (0, 1)] == [["b", "c"], ["a", "b"]]
     assert inline.count_candidates(2) == [2, 3]  # as the data says it: one twice
-    fixed = build_fixed_pool(*FIXED, given["labels"], add=True)
+    fixed = build_fixed_pool(*FIXED, texts["labels"], add=True)
     assert list(fixed.texts) == ["x", "y", "b", "a"]
     assert fixed.mask.tolist() == [[True, True, True, False], [True, True, False, True]]
     assert fixed.count_candidates(2) == [3, 3]
-    assert build_batch_pool("batch-all-cands", **given).count_candidates(2) == [3, 3]
+    assert build_batch_pool("batch-all-cands", **texts).count_candidates(2) == [3, 3]
     for source in ("batch", "batch-all-cands", "inline"):
         with pytest.raises(InputError, match=f"candidates from '{source}' are not supported"):
             build_batch_pool(source, labels=None, candidates=None)
@@ -82,7 +82,7 @@ def test_the_pool_of_each_source():
 
 def test_who_has_a_choice():
     assert build_inline_pool([["a"]], None).labels is None
-    assert [build_inline_pool(own, None).has_negatives for own in ([["a"], ["b"]], [["a"], ["a", "b"]])] == [
+    assert [build_inline_pool(lists, None).has_negatives for lists in ([["a"], ["b"]], [["a"], ["a", "b"]])] == [
         False,
         True,
     ]
@@ -101,36 +101,36 @@ def judged(draw):
     """(candidates, labels) of a few examples: some candidates are right, by numbers; the label is the best of them."""
     candidates = draw(BATCHES)
     numbers = [{text: float(draw(st.integers(1, 3))) for text in texts[::2]} for texts in candidates]
-    return candidates, [max(own, key=own.get) for own in numbers], numbers
+    return candidates, [max(labels_of, key=labels_of.get) for labels_of in numbers], numbers
 
 
 @given(judged(), st.sampled_from(["batch", "inline", "batch-all-cands"]), st.booleans())
 def test_each_candidate_keeps_its_label_as_a_number(batch, source, merge):
-    """Of texts between which a model cannot tell, the best one's; a text of another example has 0."""
+    """Texts that a model cannot tell apart have the best label; a text of another example has 0."""
     candidates, labels, numbers = batch
     pool = build_batch_pool(source, labels=labels, candidates=candidates, relevance=numbers)
     if merge:
         pool = merge_equal(pool, keys(pool.texts))
-    for row, own in enumerate(numbers):
-        texts, found = pool.list_candidates(row), pool.numbers[row].tolist()
-        for text, number in zip(texts, found, strict=False):
-            twins = [value for other, value in own.items() if (other[0] == text[0] if merge else other == text)]
+    for row, relevance in enumerate(numbers):
+        texts, row_numbers = pool.list_candidates(row), pool.numbers[row].tolist()
+        for text, number in zip(texts, row_numbers, strict=False):
+            twins = [value for other, value in relevance.items() if (other[0] == text[0] if merge else other == text)]
             assert number == max(twins, default=0)
-        assert set(found[len(texts) :]) <= {0.0}
-        assert found[pool.labels[row]] == max(own.values())
-        assert {text[0] for text in pool.list_right()[row]} == {text[0] for text in own}
+        assert set(row_numbers[len(texts) :]) <= {0.0}
+        assert row_numbers[pool.labels[row]] == max(relevance.values())
+        assert {text[0] for text in pool.list_right()[row]} == {text[0] for text in relevance}
 
 
 def test_one_right_candidate_is_the_usual_pool():
     usual = build_batch_pool("inline", labels=["a", "c"], candidates=[["a", "b"], ["b", "c"]])
     assert usual.relevance is None
     assert usual.numbers.tolist() == [[1, 0], [0, 1]]
-    graded = [Example.graded(["hi"], texts, one) for texts, one in ((["a", "b"], [1, 0]), (["b", "c"], [0, 1]))]
+    graded = [Example.graded(["hi"], texts, labels) for texts, labels in ((["a", "b"], [1, 0]), (["b", "c"], [0, 1]))]
     pool = build_batch_pool(
         "inline",
-        labels=[one.label for one in graded],
-        candidates=[one.choices for one in graded],
-        relevance=[one.labels for one in graded],
+        labels=[example.label for example in graded],
+        candidates=[example.choices for example in graded],
+        relevance=[example.labels for example in graded],
     )
     assert pool.relevance is None
     assert usual.list_right() == pool.list_right() == [["a"], ["c"]]
@@ -151,5 +151,5 @@ def test_negatives_join_the_candidates_of_their_example_where_each_has_its_own(r
     assert wider.labels.tolist() == pool.labels.tolist() == [1, 0]
     assert wider.numbers.tolist() == [[2, 1, 0, 0] if relevance else [0, 1, 0, 0], [1, 0, 0, 0]]
     assert wider.mask.tolist() == [[True, True, True, False], [True] * 4]
-    texts = [[wider.texts[place] for place in row if place >= 0] for row in wider.index.tolist()]
+    texts = [[wider.texts[column] for column in row if column >= 0] for row in wider.index.tolist()]
     assert texts == wider.lists

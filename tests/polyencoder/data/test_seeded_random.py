@@ -23,28 +23,28 @@ def test_dice_give_published_values():
 
 
 def test_sample_is_uniform():
-    places = Counter(SeededRandom(str(n)).sample("abcd", 1)[0] for n in range(2000))
-    assert set(places) == set("abcd")
-    assert min(places.values()) > 400  # 500 expected, standard deviation 19
+    counts = Counter(SeededRandom(str(n)).sample("abcd", 1)[0] for n in range(2000))
+    assert set(counts) == set("abcd")
+    assert min(counts.values()) > 400  # 500 expected, standard deviation 19
 
 
 @given(st.integers(0, 60), st.integers(1, 70), st.text(max_size=3))
 def test_shuffled_is_a_permutation_of_bounded_memory(count, size, key):
-    held = most = 0
+    buffered = largest = 0
 
     def counting():
-        nonlocal held, most
+        nonlocal buffered, largest
         for number in range(count):
-            held += 1
-            most = max(most, held)
+            buffered += 1
+            largest = max(largest, buffered)
             yield number
 
     seen = []
     for number in shuffle_buffered(counting(), size=size, rng=SeededRandom(key)):
-        held -= 1
+        buffered -= 1
         seen.append(number)
     assert sorted(seen) == list(range(count))
-    assert most <= size
+    assert largest <= size
 
 
 def test_shuffling_does_not_wait_for_a_full_buffer():
@@ -60,7 +60,7 @@ def test_shuffling_does_not_wait_for_a_full_buffer():
 
 def test_shuffling_carries_far():
     order = list(shuffle_buffered(range(2000), size=400, rng=SeededRandom("k")))
-    moved = [abs(place - number) for place, number in enumerate(order)]
+    moved = [abs(position - number) for position, number in enumerate(order)]
     assert sum(moved) / len(moved) > 200  # half the buffer
     late = order[1000:]
     assert min(late) < 1000 - 300  # some wait for long

@@ -27,12 +27,12 @@ def test_a_run_comes_back_and_ir_measures_reads_the_same(tmp_path_factory, run):
     write_run(path, run)
     assert read_run(path) == run
     theirs: dict[str, dict[str, float]] = {}
-    places: dict[str, list[float]] = {}
+    ranked_scores: dict[str, list[float]] = {}
     for query, document, score in ir_measures.read_trec_run(str(path)):
         theirs.setdefault(query, {})[document] = score
-        places.setdefault(query, []).append(score)
+        ranked_scores.setdefault(query, []).append(score)
     assert theirs == run
-    assert all(scores == sorted(scores, reverse=True) for scores in places.values())
+    assert all(scores == sorted(scores, reverse=True) for scores in ranked_scores.values())
 
 
 @pytest.mark.parametrize(

@@ -49,12 +49,13 @@ def examples(make_ranker, texts) -> list[dict[str, object]]:
 def test_a_calibration_of_rankings_with_a_risk(ranker, examples, tmp_path):
     path = tmp_path / "examples.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in examples))
-    found = ranker.calibrate(examples, risk=(0.8, 0.9), data="rows").calibration
-    assert found == ranker.calibration
-    assert (found.fitted_on.data, found.fitted_on.examples, found.fitted_on.candidates) == ("rows", 100, 6)
-    assert found.promises[-1].risk == 0.9
-    assert found.promises == ranker.calibrate(path, risk=(0.8, 0.9)).calibration.promises
-    assert ranker.calibrate(path, risk=0.9, seed=1).calibration.promises != found.promises
+    calibration = ranker.calibrate(examples, risk=(0.8, 0.9), data="rows").calibration
+    assert calibration == ranker.calibration
+    fitted_on = calibration.fitted_on
+    assert (fitted_on.data, fitted_on.examples, fitted_on.candidates) == ("rows", 100, 6)
+    assert calibration.promises[-1].risk == 0.9
+    assert calibration.promises == ranker.calibrate(path, risk=(0.8, 0.9)).calibration.promises
+    assert ranker.calibrate(path, risk=0.9, seed=1).calibration.promises != calibration.promises
     row = examples[0]
     best = ranker.rank(row["context"], row["candidates"])[0]
     assert best.risk == (0.9 if best.probability >= ranker.calibration.promise(0.9, index=None).threshold else None)
@@ -101,7 +102,7 @@ def test_examples_of_the_training(ranker, examples, tmp_path, columns):
     """The run's record names the files, whose columns may have other names."""
     path, model = tmp_path / "train.jsonl", tmp_path / "model"
     names = {"context": "context", "response": "response"} | columns
-    path.write_text("".join(json.dumps({of: row[name] for name, of in names.items()}) + "\n" for row in examples))
+    path.write_text("".join(json.dumps({key: row[name] for name, key in names.items()}) + "\n" for row in examples))
     ranker.save_pretrained(model)
     (model / "training").mkdir()
     options = get_flat_values(TrainSettings.of(backbone="x", train=str(path), valid="v", out=str(model), **columns))
@@ -116,14 +117,14 @@ def test_examples_of_the_training(ranker, examples, tmp_path, columns):
     assert ranker.calibrate(examples).calibration is not None
 
 
-TEXTS = [f"text {place}" for place in range(20)]
+TEXTS = [f"text {number}" for number in range(20)]
 SEVERAL = Example.graded(["hi"], TEXTS, [0, 2, 0, 1] + [0] * 15 + [1])
-ONE = Example(["hi"], TEXTS[2], TEXTS)
+SINGLE = Example(["hi"], TEXTS[2], TEXTS)
 SCORES = -torch.arange(20.0)  # text 0 is the best
 
 
 def test_every_right_candidate_is_right():
-    seen = collect_observations([SEVERAL, ONE], [(1, SCORES), (0, SCORES)])
+    seen = collect_observations([SEVERAL, SINGLE], [(1, SCORES), (0, SCORES)])
     assert [row.nonzero().flatten().tolist() for row in seen.right] == [[1, 3, 19], [2]]
     assert (seen.scores.isfinite().sum(1).tolist(), seen.among.tolist()) == ([20, 20], [20, 20])
     wrong = seen.remove_right()
@@ -142,11 +143,11 @@ def test_of_a_search_too():
         def __call__(self, contexts):
             return [hits for _ in contexts]
 
-    found = observe_search(Search(), [SEVERAL, ONE])
-    expected = collect_observations([SEVERAL, ONE], [(0, SCORES), (1, SCORES)])
-    assert torch.equal(found.scores, expected.scores)
-    assert torch.equal(found.right, expected.right)
-    assert (found.depth, expected.depth) == (DEPTH, None)
+    actual = observe_search(Search(), [SEVERAL, SINGLE])
+    expected = collect_observations([SEVERAL, SINGLE], [(0, SCORES), (1, SCORES)])
+    assert torch.equal(actual.scores, expected.scores)
+    assert torch.equal(actual.right, expected.right)
+    assert (actual.depth, expected.depth) == (DEPTH, None)
 
 
 def test_the_fit_adds_the_probabilities_of_the_right_ones():
@@ -161,8 +162,8 @@ def test_the_fit_adds_the_probabilities_of_the_right_ones():
 
     def likelihood(slope: float, none: float) -> float:
         total = 0.0
-        for asked in (seen, seen.remove_right()):
-            rows = (asked.scores.tolist(), asked.right.tolist(), asked.among.tolist())
+        for observations in (seen, seen.remove_right()):
+            rows = (observations.scores.tolist(), observations.right.tolist(), observations.among.tolist())
             for row, right, among in zip(*rows, strict=True):
                 weights = [math.exp(slope * score) for score in row]
                 rest = among * math.exp(none)

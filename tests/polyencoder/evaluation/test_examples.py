@@ -22,7 +22,8 @@ def test_recall_is_how_often_the_label_is_first(make_ranker, sentences, architec
     ranker = make_ranker(architecture, seed=seed)
     contexts = [["hi"], ["hi", "do you ski ?", "no , i read books ."], ["ski ?"], ["hello", "hi"]]
     examples = [Example(context, label, sentences[i:]) for i, context in enumerate(contexts) for label in sentences[i:]]
-    hits = [one.choices[int(ranker.score([one.turns], one.choices)[0].argmax())] == one.label for one in examples]
+    scores = [ranker.score([example.turns], example.choices)[0] for example in examples]
+    hits = [example.choices[int(row.argmax())] == example.label for example, row in zip(examples, scores, strict=True)]
     assert recall_at_1(ranker, examples) == sum(hits) / len(hits)
     firsts = [Example(context, ranker.rank(context, sentences)[0].text, sentences) for context in contexts]
     assert recall_at_1(ranker, firsts) == 1.0
@@ -53,8 +54,8 @@ def test_a_candidate_without_text_is_an_error_where_pairs_are_read(make_ranker, 
 
 
 def test_baseline_and_ranker_count_an_equal_candidate_once(make_ranker):
-    twice = evaluate_tfidf(["i ski", "dogs", "cats"], [Example(["dogs ski"], "ski", ["dogs ski", "dogs ski", "ski"])])
-    assert twice["rank"] == 2.0
+    report = evaluate_tfidf(["i ski", "dogs", "cats"], [Example(["dogs ski"], "ski", ["dogs ski", "dogs ski", "ski"])])
+    assert report["rank"] == 2.0
     ranker = make_ranker("bi")
     once = evaluate(ranker, [Example(["dogs ski"], "ski", ["dogs ski", "ski"])]).report()["rank"]
     assert evaluate(ranker, [Example(["dogs ski"], "ski", ["dogs ski", "dogs ski", "ski"])]).report()["rank"] == once
@@ -68,14 +69,14 @@ def test_equal_tokens_have_equal_scores(make_ranker, monkeypatch, architecture):
     usual = getattr(ranker.model, name)
 
     def noisy(*parts, **options):
-        found = usual(*parts, **options)
+        scores = usual(*parts, **options)
         if len(parts) < 3:
-            return found + 1e-3 * torch.rand(found.shape, generator=noise)
-        return found + 1e-3 * torch.rand(len(parts[1]), generator=noise)[parts[2].clamp(min=0)]
+            return scores + 1e-3 * torch.rand(scores.shape, generator=noise)
+        return scores + 1e-3 * torch.rand(len(parts[1]), generator=noise)[parts[2].clamp(min=0)]
 
     monkeypatch.setattr(ranker.model, name, noisy)
     texts = ["do you ski ?", "Do you ski ?", "no , i read books ."]
     scores = dict(example_scores(ranker, [Example(["hi"], text, [*texts, texts[1]]) for text in texts]))
-    assert all(own[0] == own[1] == own[3] != own[2] for own in scores.values())
+    assert all(row[0] == row[1] == row[3] != row[2] for row in scores.values())
     ranks = [evaluate(ranker, [Example(["hi"], text, texts)]).report()["rank"] for text in texts[:2]]
     assert ranks[0] == ranks[1]

@@ -19,44 +19,44 @@ NAN = math.nan
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 1.0, 2.0]), min_size=1, max_size=8))
 def test_a_rank_is_the_worst_place_in_a_sort(scores):
-    """Of each label of a row."""
+    """For each label of a row."""
     columns = range(len(scores))
-    orders = [sorted(columns, key=lambda column, own=label: (-scores[column], column == own)) for label in columns]
+    orders = [sorted(columns, key=lambda column, right=label: (-scores[column], column == right)) for label in columns]
     expected = [order.index(label) + 1 for label, order in enumerate(orders)]
     assert ranks(torch.tensor([scores] * len(scores)), torch.tensor(columns)).tolist() == expected
 
 
 def test_a_collapsed_model_is_right_nowhere():
     pool = build_inline_pool([["a", "b", "c"]] * 2, ["a", "c"])
-    for found in of_pool(torch.zeros(2, 3), pool):
-        assert (found["rank"], found["hits@1"], found["mrr"]) == (3, 0, pytest.approx(1 / 3))
+    for metrics in of_pool(torch.zeros(2, 3), pool):
+        assert (metrics["rank"], metrics["hits@1"], metrics["mrr"]) == (3, 0, pytest.approx(1 / 3))
     graded = build_inline_pool([["a", "b", "c"]], ["a"], [{"a": 2.0, "c": 1.0}])
-    (found,) = of_pool(torch.zeros(1, 3), graded)
-    assert found["rank"] == 2, "other right candidates are none that it loses to"
-    assert found["nDCG@10"] == pytest.approx((1 / math.log2(3) + 2 / 2) / (2 + 1 / math.log2(3)))
+    (metrics,) = of_pool(torch.zeros(1, 3), graded)
+    assert metrics["rank"] == 2, "other right candidates are none that it loses to"
+    assert metrics["nDCG@10"] == pytest.approx((1 / math.log2(3) + 2 / 2) / (2 + 1 / math.log2(3)))
 
 
 @pytest.mark.parametrize("kind", ["inline", "batch"])
 def test_candidates_of_equal_tokens_are_one(kind):
-    """The label's twin is right, and those of a wrong one count once; a twin that is masked has no score."""
+    """The label's twin is right, twins of a wrong candidate count once, and a masked twin has no score."""
     texts, keys = ["Yes.", "yes.", "no", "No", "maybe"], [0, 0, 1, 1, 2]
     scores = torch.tensor([[1.0, 1.0, 2.0, 2.0, 0.0]])
     pool = build_inline_pool([texts], ["yes."]) if kind == "inline" else build_shared_pool(texts, ["yes."])
-    merged, own = merge_twins(scores, pool, keys)
-    assert (merged.tolist(), own.labels.tolist()) == ([[1.0, 2.0, 0.0]], [0])
-    (found,) = of_pool(merged, own)
-    assert (found["rank"], "R5@1" in found) == (2, True)
+    merged, merged_pool = merge_twins(scores, pool, keys)
+    assert (merged.tolist(), merged_pool.labels.tolist()) == ([[1.0, 2.0, 0.0]], [0])
+    (metrics,) = of_pool(merged, merged_pool)
+    assert (metrics["rank"], "R5@1" in metrics) == (2, True)
     assert merge_twins(scores, pool, range(5)) == (scores, pool)
 
 
 def test_twins_of_candidates_of_several_lengths_are_merged():
     pool = build_inline_pool([["a", "A", "b"], ["b", "c"], ["A", "c", "B"]], ["A", "c", "A"])
     scores = pool.mask_scores(torch.tensor([[1.0, 1.0, 2.0], [3.0, 4.0, 9.0], [5.0, 6.0, 7.0]]))
-    merged, own = merge_twins(scores, pool, [text.lower() for text in pool.texts])
-    rows = [dict(zip(own.list_candidates(row), merged[row].tolist(), strict=False)) for row in range(3)]
+    merged, merged_pool = merge_twins(scores, pool, [text.lower() for text in pool.texts])
+    rows = [dict(zip(merged_pool.list_candidates(row), merged[row].tolist(), strict=False)) for row in range(3)]
     lower = [{text.lower(): score for text, score in row.items()} for row in rows]
     assert lower == [{"a": 1.0, "b": 2.0}, {"b": 3.0, "c": 4.0}, {"a": 5.0, "c": 6.0, "b": 7.0}]
-    assert [one["rank"] for one in of_pool(merged, own)] == [2, 1, 3]
+    assert [metrics["rank"] for metrics in of_pool(merged, merged_pool)] == [2, 1, 3]
 
 
 def test_nan_is_worst():
@@ -89,10 +89,10 @@ def test_a_batch():
         loss = (scores[row].logsumexp(0) - scores[row, label]).item()
         expected.append(of_example(rank, pytest.approx(loss), n, hits_at=(1, 3)))
     assert of_pool(scores, pool, hits_at=(1, 3)) == expected
-    without = [{name: value for name, value in one.items() if name[0] != "R"} for one in expected]
+    without = [{name: value for name, value in metrics.items() if name[0] != "R"} for metrics in expected]
     assert of_pool(scores, pool, has_n=False, hits_at=(1, 3)) == without
     shared = of_pool(torch.tensor([[1.0, 2.0], [1.0, 2.0]]), build_shared_pool(["a", "b"], ["a", "b"]), hits_at=(1,))
-    assert [(one["rank"], one["R2@1"]) for one in shared] == [(2.0, 0.0), (1.0, 1.0)]
+    assert [(metrics["rank"], metrics["R2@1"]) for metrics in shared] == [(2.0, 0.0), (1.0, 1.0)]
 
 
 def test_means_of_examples_from_several_processes():
@@ -114,8 +114,8 @@ def test_ndcg_is_scikit_learns(data):
     n = data.draw(st.integers(2, 14))
     scores = data.draw(st.lists(st.integers(-50, 50), min_size=n, max_size=n, unique=True))
     labels = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n).filter(any))
-    found = float(compute_ndcg(torch.tensor([scores]).float(), torch.tensor([labels]).float()))
-    assert found == pytest.approx(ndcg_score([labels], [scores], k=10), abs=1e-6)
+    actual = float(compute_ndcg(torch.tensor([scores]).float(), torch.tensor([labels]).float()))
+    assert actual == pytest.approx(ndcg_score([labels], [scores], k=10), abs=1e-6)
 
 
 def test_of_several_right_candidates_the_first_one_counts():
@@ -135,5 +135,5 @@ def test_of_several_right_candidates_the_first_one_counts():
 def test_right_candidates_that_all_have_minus_infinity_lose():
     """To the wrong one in the first column, which is not taken for right."""
     pool = build_inline_pool([["w", "a", "b"]], ["a"], [{"a": 1.0, "b": 1.0}])
-    (found,) = of_pool(torch.tensor([[5.0, -math.inf, -math.inf]]), pool)
-    assert found["rank"] == 2
+    (metrics,) = of_pool(torch.tensor([[5.0, -math.inf, -math.inf]]), pool)
+    assert metrics["rank"] == 2

@@ -23,9 +23,9 @@ RUN = {"q1": {"d3": 3.0, "d1": 2.0, "d9": 1.5, "d2": 1.0}, "q3": {"d1": 1.0}}
 def test_measures_by_hand():
     """nDCG with gains that are the labels (Jarvelin and Kekalainen, 2002), reciprocal rank, average precision."""
     report = evaluate_run(RUN, QRELS, measures=["nDCG@10", "RR@10", "AP", "R@2", "P(rel=2)@2", "NumRet"])
-    found = 2 / math.log2(3) + 1 / math.log2(5)
+    dcg = 2 / math.log2(3) + 1 / math.log2(5)
     ideal = 2 / math.log2(2) + 1 / math.log2(3)
-    by_hand = {"nDCG@10": found / ideal, "RR@10": 1 / 2, "AP": (1 / 2 + 2 / 4) / 2, "R@2": 1 / 2, "P(rel=2)@2": 1 / 2}
+    by_hand = {"nDCG@10": dcg / ideal, "RR@10": 1 / 2, "AP": (1 / 2 + 2 / 4) / 2, "R@2": 1 / 2, "P(rel=2)@2": 1 / 2}
     assert report.measured.by_query["q1"] == pytest.approx({**by_hand, "NumRet": 4})
     means = {name: value / 2 for name, value in by_hand.items()}  # q2 has no result, and counts as 0
     assert report.measured.means == pytest.approx({**means, "NumRet": 4})
@@ -48,7 +48,7 @@ def test_a_measure_without_a_value_for_each_query():
 @given(
     qrels=st.dictionaries(
         st.sampled_from("abcd"), st.dictionaries(st.sampled_from("uvwxyz"), st.integers(0, 3), min_size=1), min_size=1
-    ).filter(lambda qrels: any(any(own.values()) for own in qrels.values())),
+    ).filter(lambda qrels: any(any(labels.values()) for labels in qrels.values())),
     run=st.dictionaries(
         st.sampled_from("abcde"), st.dictionaries(st.sampled_from("tuvwxyz"), st.integers(-9, 9).map(float))
     ),
@@ -59,8 +59,8 @@ def test_the_measures_are_those_of_trec_eval(qrels, run):
     pytrec_eval = pytest.importorskip("pytrec_eval")
     names = {"nDCG@10": "ndcg_cut_10", "AP": "map", "R@5": "recall_5", "RR": "recip_rank"}
     report = evaluate_run(run, qrels, measures=list(names))
-    kept = {query: found for query, found in run.items() if found}
-    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map", "recall.5", "recip_rank"}).evaluate(kept)
+    answered = {query: results for query, results in run.items() if results}
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map", "recall.5", "recip_rank"}).evaluate(answered)
     for query in qrels:
         expected = {name: theirs.get(query, {}).get(other, 0.0) for name, other in names.items()}
         assert report.measured.by_query[query] == pytest.approx(expected)
@@ -73,7 +73,7 @@ def queries(sentences):
 
 @pytest.fixture
 def texts(sentences):
-    return {f"d{place}": text for place, text in enumerate(sentences)}
+    return {f"d{number}": text for number, text in enumerate(sentences)}
 
 
 def index_of(ranker, texts: dict[str, str]):
@@ -92,21 +92,21 @@ def test_a_search_and_a_rerank_order_by_the_rankers_scores(make_ranker, queries,
         query: dict(zip(ids, ranker.score([context], list(texts.values()))[0].tolist(), strict=True))
         for query, context in queries.items()
     }
-    start = {query: {id_: float(-place) for place, id_ in enumerate(ids)} for query in queries}
+    start = {query: {id_: float(-rank) for rank, id_ in enumerate(ids)} for query in queries}
     reranked = rerank_run(ranker, start, queries, texts)
-    assert reranked == {query: pytest.approx(own, abs=1e-4) for query, own in scores.items()}
+    assert reranked == {query: pytest.approx(expected, abs=1e-4) for query, expected in scores.items()}
     if not ranker.model.has_vectors:
         return
     index = index_of(ranker, texts)
-    found = search_run(ranker, index, queries)
-    assert found == {query: pytest.approx(own, abs=1e-4) for query, own in scores.items()}
+    searched = search_run(ranker, index, queries)
+    assert searched == {query: pytest.approx(expected, abs=1e-4) for query, expected in scores.items()}
     two = search_run(ranker, index, queries, depth=2)
-    assert [list(own) for own in two.values()] == [list(own)[:2] for own in found.values()]
+    assert [list(results) for results in two.values()] == [list(results)[:2] for results in searched.values()]
     assert index.get_texts([*ids, "gone"]) == texts
 
 
 def test_what_is_behind_the_depth_stays_behind(make_ranker, queries, texts):
-    run = {"q1": {id_: float(100 - place) for place, id_ in enumerate(texts)}}
+    run = {"q1": {id_: float(100 - rank) for rank, id_ in enumerate(texts)}}
     ranker = make_ranker("cross")
     ranker.model.linear.weight.data *= 1000  # scores far from each other
     reranked = rerank_run(ranker, run, queries, {id_: texts[id_] for id_ in list(texts)[:3]}, depth=3)
@@ -122,35 +122,35 @@ def test_the_order_behind_the_depth_is_kept_to_the_last_bit(make_ranker, queries
     """Scores that only float64 tells apart, ties, and scores on a scale of any size."""
     behind = {"d1": 1 + 1e-12, "d5": 1.0, "d2": 1.0, "d4": -1e30}
     run = {"q1": {"d0": 1e300, **behind}}
-    found = rerank_run(make_ranker("cross"), run, queries, texts, depth=1)["q1"]
-    scores = [np.float32(found[id_]) for id_ in run["q1"]]
+    reranked = rerank_run(make_ranker("cross"), run, queries, texts, depth=1)["q1"]
+    scores = [np.float32(reranked[id_]) for id_ in run["q1"]]
     assert scores[0] > scores[1] > scores[2] == scores[3] > scores[4]
 
 
 def test_a_document_with_its_querys_id(make_ranker, texts):
     ranker, queries = make_ranker("bi"), {"d1": texts["d1"]}
     index = index_of(ranker, texts)
-    found = search_run(ranker, index, queries, depth=3, ignore_identical_ids=True)["d1"]
+    results = search_run(ranker, index, queries, depth=3, ignore_identical_ids=True)["d1"]
     whole = list(search_run(ranker, index, queries)["d1"])
     assert "d1" in whole  # a candidate that equals its query is a result
-    assert list(found) == [id_ for id_ in whole if id_ != "d1"][:3]
+    assert list(results) == [id_ for id_ in whole if id_ != "d1"][:3]
 
 
 def test_the_report(make_ranker, queries, texts):
     ranker = make_ranker("bi")
-    one = evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, index=index_of(ranker, texts))
-    report = one.report()
+    retrieval = evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, index=index_of(ranker, texts))
+    report = retrieval.report()
     assert [report[name] for name in ("queries", "unjudged", "without_results", "missing")] == [2, 1, 0, 1]
-    assert set(one.run) == {"q1", "q2"}
+    assert set(retrieval.run) == {"q1", "q2"}
     assert {*MEASURES} <= report.keys()
     again = evaluate_retrieval(
-        ranker, queries, QUERIES_AND_DOCUMENTS, rerank={"q1": one.run["q1"]}, texts=texts, compare=one.run
+        ranker, queries, QUERIES_AND_DOCUMENTS, rerank={"q1": retrieval.run["q1"]}, texts=texts, compare=retrieval.run
     )
     assert again.without_results == 1
-    assert again.compared == one.measured
-    assert again.measured.by_query["q1"] == pytest.approx(one.measured.by_query["q1"])
+    assert again.compared == retrieval.measured
+    assert again.measured.by_query["q1"] == pytest.approx(retrieval.measured.by_query["q1"])
     assert set(again.p or {}) == {*MEASURES}
-    same = evaluate_run(one.run, QUERIES_AND_DOCUMENTS, compare=one.run).report()
+    same = evaluate_run(retrieval.run, QUERIES_AND_DOCUMENTS, compare=retrieval.run).report()
     assert same["compared"]["p"] == dict.fromkeys(MEASURES, 1.0)
 
 
@@ -179,7 +179,7 @@ def test_what_does_not_fit_is_refused(make_ranker, queries, texts):
 
 
 def test_a_run_need_not_find_what_is_judged(make_ranker, queries, texts, caplog):
-    """Of few judgements a good run of the same corpus may have none."""
+    """A good run of the same corpus may have none of few judgements."""
     ranker, qrels = make_ranker("bi"), {"q1": {"d0": 1}}
     index = index_of(ranker, texts)
     run = {"q1": {"d4": 2.0, "d5": 1.0}}

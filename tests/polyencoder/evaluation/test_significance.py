@@ -44,7 +44,7 @@ def test_intervals_of_few_and_of_equal_values():
 
 
 def test_p_values_are_those_of_all_exchanges():
-    """Of ten queries all 1,024 exchanges can be counted, and scipy counts them too."""
+    """All 1,024 exchanges of ten queries can be counted, and scipy counts them too."""
     first, second = RNG.random((10, 2)), RNG.random((10, 2)) * 0.8
     differences = first - second
     signs = np.array(list(itertools.product([-1, 1], repeat=10)))

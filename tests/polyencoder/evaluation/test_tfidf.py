@@ -29,10 +29,10 @@ def test_cosines_are_those_of_scikit_learn(sentences, monkeypatch):
     evaluate_tfidf(sentences, examples)
     vectorizer = TfidfVectorizer().fit(sentences)
     assert [i for i, _ in scored] == [*range(20)]
-    for (_, found), example in zip(scored, examples, strict=True):
+    for (_, actual), example in zip(scored, examples, strict=True):
         context, candidates = vectorizer.transform(example.turns[-1:]), vectorizer.transform(example.choices)
         expected = torch.from_numpy((context @ candidates.T).toarray()[0]).float()
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_there_must_be_words_to_fit_to():

@@ -15,25 +15,23 @@ ROWS = st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=6), min_size=1,
 
 @given(ROWS, st.integers(1, 5), st.integers(1, 3))
 def test_they_are_those_of_a_sort_of_everything(rows, count, most_above):
-    examples = [
-        Example([f"context {i}"], "0", [str(column) for column in range(len(row))]) for i, row in enumerate(rows)
-    ]
-    examples = [Example(one.turns, one.choices[len(one.choices) // 2], one.candidates) for one in examples]
+    texts = [[str(column) for column in range(len(row))] for row in rows]
+    examples = [Example([f"context {i}"], row[len(row) // 2], row) for i, row in enumerate(texts)]
     scores = {i: torch.tensor(row, dtype=torch.float32) for i, row in enumerate(rows)}
     expected = []
     for example, row in zip(examples, rows, strict=True):
         order = sorted(range(len(row)), key=lambda column: (-row[column], column == int(example.label)))
         rank = order.index(int(example.label)) + 1
         if rank > 1:
-            own = row[int(example.label)]
-            expected.append((-rank, own - row[order[0]], example, [(str(c), row[c]) for c in order[: rank - 1]]))
-    expected.sort(key=lambda one: one[:2])
-    found = find_worst_errors(examples, scores, count=count, most_above=most_above)
-    assert [one.example for one in found] == [one[2] for one in expected[:count]]
-    for one, (rank, _, example, above) in zip(found, expected[:count], strict=True):
-        assert (one.rank, one.among) == (-rank, len(example.choices))
-        assert one.right == (example.label, scores[examples.index(example)][int(example.label)])
-        assert one.above == above[:most_above]
+            score = row[int(example.label)]
+            expected.append((-rank, score - row[order[0]], example, [(str(c), row[c]) for c in order[: rank - 1]]))
+    expected.sort(key=lambda error: error[:2])
+    worst = find_worst_errors(examples, scores, count=count, most_above=most_above)
+    assert [error.example for error in worst] == [error[2] for error in expected[:count]]
+    for error, (rank, _, example, above) in zip(worst, expected[:count], strict=True):
+        assert (error.rank, error.among) == (-rank, len(example.choices))
+        assert error.right == (example.label, scores[examples.index(example)][int(example.label)])
+        assert error.above == above[:most_above]
 
 
 def test_equal_candidates_are_one_and_right_ones_are_no_error():

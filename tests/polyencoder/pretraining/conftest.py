@@ -89,7 +89,7 @@ def make_settings(talks, pieces, tmp_path):
             "evaluate_every": 4,
             "device": "cpu",
         }
-        given = options | TINY | fields
-        return PretrainingSettings(**{name: value for name, value in given.items() if value is not None})
+        values = options | TINY | fields
+        return PretrainingSettings(**{name: value for name, value in values.items() if value is not None})
 
     return make

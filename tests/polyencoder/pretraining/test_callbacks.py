@@ -1,4 +1,4 @@
-"""The log of a pre-training: its tokens are those of all processes."""
+"""The log of a pre-training: it counts the tokens of all processes."""
 
 from __future__ import annotations
 

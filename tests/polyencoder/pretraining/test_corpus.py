@@ -37,12 +37,12 @@ def test_each_example_once_an_epoch_in_another_order(files):
     expected = Counter(f"{name}{n} {turn}" for name in "abc" for n in range(5) for turn in (1, 2, 3))
     orders = set()
     for key in "klm":
-        found = examples(corpus, key)
-        assert Counter(one.label for one in found) == expected
-        assert all(one.turns[-1].split()[0] == one.label.split()[0] for one in found)
-        orders.add(tuple(one.label for one in found))
+        drawn = examples(corpus, key)
+        assert Counter(example.label for example in drawn) == expected
+        assert all(example.turns[-1].split()[0] == example.label.split()[0] for example in drawn)
+        orders.add(tuple(example.label for example in drawn))
     assert len(orders) == 3
-    assert [one.label for one in examples(corpus, None)] == list(expected)
+    assert [example.label for example in examples(corpus, None)] == list(expected)
     assert corpus.count_items() == (15, 45)
 
 
@@ -50,22 +50,22 @@ def test_each_example_once_an_epoch_in_another_order(files):
 def test_the_other_is_of_another_conversation_and_differs_in_each_epoch(files, window, monkeypatch):
     monkeypatch.setattr(module, "WINDOW", window)
     corpus = Corpus(files)
-    found = examples(corpus)
-    assert all(one.other.split()[0] != one.label.split()[0] for one in found)
-    assert all(one.other.split()[1] != "0" for one in found)  # a first turn follows nothing
-    by_key = {one.label: one.other for one in found}
-    again = {one.label: one.other for one in examples(corpus, "l")}
-    assert sum(by_key[one] != again[one] for one in by_key) > 10
+    drawn = examples(corpus)
+    assert all(example.other.split()[0] != example.label.split()[0] for example in drawn)
+    assert all(example.other.split()[1] != "0" for example in drawn)  # a first turn follows nothing
+    by_key = {example.label: example.other for example in drawn}
+    again = {example.label: example.other for example in examples(corpus, "l")}
+    assert sum(by_key[label] != again[label] for label in by_key) > 10
 
 
 def test_a_text_does_not_follow_as_often_as_it_does(tmp_path):
-    """Else how often a text is there would say whether it follows: those of short conversations seldom are."""
+    """Else the frequency of a text would say whether it follows: texts of short conversations are rare."""
     talks = [{"turns": [f"{n} {turn}" for turn in range(2 if n % 2 else 20)]} for n in range(200)]
     (tmp_path / "talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
-    found = examples(Corpus([str(tmp_path / "talks.jsonl")]))
+    drawn = examples(Corpus([str(tmp_path / "talks.jsonl")]))
     shares = [
-        sum(int(text.split()[0]) % 2 for text in texts) / len(found)
-        for texts in zip(*((one.label, one.other) for one in found), strict=True)
+        sum(int(text.split()[0]) % 2 for text in texts) / len(drawn)
+        for texts in zip(*((example.label, example.other) for example in drawn), strict=True)
     ]
     assert shares[0] == pytest.approx(100 / 2_000, rel=1e-9)
     assert shares[1] == pytest.approx(shares[0], rel=0.4)
@@ -73,9 +73,9 @@ def test_a_text_does_not_follow_as_often_as_it_does(tmp_path):
 
 def test_a_conversation_alone_has_nothing_else(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"turns": ["a", "b", "c"]}\n' * 3)
-    assert {one.other for one in examples(Corpus([str(tmp_path / "a.jsonl")]))} <= {None, "b", "c"}
+    assert {example.other for example in examples(Corpus([str(tmp_path / "a.jsonl")]))} <= {None, "b", "c"}
     (tmp_path / "a.jsonl").write_text('{"turns": ["a", "b"]}\n')
-    assert [one.other for one in examples(Corpus([str(tmp_path / "a.jsonl")]))] == [None]
+    assert [example.other for example in examples(Corpus([str(tmp_path / "a.jsonl")]))] == [None]
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -87,21 +87,21 @@ def test_readers_share_what_one_would_have(files, count):
 
 
 def test_reading_goes_on_where_it_stopped(files):
-    def some(seen):
+    def take(seen):
         return list(islice(iter_endless(Corpus(files, buffer=8), reader=Reader(1, 2), seed=3, seen=seen), 100 - seen))
 
-    expected = some(0)
+    expected = take(0)
     for seen in (1, 22, 23, 50):
-        assert some(seen) == expected[seen:]
+        assert take(seen) == expected[seen:]
 
 
 def test_what_is_held_out_is_not_trained_on(files):
     parts = {part: Corpus(files, part=part, held_out=0.3) for part in ("train", "held out")}
-    found = {part: {one.label for one in examples(corpus, None)} for part, corpus in parts.items()}
-    assert found["train"]
-    assert found["held out"]
-    assert not found["train"] & found["held out"]
-    assert len(found["train"] | found["held out"]) == 45
+    labels = {part: {example.label for example in examples(corpus, None)} for part, corpus in parts.items()}
+    assert labels["train"]
+    assert labels["held out"]
+    assert not labels["train"] & labels["held out"]
+    assert len(labels["train"] | labels["held out"]) == 45
     assert examples(parts["held out"], None) == examples(parts["held out"], None)
 
 

@@ -70,9 +70,9 @@ def read(tmp_path):
     ],
 )
 def test_what_a_record_is(read, record, units, kind, responses):
-    (found,) = read([record])
-    assert (list(found.units), found.kind, list(found.responses)) == (units, kind, responses)
-    assert found.where.endswith("file.jsonl, line 1")
+    (document,) = read([record])
+    assert (list(document.units), document.kind, list(document.responses)) == (units, kind, responses)
+    assert document.where.endswith("file.jsonl, line 1")
 
 
 def test_a_context_is_the_turns_before_or_the_sentence_before():
@@ -84,15 +84,15 @@ def test_a_context_is_the_turns_before_or_the_sentence_before():
 
 def test_text_files(read):
     text = "\n\none\ntwo\n\nthree\nfour\tfive\tsix\nseven\n\n"
-    found = [(list(one.units), one.where.rpartition(" ")[2]) for one in read(text, "file.txt")]
-    assert found == [(["one", "two"], "3"), (["three"], "6"), (["four", "five", "six"], "7"), (["seven"], "8")]
-    assert [list(one.units) for one in read(text, "file.txt.gz")] == [units for units, _ in found]
+    paragraphs = [(list(document.units), document.where.rpartition(" ")[2]) for document in read(text, "file.txt")]
+    assert paragraphs == [(["one", "two"], "3"), (["three"], "6"), (["four", "five", "six"], "7"), (["seven"], "8")]
+    assert [list(document.units) for document in read(text, "file.txt.gz")] == [units for units, _ in paragraphs]
 
 
 def test_a_book_without_an_end_is_several_documents(read, monkeypatch):
     monkeypatch.setattr(documents, "LONGEST", 3)
-    found = [list(one.units) for one in read("".join(f"{n}\n" for n in range(6)), "book.txt")]
-    assert found == [["0", "1", "2"], ["2", "3", "4"], ["4", "5"]]  # each pair of neighbours once
+    units = [list(document.units) for document in read("".join(f"{n}\n" for n in range(6)), "book.txt")]
+    assert units == [["0", "1", "2"], ["2", "3", "4"], ["4", "5"]]  # each pair of neighbours once
 
 
 @pytest.mark.parametrize(
@@ -129,19 +129,19 @@ def test_official_files(read):
     """Rows with a wrong response, or an empty one, are left out; of a dialogue the right answer is the last turn."""
     rows = 'Context,Utterance,Label\n"a __eou__ __eot__",b __eou__,1.0\n"a __eou__ __eot__",no __eou__,0.0\n'
     rows += '"a __eou__ __eot__", __eou__ ,1.0\n'
-    assert [one.units for one in read(rows, "train.csv.gz")] == [["a", "b"]]
-    said = [{"speaker": "participant_1", "utterance": "a"}, {"speaker": "participant_2", "utterance": "b"}]
-    dialogue = {"messages-so-far": said, "options-for-correct-answers": [{"candidate-id": "1", "utterance": "c"}]}
-    assert [one.units for one in read(json.dumps([dialogue] * 2), "train.json")] == [["a", "b", "c"]] * 2
+    assert [document.units for document in read(rows, "train.csv.gz")] == [["a", "b"]]
+    messages = [{"speaker": "participant_1", "utterance": "a"}, {"speaker": "participant_2", "utterance": "b"}]
+    dialogue = {"messages-so-far": messages, "options-for-correct-answers": [{"candidate-id": "1", "utterance": "c"}]}
+    assert [document.units for document in read(json.dumps([dialogue] * 2), "train.json")] == [["a", "b", "c"]] * 2
 
 
 def test_equal_documents_are_held_out_together():
     pairs = [CorpusDocument(["hi", str(n), "x"], "", "pair") for n in range(20)]
-    assert len({one.is_held_out(0.3) for one in pairs}) == 1  # turns of one conversation
+    assert len({document.is_held_out(0.3) for document in pairs}) == 1  # turns of one conversation
     talks = [CorpusDocument(["hi", str(n), "x"], "", "conversation") for n in range(2000)]
-    assert 500 < sum(one.is_held_out(0.3) for one in talks) < 700
-    assert not any(one.is_held_out(0.0) for one in talks)
-    assert all(one.is_held_out(1.0) for one in talks)
+    assert 500 < sum(document.is_held_out(0.3) for document in talks) < 700
+    assert not any(document.is_held_out(0.0) for document in talks)
+    assert all(document.is_held_out(1.0) for document in talks)
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_the_real_files(data_path):
         "dstc7/ubuntu_dev_subtask_1.json.gz": "conversation",
         "Ubuntu/valid.csv": "pair",
     }.items():
-        found = list(read_documents(str(data_path / name)))
-        assert len(found) in (3_710, 1_000), name
-        assert {one.kind for one in found} == {kind}
-        assert sum(len(one.responses) > 0 for one in found) > 0.99 * len(found)
+        documents_read = list(read_documents(str(data_path / name)))
+        assert len(documents_read) in (3_710, 1_000), name
+        assert {document.kind for document in documents_read} == {kind}
+        assert sum(len(document.responses) > 0 for document in documents_read) > 0.99 * len(documents_read)

@@ -12,56 +12,56 @@ from tests.polyencoder.pretraining.conftest import TALKS
 
 
 def test_a_context_its_response_and_what_stands_around_them(piece_text):
-    found = build_pair_input(piece_text, TALKS[0][:2], TALKS[0][2], longest=100)
-    tokens = [piece_text.tokenizer.id_to_token(one) for one in found.ids]
-    said = piece_text.tokenizer.encode_batch(TALKS[0][:3], add_special_tokens=False)
-    first, second, third = (one.tokens for one in said)
+    pair = build_pair_input(piece_text, TALKS[0][:2], TALKS[0][2], longest=100)
+    tokens = [piece_text.tokenizer.id_to_token(token_id) for token_id in pair.ids]
+    encodings = piece_text.tokenizer.encode_batch(TALKS[0][:3], add_special_tokens=False)
+    first, second, third = (encoding.tokens for encoding in encodings)
     assert tokens == ["[S]", *first, "[NEWLINE]", *second, "[S]", *third, "[S]"]
-    assert tokens[found.context :] == [*third, "[S]"]
+    assert tokens[pair.context :] == [*third, "[S]"]
 
 
 def test_it_is_what_a_cross_encoder_reads(piece_text, make_config):
-    """Its context, and its candidate without its start."""
+    """The context is the same, and the candidate without its start token."""
     turns, response = TALKS[3][:3], TALKS[3][3]
-    found = build_pair_input(piece_text, turns, response, longest=100)
+    pair = build_pair_input(piece_text, turns, response, longest=100)
     context, candidate = piece_text.tokenize_context(turns), piece_text.tokenize_candidates([response])[0]
-    if len(context) + len(candidate) - 1 == len(found.ids):
-        assert list(found.ids) == [*context, *candidate[1:]]
+    if len(context) + len(candidate) - 1 == len(pair.ids):
+        assert list(pair.ids) == [*context, *candidate[1:]]
     else:  # cut there, by its own lengths
-        assert list(found.ids)[-len(candidate) + 1 :] == candidate[1:]
+        assert list(pair.ids)[-len(candidate) + 1 :] == candidate[1:]
 
 
 @given(turns=st.lists(st.integers(1, 30), min_size=1, max_size=5), response=st.integers(1, 60))
 def test_a_response_is_whole_where_it_fits_and_the_context_has_a_quarter(tokenizer, text_config, turns, response):
     longest, text = 40, TextEncoder(tokenizer, text_config)
     spoken = [" ".join(["you"] * count) for count in turns]
-    found = build_pair_input(text, spoken, " ".join(["you"] * response), longest=longest)
-    assert len(found.ids) <= longest
+    pair = build_pair_input(text, spoken, " ".join(["you"] * response), longest=longest)
+    assert len(pair.ids) <= longest
     lengths = [len(ids) for ids in text.tokenize(spoken)]
     whole = len(text.tokenize([" ".join(["you"] * response)])[0])
-    kept = len(found.ids) - found.context - 1
+    response_length = len(pair.ids) - pair.context - 1
     context = sum(lengths) + len(lengths) - 1
     if whole <= longest - 3 - min(context, (longest - 3) // 4):
-        assert kept == whole
+        assert response_length == whole
     else:
-        assert found.context - 2 <= context
-        assert kept >= (longest - 3) * 3 // 4 - 1
+        assert pair.context - 2 <= context
+        assert response_length >= (longest - 3) * 3 // 4 - 1
 
 
 def test_apart_both_are_what_a_bi_encoder_reads(piece_text):
-    found = build_pair_input(piece_text, TALKS[0][:1], TALKS[0][1], longest=100, apart=True)
-    assert list(found.ids[: found.context]) == piece_text.tokenize_context(TALKS[0][:1])
-    assert list(found.ids[found.context :]) == piece_text.tokenize_candidates([TALKS[0][1]])[0]
+    pair = build_pair_input(piece_text, TALKS[0][:1], TALKS[0][1], longest=100, apart=True)
+    assert list(pair.ids[: pair.context]) == piece_text.tokenize_context(TALKS[0][:1])
+    assert list(pair.ids[pair.context :]) == piece_text.tokenize_candidates([TALKS[0][1]])[0]
     for longest in range(10, 24):
-        found = build_pair_input(piece_text, TALKS[0][:2], TALKS[0][2] * 2, longest=longest, apart=True)
-        assert len(found.ids) == longest
+        pair = build_pair_input(piece_text, TALKS[0][:2], TALKS[0][2] * 2, longest=longest, apart=True)
+        assert len(pair.ids) == longest
 
 
 def test_of_responses_that_are_apart_equal_ones_are_one(piece_text):
     pairs = [(TALKS[0][:1], "great !"), (TALKS[1][:1], TALKS[1][1]), (TALKS[2][:1], "great  !")]
     inputs = [build_pair_input(piece_text, *pair, longest=24, apart=True) for pair in pairs]
     batch = build_pair_batch(inputs, pad_id=piece_text.pad_id)
-    contexts, responses = [one.ids[: one.context] for one in inputs], [one.ids[one.context :] for one in inputs]
+    contexts, responses = [pair.ids[: pair.context] for pair in inputs], [pair.ids[pair.context :] for pair in inputs]
     assert batch.contexts.list_sequences() == [list(ids) for ids in (*contexts, *responses[:2])]
     assert batch.answers.tolist() == [0, 1, 0]
     assert batch.targets is batch.follows is None
@@ -69,10 +69,10 @@ def test_of_responses_that_are_apart_equal_ones_are_one(piece_text):
 
 def test_a_batch(piece_text, masking):
     inputs = [build_pair_input(piece_text, talk[:1], talk[1], longest=24) for talk in TALKS]
-    asked = [type(one)(one.ids, one.context, follows=place % 2 == 0) for place, one in enumerate(inputs)]
-    batch = build_pair_batch(asked, pad_id=piece_text.pad_id)
-    assert batch.contexts.list_sequences() == [list(one.ids) for one in inputs]
-    assert batch.contexts.segments.sum(1).tolist() == [len(one.ids) - one.context for one in inputs]
+    labelled = [type(pair)(pair.ids, pair.context, follows=number % 2 == 0) for number, pair in enumerate(inputs)]
+    batch = build_pair_batch(labelled, pad_id=piece_text.pad_id)
+    assert batch.contexts.list_sequences() == [list(pair.ids) for pair in inputs]
+    assert batch.contexts.segments.sum(1).tolist() == [len(pair.ids) - pair.context for pair in inputs]
     assert batch.follows.tolist() == [1, 0, 1, 0]
     assert batch.targets is None
     with pytest.raises(AttributeError):

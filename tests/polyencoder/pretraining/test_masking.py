@@ -19,21 +19,21 @@ masking = Masking(MASK, SPECIAL, SIZE)
 def test_the_rates_are_those_of_bert():
     rng = np.random.default_rng(0)
     ids = rng.integers(4, SIZE, 100)
-    chosen = masked = kept = total = 0
+    chosen = masked = unchanged = total = 0
     where = np.zeros(100)
     for _ in range(4_000):
         seen, targets = masking(ids, rng)
-        asked = targets != IGNORED
-        where += asked
-        chosen += asked.sum()
-        masked += (seen[asked] == MASK).sum()
-        kept += (seen[asked] == ids[asked]).sum()
+        is_target = targets != IGNORED
+        where += is_target
+        chosen += is_target.sum()
+        masked += (seen[is_target] == MASK).sum()
+        unchanged += (seen[is_target] == ids[is_target]).sum()
         total += len(ids)
-        assert (seen[~asked] == ids[~asked]).all()
-        assert (targets[asked] == ids[asked]).all()
+        assert (seen[~is_target] == ids[~is_target]).all()
+        assert (targets[is_target] == ids[is_target]).all()
     assert chosen == 0.15 * total  # exactly
     assert masked / chosen == pytest.approx(0.8, abs=0.01)
-    assert kept / chosen == pytest.approx(0.1 + 0.1 / (SIZE - 4), abs=0.01)
+    assert unchanged / chosen == pytest.approx(0.1 + 0.1 / (SIZE - 4), abs=0.01)
     assert 0.12 < where.min() / 4_000 < where.max() / 4_000 < 0.18  # every place alike
 
 

@@ -27,9 +27,9 @@ from polyencoder.text.batches import cut_into_batches
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS
 
 EXAMPLES = [
-    PairExample(talk[:place], talk[place], other=TALKS[number - 1][1], key=100 * number + place)
+    PairExample(talk[:turn], talk[turn], other=TALKS[number - 1][1], key=100 * number + turn)
     for number, talk in enumerate(TALKS)
-    for place in range(1, len(talk))
+    for turn in range(1, len(talk))
 ]
 
 
@@ -41,17 +41,18 @@ def inputs(piece_text, masking):
 @pytest.fixture
 def batches(inputs):
     """A batch of masked words, and one of next utterances."""
-    made = ([make(one, np.random.default_rng(one.key)) for one in EXAMPLES] for make in (inputs.mask, inputs.draw_next))
-    return [build_pair_batch(one, pad_id=inputs.text.pad_id) for one in made]
+    kinds = (inputs.mask, inputs.draw_next)
+    drawn = ([draw(pair, np.random.default_rng(pair.key)) for pair in EXAMPLES] for draw in kinds)
+    return [build_pair_batch(pairs, pad_id=inputs.text.pad_id) for pairs in drawn]
 
 
 @pytest.fixture
 def apart(piece_text, masking):
-    """A batch of contexts and their responses, one of which two contexts have."""
+    """A batch of contexts and their responses; two contexts share a response."""
     inputs = PairInputs(piece_text, longest=LONGEST, masking=masking, next="contrastive")
     examples = [*EXAMPLES, replace(EXAMPLES[-1], turns=["how many teach math ?"])]
-    made = [inputs.draw_next(one, np.random.default_rng(one.key)) for one in examples]
-    return build_pair_batch(made, pad_id=piece_text.pad_id)
+    drawn = [inputs.draw_next(example, np.random.default_rng(example.key)) for example in examples]
+    return build_pair_batch(drawn, pad_id=piece_text.pad_id)
 
 
 def gradients(model):
@@ -59,7 +60,7 @@ def gradients(model):
 
 
 def test_masked_words_are_those_of_transformers(make_pretraining, batches):
-    """Of its own model with these weights, whose loss is the mean over the chosen words."""
+    """transformers has a model with these weights; its loss is the mean over the chosen words."""
     model, batch = make_pretraining(), batches[0]
     reference = BertForMaskedLM(BertConfig(**model.encoder.model.config.to_dict())).eval()
     reference.bert.load_state_dict(model.encoder.model.state_dict())
@@ -106,21 +107,21 @@ def test_next_utterances_are_a_linear_layer_on_the_first_output(make_pretraining
 def test_contrastive_is_a_choice_among_the_different_responses_of_a_batch(
     make_pretraining, apart, reduction, normalize
 ):
-    """Of sequences that are encoded one at a time."""
+    """Each sequence is encoded alone."""
     model = PretrainingModel(
         make_pretraining().encoder, next="contrastive", reduction=reduction, normalize=normalize
     ).eval()
     outputs = [model.encoder(apart.contexts.select(torch.tensor([row])))[0] for row in range(len(apart.contexts))]
-    vectors = [one[0] if reduction == "first" else one.mean(0) for one in outputs]
+    vectors = [output[0] if reduction == "first" else output.mean(0) for output in outputs]
     if normalize:
-        vectors = [one / one.norm() * math.sqrt(len(one)) for one in vectors]
+        vectors = [vector / vector.norm() * math.sqrt(len(vector)) for vector in vectors]
     contexts, responses = vectors[: len(EXAMPLES) + 1], vectors[len(EXAMPLES) + 1 :]
     assert len(responses) == len(EXAMPLES)
     losses, right = [], 0
-    for context, own in zip(contexts, [*range(len(EXAMPLES)), len(EXAMPLES) - 1], strict=True):
+    for context, column in zip(contexts, [*range(len(EXAMPLES)), len(EXAMPLES) - 1], strict=True):
         scores = [(context @ response).item() / math.sqrt(model.encoder.dim) for response in responses]
-        losses.append(math.log(sum(map(math.exp, scores))) - scores[own])
-        right += scores[own] == max(scores)
+        losses.append(math.log(sum(map(math.exp, scores))) - scores[column])
+        right += scores[column] == max(scores)
     outcome = PretrainingObjective(model)(apart)
     assert outcome.losses.tolist() == pytest.approx(losses, rel=1e-4, abs=1e-5)
     assert outcome.loss.item() == pytest.approx(sum(losses) / len(losses), rel=1e-4, abs=1e-5)
@@ -159,21 +160,21 @@ def test_packed_is_padded(make_pretraining, batches, apart):
 
 
 def test_nothing_masked_leaks(make_pretraining, inputs, masking):
-    """Of two sequences that differ in masked words alone, all that is computed is the same."""
+    """All that is computed of two sequences is the same if they differ in masked words alone."""
     model, example = make_pretraining(), EXAMPLES[2]
-    found = inputs.mask(example, np.random.default_rng(5))
-    places = [place for place, one in enumerate(found.ids) if one == masking.mask_id]
-    assert places
+    masked = inputs.mask(example, np.random.default_rng(5))
+    positions = [i for i, token_id in enumerate(masked.ids) if token_id == masking.mask_id]
+    assert positions
     original = build_pair_input(inputs.text, example.turns, example.label, longest=LONGEST)
-    ids = [99 if place in places else one for place, one in enumerate(original.ids)]
-    made = [masking(one, rng) for one in (original.ids, ids) for rng in [np.random.default_rng(5)]]
+    ids = [99 if i in positions else token_id for i, token_id in enumerate(original.ids)]
+    twins = [masking(token_ids, rng) for token_ids in (original.ids, ids) for rng in [np.random.default_rng(5)]]
     batches = [
-        build_pair_batch([type(found)(seen.tolist(), found.context, targets.tolist())], pad_id=inputs.text.pad_id)
-        for seen, targets in made
+        build_pair_batch([type(masked)(seen.tolist(), masked.context, targets.tolist())], pad_id=inputs.text.pad_id)
+        for seen, targets in twins
     ]
     chosen = [batch.targets != IGNORED for batch in batches]
     assert not batches[0].targets.equal(batches[1].targets)
-    logits = [model.compute_masked_logits(batch.contexts, one) for batch, one in zip(batches, chosen, strict=True)]
+    logits = [model.compute_masked_logits(batch.contexts, mask) for batch, mask in zip(batches, chosen, strict=True)]
     assert logits[0].equal(logits[1])
 
 
@@ -200,19 +201,19 @@ class TestBatches:
 
     def test_each_example_once_an_epoch(self, inputs, talks):
         """A pool of 64 is six epochs and four examples more of the ten."""
-        found = self.take(self.make(inputs, talks, pool=60), 200)
-        first = [batch for batch in found if batch.position[0] == 0]
+        batches = self.take(self.make(inputs, talks, pool=60), 200)
+        first = [batch for batch in batches if batch.position[0] == 0]
         assert sum(map(len, first)) == 60
-        assert sum(len(batch) for batch in found if batch.position[0] == 1) == 60
+        assert sum(len(batch) for batch in batches if batch.position[0] == 1) == 60
         assert {batch.targets is None for batch in first} == {True, False}
 
     @given(lengths=st.lists(st.integers(5, 60), min_size=1, max_size=80), tokens=st.integers(60, 400))
     def test_none_has_what_is_left_over(self, lengths, tokens):
         greedy, even = (cut(lengths, max_tokens=tokens) for cut in (cut_into_batches, _cut_evenly))
         assert len(even) == len(greedy)
-        assert sorted(place for batch in even for place in batch) == list(range(len(lengths)))
-        padded = [len(batch) * max(lengths[place] for place in batch) for batch in even]
-        assert max(padded) <= max(len(batch) * max(lengths[place] for place in batch) for batch in greedy)
+        assert sorted(row for batch in even for row in batch) == list(range(len(lengths)))
+        padded = [len(batch) * max(lengths[row] for row in batch) for batch in even]
+        assert max(padded) <= max(len(batch) * max(lengths[row] for row in batch) for batch in greedy)
         if len(lengths) > 10 * len(even):  # many in each: they are nearly equal
             assert min(padded) > max(padded) / 2
 
@@ -223,17 +224,17 @@ class TestBatches:
         for batch in self.take(stopped, done):
             stopped.before_step(None, batch)
         again.load_state_dict(stopped.state_dict())
-        for one, two in zip(self.take(again, 20), expected[done:], strict=True):
-            assert one.contexts.ids.equal(two.contexts.ids)
-            assert one.position == two.position
+        for actual, expected_batch in zip(self.take(again, 20), expected[done:], strict=True):
+            assert actual.contexts.ids.equal(expected_batch.contexts.ids)
+            assert actual.position == expected_batch.position
 
     def test_two_readers_have_the_examples_of_one(self, inputs, talks):
         """With the same words masked, and the same others in the place of what follows."""
         alone = self.take(self.make(inputs, talks, pool=40), 60)
         shared = [self.take(self.make(inputs, talks, pool=20, reader=Reader(number, 2)), 60) for number in range(2)]
 
-        def rows(found):
-            first = [batch for batch in found if batch.position[0] == 0]
+        def rows(batches):
+            first = [batch for batch in batches if batch.position[0] == 0]
             return sorted(tuple(ids) for batch in first for ids in batch.contexts.list_sequences())
 
         assert rows(alone) == sorted(rows(shared[0]) + rows(shared[1]))

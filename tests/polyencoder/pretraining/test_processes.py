@@ -55,9 +55,9 @@ def learn(make_pretraining, piece_text, masking, talks):
 @pytest.mark.slow
 def test_two_processes_learn_what_one_does(learn, in_processes):
     expected, report = learn(1)
-    for found, measured in in_processes(lambda rank: learn(2, rank)):
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(torch.tensor(one), torch.tensor(other), rtol=1e-4, atol=1e-5)
+    for actual, measured in in_processes(lambda rank: learn(2, rank)):
+        for tensor, expected_tensor in zip(actual, expected, strict=True):
+            torch.testing.assert_close(torch.tensor(tensor), torch.tensor(expected_tensor), rtol=1e-4, atol=1e-5)
         assert measured == pytest.approx(report, rel=1e-4)
 
 
@@ -65,6 +65,6 @@ def test_two_processes_learn_what_one_does(learn, in_processes):
 def test_contrastive_learns_the_same_in_both(learn, in_processes):
     """Each has the responses of its own batch; the mean is over the examples of both."""
     (weights, report), (others, measured) = in_processes(lambda rank: learn(2, rank, "contrastive"))
-    for one, other in zip(weights, others, strict=True):
-        torch.testing.assert_close(torch.tensor(one), torch.tensor(other), rtol=0, atol=0)
+    for weight, other_weight in zip(weights, others, strict=True):
+        torch.testing.assert_close(torch.tensor(weight), torch.tensor(other_weight), rtol=0, atol=0)
     assert measured == report

@@ -46,7 +46,7 @@ def test_the_papers_dictionary_is_a_vocabulary(make_settings, published, tmp_pat
     pretrained = build_starting_model(make_settings(vocabulary=str(published)))
     text = pretrained.text
     turns = ["Hello .", "hey __newln__"]
-    words = [text.tokenizer.id_to_token(one) for one in text.tokenize_context(turns)]
+    words = [text.tokenizer.id_to_token(token_id) for token_id in text.tokenize_context(turns)]
     assert words[:5] == ["__start__", "hello</w>", ".</w>", "[NEWLINE]", "he"]
     assert text.tokenize_context(turns)[:4] == [1, 6, 5, 4]
     assert text.tokenize_context(turns)[-1] == 2

@@ -31,13 +31,13 @@ def made_dump(threads: int = 20, comments: int = 15):
     for thread in range(1_000, 1_000 + threads):
         name = base36(thread)
         submissions.append({"id": name, "title": f"what of thread {name} ?", "author": "someone"})
-        said = [f"t3_{name}"]
+        ids = [f"t3_{name}"]
         for number in range(comments):
-            own = base36(thread * 100 + number)
-            body = "[deleted]" if rng.random() < 0.15 else f"comment {own} of thread {name} &amp; more"
-            parent = rng.choice(said)
-            rest.append({"id": own, "link_id": f"t3_{name}", "parent_id": parent, "body": body, "author": "me"})
-            said.append(f"t1_{own}")
+            comment_id = base36(thread * 100 + number)
+            body = "[deleted]" if rng.random() < 0.15 else f"comment {comment_id} of thread {name} &amp; more"
+            parent = rng.choice(ids)
+            rest.append({"id": comment_id, "link_id": f"t3_{name}", "parent_id": parent, "body": body, "author": "me"})
+            ids.append(f"t1_{comment_id}")
     rng.shuffle(rest)
     return submissions, rest
 
@@ -56,11 +56,11 @@ def dumps(tmp_path):
 
 def expected_replies(submissions, comments, *, history: int):
     """The same by looking up parents in a dictionary."""
-    texts = {f"t3_{one['id']}": (one["title"], None) for one in submissions}
+    texts = {f"t3_{submission['id']}": (submission["title"], None) for submission in submissions}
     texts |= {
-        f"t1_{one['id']}": (one["body"].replace("&amp;", "&"), one["parent_id"])
-        for one in comments
-        if one["body"] != "[deleted]"
+        f"t1_{comment['id']}": (comment["body"].replace("&amp;", "&"), comment["parent_id"])
+        for comment in comments
+        if comment["body"] != "[deleted]"
     }
     for text, parent in texts.values():
         path = []
@@ -76,13 +76,13 @@ def test_comments_are_joined_to_those_that_they_reply_to(dumps, tmp_path, histor
     files, submissions, comments = dumps
     with ThreadIndex(tmp_path / "index", Filters()) as index:
         assert list(index.read(files))[-1] == len(submissions) + len(comments)
-        found = [(reply.context, reply.response) for reply in index.iter_replies(history=history)]
-        deleted = sum(one["body"] == "[deleted]" for one in comments)
+        pairs = [(reply.context, reply.response) for reply in index.iter_replies(history=history)]
+        deleted = sum(comment["body"] == "[deleted]" for comment in comments)
         assert index.left_out == Counter({"deleted or removed": deleted})
         assert index.num_texts == len(submissions) + len(comments) - deleted
     expected = list(expected_replies(submissions, comments, history=history))
-    assert sorted(found) == sorted(expected)
-    assert len(found) > 150
+    assert sorted(pairs) == sorted(expected)
+    assert len(pairs) > 150
     assert not (tmp_path / "index").exists()
 
 
@@ -91,11 +91,11 @@ def test_the_command_writes_a_corpus_and_says_what_it_left_out(dumps, tmp_path):
     out = tmp_path / "pairs.jsonl.gz"
     result = run_command("prepare-reddit", *files, "--out", out)
     assert result.exit_code == 0, result.output
-    found = [(list(one.units[:-1]), one.units[-1]) for one in read_documents(str(out))]
-    assert sorted(found) == sorted(expected_replies(submissions, comments, history=10))
-    deleted = sum(one["body"] == "[deleted]" for one in comments)
+    pairs = [(list(document.units[:-1]), document.units[-1]) for document in read_documents(str(out))]
+    assert sorted(pairs) == sorted(expected_replies(submissions, comments, history=10))
+    deleted = sum(comment["body"] == "[deleted]" for comment in comments)
     assert f"deleted or removed   {deleted}\n" in result.output
-    assert f"{out}: {len(found):,} pairs" in result.output
+    assert f"{out}: {len(pairs):,} pairs" in result.output
     assert {path.name for path in tmp_path.iterdir()} == {"RS_2019-01", "RC_2019-01", "RC_2019-02.gz", "pairs.jsonl.gz"}
 
 
@@ -160,8 +160,8 @@ def test_no_text_stands_twice_in_a_path_where_parents_go_in_a_circle(tmp_path):
     (tmp_path / "RC").write_text("".join(json.dumps(record) + "\n" for record in records))
     with ThreadIndex(tmp_path / "index", Filters()) as index:
         list(index.read([str(tmp_path / "RC")]))
-        found = {reply.response: reply.context for reply in index.iter_replies(history=10)}
-    assert found["the comment a"] == ["the comment b", "the comment c"]
+        contexts = {reply.response: reply.context for reply in index.iter_replies(history=10)}
+    assert contexts["the comment a"] == ["the comment b", "the comment c"]
 
 
 def test_an_error_leaves_nothing_behind(tmp_path, monkeypatch, capsys):

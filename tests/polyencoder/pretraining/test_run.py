@@ -138,7 +138,7 @@ def test_the_flags_of_its_card_score_as_the_pretraining_did(make_settings, monke
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_sentence_encoder_is_compared_by_its_own_vectors(make_settings, minilm_folder):
-    """Of which a bi-encoder that is made of it has the same."""
+    """A bi-encoder that is made of it has the same vectors."""
     options = {**dict.fromkeys(TINY), "vocabulary": None, "backbone": str(minilm_folder), "next": "contrastive"}
     model = build_starting_model(make_settings(**options)).model
     bi = Ranker.from_backbone(minilm_folder, "bi", device="cpu").model.config
@@ -184,7 +184,7 @@ def test_rankers_begin_with_it(make_settings):
     assert get_turn_separator(cross.model.config.text) == "newline"
     started = build_starting_model(make_settings(vocabulary=None, backbone=str(report.out), **dict.fromkeys(TINY)))
     inputs = [build_pair_input(started.text, [TALKS[1][0]], response, longest=LONGEST) for response in TALKS[1][1:]]
-    batch = build_pair_batch([replace(one, follows=True) for one in inputs], pad_id=started.text.pad_id)
+    batch = build_pair_batch([replace(pair, follows=True) for pair in inputs], pad_id=started.text.pad_id)
     with torch.no_grad():
         expected = started.model.eval().score_next(batch.contexts)
     scores = torch.as_tensor(cross.score([[TALKS[1][0]]], TALKS[1][1:]))[0]
@@ -313,9 +313,9 @@ def test_what_is_held_out_is_of_many_documents(make_settings, tmp_path, monkeypa
     monkeypatch.setattr(
         module,
         "HeldOut",
-        lambda objective, examples, *given, **options: (
+        lambda objective, examples, *arguments, **options: (
             seen.extend(examples),
-            HeldOut(objective, examples, *given, **options),
+            HeldOut(objective, examples, *arguments, **options),
         )[1],
     )
     pretrain(make_settings(valid=str(articles), held_out_examples=19, max_steps=3))
@@ -376,7 +376,7 @@ def test_each_family_of_encoders_goes_on(make_settings, backbone_folder, kind):
     assert tokenizer.mask_token in ("[MASK]", "<mask>")
     assert tokenizer.mask_token_id < AutoModel.from_pretrained(report.out).get_input_embeddings().num_embeddings
     before, after = (
-        load_pretrained(one).model.get_input_embeddings().weight for one in (settings.encoder.backbone, report.out)
+        load_pretrained(path).model.get_input_embeddings().weight for path in (settings.encoder.backbone, report.out)
     )
     assert not before.equal(after[: len(before)])
     bi = Ranker.from_backbone(report.out, "bi", device="cpu", text={"text_truncate": 12, "label_truncate": 12})

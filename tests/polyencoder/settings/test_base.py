@@ -18,8 +18,8 @@ def test_a_flag_takes_a_setting_of_the_file_back(tmp_path):
     file.write_text("grad_cache: 8\nepochs: 2\n")
     with pytest.raises(ConfigError, match="grad_cache is read only where architecture is"):
         TrainSettings.of(RUN, config=str(file))
-    made = TrainSettings.of(RUN, config=str(file), grad_cache="0", pair_tokens="64")
-    assert (made.training.grad_cache, made.training.pair_tokens, made.training.epochs) == (0, 64, 2)
+    settings = TrainSettings.of(RUN, config=str(file), grad_cache="0", pair_tokens="64")
+    assert (settings.training.grad_cache, settings.training.pair_tokens, settings.training.epochs) == (0, 64, 2)
     with pytest.raises(ConfigError, match="grad_cache is read only where architecture is"):
         TrainSettings.of(RUN, config=str(file), grad_cache="4")
 
@@ -49,8 +49,8 @@ def test_a_file_that_cannot_be_read_into_settings(tmp_path, text, message):
 def test_numbers_of_a_list_may_be_one_number_of_a_file_as_of_a_flag(tmp_path, text):
     file = tmp_path / "run.yaml"
     file.write_text(f"architecture: bi\nmatryoshka: 16\nhard_negatives: 4\nhard_negative_ranks: {text}")
-    made = TrainSettings.of({"train": "a", "out": "b", "backbone": "c"}, config=str(file)).training
-    assert (made.matryoshka, made.hard_negatives.ranks) == ((16,), (1, 100))
+    training = TrainSettings.of({"train": "a", "out": "b", "backbone": "c"}, config=str(file)).training
+    assert (training.matryoshka, training.hard_negatives.ranks) == ((16,), (1, 100))
 
 
 def test_nested_settings_are_given_whole_or_one_by_one(tmp_path):
@@ -74,8 +74,8 @@ def write(tmp_path):
 
 
 def test_a_nested_setting_of_a_file_is_read(write):
-    made = TrainSettings.of(RUN, config=write("training: {epochs: 7, optimizer: {learning_rate: 0.5}}\n"))
-    assert (made.training.epochs, made.training.optimizer.learning_rate) == (7, 0.5)
+    settings = TrainSettings.of(RUN, config=write("training: {epochs: 7, optimizer: {learning_rate: 0.5}}\n"))
+    assert (settings.training.epochs, settings.training.optimizer.learning_rate) == (7, 0.5)
 
 
 def test_what_yaml_and_json_hold(write):

@@ -29,31 +29,31 @@ class Outer:
 
 
 def test_nested_settings_have_flat_names():
-    found = get_leaves(Outer)
-    assert {name: leaf.path for name, leaf in found.items()} == {
+    leaves = get_leaves(Outer)
+    assert {name: leaf.path for name, leaf in leaves.items()} == {
         "name": ("name",),
         "which_kind": ("kind",),
         "size": ("inner", "size"),
         "inner.eps": ("inner", "eps"),  # without a flag
     }
-    assert [leaf.has_flag for leaf in found.values()] == [True, True, True, False]
-    assert [leaf.owner for leaf in found.values()] == [Outer, Outer, Inner, Inner]
-    assert found["name"].default is dataclasses.MISSING
-    assert (found["size"].default, found["size"].help) == (3, "How many.")
-    assert found["which_kind"].choices == ("a", "b")
-    assert found["size"].choices == ()
+    assert [leaf.has_flag for leaf in leaves.values()] == [True, True, True, False]
+    assert [leaf.owner for leaf in leaves.values()] == [Outer, Outer, Inner, Inner]
+    assert leaves["name"].default is dataclasses.MISSING
+    assert (leaves["size"].default, leaves["size"].help) == (3, "How many.")
+    assert leaves["which_kind"].choices == ("a", "b")
+    assert leaves["size"].choices == ()
 
 
 def test_what_a_group_needs_each_of_its_settings_needs():
-    found = get_leaves(Outer)
-    assert found["size"].get_metadata(Needs) == found["inner.eps"].get_metadata(Needs) == [Needs("kind")]
-    assert found["name"].get_metadata(Needs) == found["size"].get_metadata(Without) == []
+    leaves = get_leaves(Outer)
+    assert leaves["size"].get_metadata(Needs) == leaves["inner.eps"].get_metadata(Needs) == [Needs("kind")]
+    assert leaves["name"].get_metadata(Needs) == leaves["size"].get_metadata(Without) == []
 
 
 def test_only_settings_that_say_so_are_parlais():
-    found = get_leaves(Outer)
-    assert found["which_kind"].parlai == Parlai("k", theirs=True)
-    assert found["name"].parlai is None
+    leaves = get_leaves(Outer)
+    assert leaves["which_kind"].parlai == Parlai("k", theirs=True)
+    assert leaves["name"].parlai is None
 
 
 @pytest.mark.parametrize(

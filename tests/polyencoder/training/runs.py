@@ -24,7 +24,7 @@ CONVERT = {
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 WORDS = ["cats", "dogs", "snow", "math", "skis", "pets", "school", "mountains"]
 EXAMPLES = [Example([f"do you like {word} ?"], f"i like {word} .") for word in WORDS]
-VALID = [replace(example, candidates=[one.label for one in EXAMPLES]) for example in EXAMPLES]
+VALID = [replace(example, candidates=[response.label for response in EXAMPLES]) for example in EXAMPLES]
 CONFIG = TrainingConfig(
     epochs=None,
     max_updates=6,

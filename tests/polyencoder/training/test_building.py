@@ -34,10 +34,10 @@ def updates_of(ranker, *, goal: Goal = GOAL, count: int = 1, **changes):
 def test_layers_are_frozen_before_the_optimizer_gets_them(make_ranker, fine_tuned, trained):
     ranker = make_ranker("bi")
     updates = updates_of(ranker, fine_tuned=fine_tuned)
-    given = {id(parameter) for group in updates.optimizer.param_groups for parameter in group["params"]}
-    names = {name for name, parameter in ranker.model.named_parameters() if id(parameter) in given}
-    found = {part for name in names for part in name.split(".") if part in ("embeddings", "0", "1")}
-    assert found == trained
+    optimized = {id(parameter) for group in updates.optimizer.param_groups for parameter in group["params"]}
+    names = {name for name, parameter in ranker.model.named_parameters() if id(parameter) in optimized}
+    trained_parts = {part for name in names for part in name.split(".") if part in ("embeddings", "0", "1")}
+    assert trained_parts == trained
     assert names == {name for name, parameter in ranker.model.named_parameters() if parameter.requires_grad}
 
 
@@ -97,7 +97,7 @@ def test_a_poly_encoders_codes_learn_to_look_at_different_tokens(make_hf_tokeniz
             ranker = Ranker.from_backbone(tmp_path, "poly", device="cpu", n_codes=16)
             optimizer = OptimizerConfig(learning_rate=1e-4, **rates)
             Trainer(ranker, replace(CONFIG, max_updates=30, optimizer=optimizer), train=EXAMPLES).fit()
-            vectors = torch.from_numpy(ranker.encode_contexts([one.turns for one in EXAMPLES]).vectors)
+            vectors = torch.from_numpy(ranker.encode_contexts([example.turns for example in EXAMPLES]).vectors)
         vectors = torch.nn.functional.normalize(vectors, dim=-1)
         return float((vectors @ vectors.mT).mean())
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def make_settings(tmp_path, vocabulary):
-    """(**settings) -> those of a small run over files that this writes."""
+    """(**settings) -> the settings of a small run over files that this writes."""
     records = [
         {"context": ["hello !", f"do you like the {thing} {i} ?"], "response": f"the {thing} is great , {i} ."}
         for thing in THINGS
@@ -45,8 +45,8 @@ def test_the_papers_numbers_are_the_defaults():
     training = TrainSettings(train="a", out="b", architecture="convert", vocabulary="c").training
     assert (training.batch_size, training.clip, training.epochs) == (512, 0.0, 3.0)
     optimizer, schedule = training.optimizer, training.schedule
-    found = (optimizer.name, optimizer.learning_rate, optimizer.rho, optimizer.weight_decay)
-    assert found == ("adadelta", 1.0, 0.9, 1e-5)
+    values = (optimizer.name, optimizer.learning_rate, optimizer.rho, optimizer.weight_decay)
+    assert values == ("adadelta", 1.0, 0.9, 1e-5)
     assert optimizer.embedding_clip == 1.0
     assert (schedule.name, schedule.warmup_updates, schedule.final_learning_rate) == ("cosine", 0, 0.001)
 
@@ -55,8 +55,8 @@ def test_the_papers_numbers_are_the_defaults():
     rates = training.optimizer.learning_rate, training.schedule.final_learning_rate
     assert (*rates, training.batch_size) == (0.1, 0.0001, 256)
     assert (training.max_updates, settings.convert.dropout, training.label_smoothing) == (60_000, 0.2, 0.2)
-    given = TrainSettings(train="a", out="b", architecture="convert", init="c", learning_rate=0.5)
-    assert given.training.optimizer.learning_rate == 0.5
+    changed = TrainSettings(train="a", out="b", architecture="convert", init="c", learning_rate=0.5)
+    assert changed.training.optimizer.learning_rate == 0.5
 
     others = TrainSettings(train="a", out="b", backbone="c")
     training = others.training
@@ -80,7 +80,7 @@ def test_a_trained_convert_is_a_ranker_like_any_other(make_settings, tmp_path):
     index = ranker.index(replies, tmp_path / "index")
     for context, row in zip(contexts, scores, strict=True):
         hits = ranker.search(context, index, top_k=3)
-        assert [hit.text for hit in hits] == [one.text for one in ranker.rank(context, replies, top_k=3)]
+        assert [hit.text for hit in hits] == [reply.text for reply in ranker.rank(context, replies, top_k=3)]
         torch.testing.assert_close(torch.tensor([hit.score for hit in hits]), row.topk(3).values)
 
     unseen = ([*turns[:-1], f"well , {turns[-1]}"] for turns in contexts)
@@ -99,22 +99,22 @@ def test_three_objectives_are_summed(make_convert_ranker):
         for i, thing in enumerate(THINGS)
     ]
     batch = Collator(ranker.text)(examples)
-    found = RankingObjective(ranker.model, ranker.text)(batch)
+    outcome = RankingObjective(ranker.model, ranker.text)(batch)
 
     model = ranker.model
     parts = model.split_objectives(model.encode_objectives(batch.contexts))
     vectors = model.encode_candidates(batch.candidates)
     losses = {
-        name: F.cross_entropy(model.score(one, vectors), batch.pool.labels, reduction="none")
-        for name, one in parts.items()
+        name: F.cross_entropy(model.score(contexts, vectors), batch.pool.labels, reduction="none")
+        for name, contexts in parts.items()
     }
     has_history = torch.tensor([i % 2 == 0 for i in range(len(THINGS))])
     losses["extra"] = losses["extra"] * has_history
-    torch.testing.assert_close(found.losses, sum(losses.values()).detach())
-    assert found.loss.item() == pytest.approx(float(sum(losses.values()).mean().detach()), rel=1e-5)
-    assert torch.equal(found.scores, model.score(parts["combined"], vectors).detach())
-    assert found.sums["extra_loss"] == (pytest.approx(float(losses["extra"].sum().detach()), rel=1e-5), 5)
-    assert found.sums["immediate_loss"][1] == 10
+    torch.testing.assert_close(outcome.losses, sum(losses.values()).detach())
+    assert outcome.loss.item() == pytest.approx(float(sum(losses.values()).mean().detach()), rel=1e-5)
+    assert torch.equal(outcome.scores, model.score(parts["combined"], vectors).detach())
+    assert outcome.sums["extra_loss"] == (pytest.approx(float(losses["extra"].sum().detach()), rel=1e-5), 5)
+    assert outcome.sums["immediate_loss"][1] == 10
 
 
 @pytest.mark.long
@@ -124,7 +124,7 @@ def test_a_multi_context_model_learns_from_what_was_said_before(make_settings, m
     for name, part in (("train", records), ("valid", records)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
     numbers = {"epochs": 100, "optimizer": "adamw", "learning_rate": 1e-2, "evaluations": 0.02, "num_negatives": 9}
-    make_convert_ranker(extra_contexts=10).save_pretrained(tmp_path / "small")  # in all sizes, of which flags have few
+    make_convert_ranker(extra_contexts=10).save_pretrained(tmp_path / "small")  # in all sizes: flags set few
     train_ranker(make_settings(init=str(tmp_path / "small"), dropout=0.0, max_updates=100, **numbers))
     ranker = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     assert ranker.text.config.history_size == 11
@@ -132,7 +132,8 @@ def test_a_multi_context_model_learns_from_what_was_said_before(make_settings, m
     def hits(vector: str = "combined", turns: int = 3) -> float:
         ranker.model.context_vector = vector
         replies = [record["response"] for record in records]
-        return recall_at_1(ranker, [Example(one["context"][-turns:], one["response"], replies) for one in records])
+        examples = [Example(record["context"][-turns:], record["response"], replies) for record in records]
+        return recall_at_1(ranker, examples)
 
     assert hits() > 0.7
     assert hits("extra") > 0.7

@@ -46,7 +46,7 @@ def test_a_tenth_is_held_out_where_there_is_no_validation_data(write):
     assert data.size == 36
     assert list(data.responses()) == responses[:36]  # TF-IDF and samples never see what is held out
     assert all(len(example.candidates) == 20 and example.label in example.candidates for example in data.valid)
-    others = {text for one in data.valid for text in one.candidates if text != one.label}
+    others = {text for example in data.valid for text in example.candidates if text != example.label}
     assert not others & {*labels(data.valid)}  # drawn from what is trained on
 
 
@@ -56,11 +56,11 @@ def test_equal_settings_give_equal_candidates_and_another_seed_others(write):
     assert first != other
 
 
-@pytest.mark.parametrize(("candidates", "kept", "samples"), [("batch", False, False), ("inline", True, True)])
-def test_candidates_of_the_data_are_for_those_who_train_on_them(write, candidates, kept, samples):
-    own = [pair | {"candidates": [pair["response"], "no ."]} for pair in PAIRS]
-    data = opened(write(own), candidates=candidates)
-    assert data.train[0].candidates == (["i like number 0 .", "no ."] if kept else None)
+@pytest.mark.parametrize(("candidates", "is_read", "samples"), [("batch", False, False), ("inline", True, True)])
+def test_candidates_of_the_data_are_for_those_who_train_on_them(write, candidates, is_read, samples):
+    pairs = [pair | {"candidates": [pair["response"], "no ."]} for pair in PAIRS]
+    data = opened(write(pairs), candidates=candidates)
+    assert data.train[0].candidates == (["i like number 0 .", "no ."] if is_read else None)
     assert (data.sampler is not None) is samples
     assert all(set(example.candidates) == {example.label, "no ."} for example in data.valid)
 
@@ -119,9 +119,9 @@ def test_too_little_data(write, train, valid, problem):
 
 
 def test_fewer_responses_than_candidates_are_ranked_with_what_there_is(write):
-    """As many as there are; a number that is given is that of evaluations, where training draws none."""
-    for given, among in (({}, 8), ({"num_negatives": 3}, 4), ({"num_negatives": 3, "candidates": "inline"}, 4)):
-        data = opened(write(PAIRS[:9]), **given)
+    """As many as there are; a given number is for evaluations, where training draws none."""
+    for fields, among in (({}, 8), ({"num_negatives": 3}, 4), ({"num_negatives": 3, "candidates": "inline"}, 4)):
+        data = opened(write(PAIRS[:9]), **fields)
         assert {len(example.candidates) for example in data.valid} == {among}
     with pytest.raises(InputError, match="num_negatives is 19, but .* has only 8 labels"):
         opened(write(PAIRS[:9]), candidates="inline")
@@ -136,12 +136,12 @@ def test_a_pipe_cannot_be_streamed(tmp_path, write):
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_labels_that_the_objective_cannot_read_are_bad_records(write, streaming):
-    graded = [{"context": one["context"], "candidates": ["a", "b", "c"], "labels": [1, 0, 0]} for one in PAIRS[:10]]
+    graded = [{"context": pair["context"], "candidates": ["a", "b", "c"], "labels": [1, 0, 0]} for pair in PAIRS[:10]]
     graded[5]["labels"], graded[6]["labels"] = [0, 0.5, 1], [0, 2, 0]
-    files, given = (write(graded), write(graded[:3], "valid")), {"streaming": streaming, "objective": "bce"}
+    files, fields = (write(graded), write(graded[:3], "valid")), {"streaming": streaming, "objective": "bce"}
     with pytest.raises(InputError, match="train.jsonl, line 7: objective bce reads labels .* one is 2; divide them"):
-        opened(*files, **given, candidates="inline")  # before training, also of a stream
-    data = opened(*files, **given, candidates="inline", num_negatives=1, skip_bad_examples=True)
+        opened(*files, **fields, candidates="inline")  # before training, also of a stream
+    data = opened(*files, **fields, candidates="inline", num_negatives=1, skip_bad_examples=True)
     assert len(list(items(data.train))) == 9
     assert data.bad.count == 1
 
@@ -161,7 +161,7 @@ def test_splits_in_memory(tmp_path):
     rows = [{"context": f"hello {n}", "response": f"hi {n}"} for n in range(12)]
     splits = DatasetDict({"train": Dataset.from_list(rows[:8]), "dev": Dataset.from_list(rows[8:])})
     data = open_data(TrainSettings(train="d", out=str(tmp_path), backbone="b", num_negatives=2), train=splits)
-    assert [one.label for one in data.train] == [f"hi {n}" for n in range(8)]
-    assert [one.label for one in data.valid] == [f"hi {n}" for n in range(8, 12)]
+    assert [example.label for example in data.train] == [f"hi {n}" for n in range(8)]
+    assert [example.label for example in data.valid] == [f"hi {n}" for n in range(8, 12)]
     with pytest.raises(InputError, match="d: has no split 'train', only 'dev'; pass one of them"):
         open_data(TrainSettings(train="d", out=str(tmp_path), backbone="b"), train={"dev": rows})

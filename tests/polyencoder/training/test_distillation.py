@@ -42,14 +42,14 @@ def test_only_new_pairs_are_asked_for(architecture, indexes, make_ranker):
     expected = torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES))
     teacher, seen = Teacher(ranker, ScoreCache(None)), set()
     for rows in indexes:
-        asked = teacher.num_scored
+        num_before = teacher.num_scored
         scores = teacher.score(CONTEXTS, CANDIDATES, torch.tensor(rows))
-        new = {(i, place) for i, row in enumerate(rows) for place in row if place >= 0} - seen
-        assert teacher.num_scored - asked == len(new)
+        new = {(i, position) for i, row in enumerate(rows) for position in row if position >= 0} - seen
+        assert teacher.num_scored - num_before == len(new)
         seen |= new
         for i, row in enumerate(rows):
-            for place, score in zip(row, scores[i].tolist(), strict=True):
-                assert score == pytest.approx(expected[i, place].item() if place >= 0 else -math.inf, abs=1e-4)
+            for position, score in zip(row, scores[i].tolist(), strict=True):
+                assert score == pytest.approx(expected[i, position].item() if position >= 0 else -math.inf, abs=1e-4)
 
 
 def test_the_file_serves_the_next_run(make_ranker, tmp_path):
@@ -81,11 +81,11 @@ def test_pairs_that_do_not_recur_are_scored_once_in_a_step(architecture, make_ra
     for contexts in (CONTEXTS, CONTEXTS[::-1]):  # the next step has other lists
         scores = torch.as_tensor(ranker.score(contexts, CANDIDATES))
         for index, new in ((first, 5), (second, 1)):
-            asked = teacher.num_scored
-            found = teacher.score(contexts, CANDIDATES, index, recur=False)
+            num_before = teacher.num_scored
+            actual = teacher.score(contexts, CANDIDATES, index, recur=False)
             expected = scores.gather(1, index.clamp(min=0)).masked_fill(index < 0, -math.inf)
-            torch.testing.assert_close(found, expected)
-            assert teacher.num_scored - asked == new
+            torch.testing.assert_close(actual, expected)
+            assert teacher.num_scored - num_before == new
 
 
 def test_other_teachers_and_other_contexts_have_scores_of_their_own(make_ranker, tmp_path):

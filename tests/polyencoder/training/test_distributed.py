@@ -67,18 +67,18 @@ def test_gathered_vectors_and_their_gradients(counts, dtype, in_processes):
 
     def run(rank):
         start = sum(counts[:rank])
-        own = vectors[start : start + counts[rank]].clone().requires_grad_()
-        everything = gather_vectors(own * 2, counts)
+        local = vectors[start : start + counts[rank]].clone().requires_grad_()
+        everything = gather_vectors(local * 2, counts)
         (everything * weights[rank]).sum().backward()
-        return everything.detach().float().tolist(), own.grad.float().tolist()
+        return everything.detach().float().tolist(), local.grad.float().tolist()
 
     results = in_processes(run, count=len(counts))
-    expected = 2 * weights.float().sum(0)
+    gradients = 2 * weights.float().sum(0)
     for rank, (everything, gradient) in enumerate(results):
         assert everything == (2 * vectors).float().tolist()
-        own = expected[sum(counts[:rank]) : sum(counts[: rank + 1])]
+        expected = gradients[sum(counts[:rank]) : sum(counts[: rank + 1])]
         tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5
-        torch.testing.assert_close(torch.tensor(gradient).view(-1, 4), own, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(torch.tensor(gradient).view(-1, 4), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_nobody_has_a_vector(in_processes):
@@ -87,9 +87,9 @@ def test_nobody_has_a_vector(in_processes):
 
 def test_a_process_whose_vectors_need_no_gradient_takes_part(in_processes):
     def run(rank):
-        own = torch.ones(1, 2, requires_grad=rank == 0)
-        gather_vectors(own, [1, 1]).sum().backward()
-        return own.grad is None or own.grad.tolist()
+        local = torch.ones(1, 2, requires_grad=rank == 0)
+        gather_vectors(local, [1, 1]).sum().backward()
+        return local.grad is None or local.grad.tolist()
 
     assert in_processes(run) == [[[2.0, 2.0]], True]
 

@@ -30,4 +30,4 @@ def test_a_short_run_whose_updates_all_overflow_is_an_error(make_ranker):
         parameter.register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(TrainingError, match="nothing was trained: all of 2 updates were left out"):
         trainer.fit()
-    assert all(torch.equal(one, other) for one, other in zip(before, weights(ranker.model), strict=True))
+    assert all(torch.equal(old, new) for old, new in zip(before, weights(ranker.model), strict=True))

@@ -37,20 +37,20 @@ def test_what_a_run_wrote_stays_when_it_fails(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "what"),
+    ("name", "contents"),
     [(CONFIG, "a model"), *((name, name) for name in ("README.md", "tokenizer.json", "polyencoder.safetensors"))],
 )
-def test_what_was_made_elsewhere_is_not_overwritten(tmp_path, name, what):
+def test_what_was_made_elsewhere_is_not_overwritten(tmp_path, name, contents):
     (tmp_path / FOLDER).mkdir()  # a folder of that name alone makes no run of a project
     (tmp_path / name).write_text("{}")
-    with pytest.raises(CheckpointError, match=f"holds {what}, but no run to resume"), run_folder(tmp_path):
+    with pytest.raises(CheckpointError, match=f"holds {contents}, but no run to resume"), run_folder(tmp_path):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, FOLDER])
 
 
 @pytest.mark.parametrize("written", [CHECKPOINT, f"{CHECKPOINT}.lock", RECORD])
 def test_what_a_run_wrote_is_resumed(tmp_path, written):
-    """Also of one that was killed at its start, before its first checkpoint."""
+    """A run that was killed at its start, before its first checkpoint, is resumed, too."""
     (tmp_path / FOLDER).mkdir()
     for name in (CONFIG, "README.md", written):
         (tmp_path / name).write_text("{}")

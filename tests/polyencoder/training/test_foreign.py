@@ -37,7 +37,7 @@ def vectors(rows: int) -> np.ndarray:
 
 
 def build_foreign(folder: Path) -> Path:
-    """An index of theirs with the responses, and twenty other texts."""
+    """A foreign index with the responses and twenty other texts."""
     texts = [*RESPONSES, *(f"another text {n} ." for n in range(20))]
     records = [Candidate(None, text, vector=vector) for text, vector in zip(texts, vectors(len(texts)), strict=True)]
     build_index(folder, records, THEIRS)
@@ -50,16 +50,16 @@ def index(tmp_path) -> Path:
 
 
 @pytest.fixture
-def given(tmp_path, index, backbone_folder):
+def make_settings(tmp_path, index, backbone_folder):
     """(**changes) -> the settings of a run for the index."""
 
-    def given(**changes) -> TrainSettings:
+    def make_settings(**changes) -> TrainSettings:
         usual = {"architecture": "bi", "epochs": 40.0, "learning_rate": 0.001, "evaluations": 0.1}
         usual["candidates_of"] = str(index)
         start = {} if "init" in changes else {"backbone": str(backbone_folder("bert")), "reduction": "mean"}
         return with_frozen_candidates(tmp_path, **usual | start | changes)
 
-    return given
+    return make_settings
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +72,9 @@ def run(tmp_path_factory, backbone_folder) -> Path:
 
 
 @mostly_long("changes", [{"grad_cache": 2}, {"architecture": "poly", "n_codes": 3}], ids=["bi", "poly"], quick=1)
-def test_a_context_tower_learns_to_search_vectors_that_exist(given, index, tmp_path, changes):
+def test_a_context_tower_learns_to_search_vectors_that_exist(make_settings, index, tmp_path, changes):
     before = digests(index)
-    report = train_ranker(given(**changes))
+    report = train_ranker(make_settings(**changes))
     assert report.best > 0
     assert digests(index).items() >= before.items()  # SQLite adds its files of readers
     trained = Ranker.from_pretrained(tmp_path / "out", device="cpu")
@@ -85,14 +85,14 @@ def test_a_context_tower_learns_to_search_vectors_that_exist(given, index, tmp_p
     assert state["foreign_map.weight"].shape[0] == DIM
     assert not any(name.startswith("own_candidate") or len(value) == 30 for name, value in state.items())
     contexts = [["hi", f"your {thing} ?"] for thing in THINGS]
-    found = trained.search_many(contexts, index, top_k=30)
+    results = trained.search_many(contexts, index, top_k=30)
     encoded = trained.encode_contexts(contexts)
     texts = [*RESPONSES, *(f"another text {n} ." for n in range(20))]
     scores = torch.from_numpy(trained.encoder.score(encoded, vectors(30)))
-    for hits, row in zip(found, scores, strict=True):
+    for hits, row in zip(results, scores, strict=True):
         assert [hit.score for hit in hits] == pytest.approx(row.sort(descending=True).values.tolist(), rel=1e-4)
         assert hits[0].text == texts[int(row.argmax())]
-    right = sum(hits[0].text == reply for hits, reply in zip(found, RESPONSES, strict=True))
+    right = sum(hits[0].text == reply for hits, reply in zip(results, RESPONSES, strict=True))
     assert right >= 8  # of ten, among thirty
     card = (tmp_path / "out/README.md").read_text()
     assert "| candidates | vectors of another encoder, fingerprint their-encoder-v2 |" in card
@@ -106,9 +106,9 @@ def test_the_map_starts_as_the_regression_of_the_vectors(index, make_ranker):
     texts = open_index(index).texts()
     inputs = np.random.default_rng(1).standard_normal((len(texts), 3)).astype("float32")
     layer = torch.zeros(DIM, 3)
-    foreign.fit_map(layer, lambda some: inputs[[texts.index(one) for one in some]])
-    wanted = np.linalg.lstsq(inputs, vectors(len(texts)), rcond=None)[0].T
-    np.testing.assert_allclose(layer.numpy(), wanted, atol=5e-3)
+    foreign.fit_map(layer, lambda batch: inputs[[texts.index(text) for text in batch]])
+    expected = np.linalg.lstsq(inputs, vectors(len(texts)), rcond=None)[0].T
+    np.testing.assert_allclose(layer.numpy(), expected, atol=5e-3)
     foreign.attach(ranker)
     assert ranker.text.rows is not None
     assert ranker.model.foreign_vectors is not None
@@ -116,7 +116,7 @@ def test_the_map_starts_as_the_regression_of_the_vectors(index, make_ranker):
 
 
 def test_texts_that_differ_in_spaces_have_their_own_vectors(make_ranker, tmp_path):
-    """Texts of data have none around them, so those of the index are found without theirs, too."""
+    """Texts of data have no spaces around them, so texts of the index match without theirs, too."""
     texts = ["hello .", " hello .", "good bye . "]
     records = [Candidate(None, text, vector=vector) for text, vector in zip(texts, vectors(3), strict=True)]
     build_index(tmp_path / "index", records, THEIRS)
@@ -124,15 +124,15 @@ def test_texts_that_differ_in_spaces_have_their_own_vectors(make_ranker, tmp_pat
     assert rows == {"hello .": 0, " hello .": 1, "good bye .": 2, "good bye . ": 2}
 
 
-def test_what_the_model_cannot_do(given, run, index, tmp_path):
+def test_what_the_model_cannot_do(make_settings, run, index, tmp_path):
     trained = Ranker.from_pretrained(run / "out", device="cpu")
-    for what in (
+    for call in (
         lambda: trained.rank("hi", RESPONSES),
         lambda: trained.index(RESPONSES, tmp_path / "new"),
         lambda: trained.encode_candidates(RESPONSES),
     ):
         with pytest.raises(InputError, match="no encoder of candidates: it searches an index of the vectors that"):
-            what()
+            call()
     records = [Candidate(None, text, vector=vectors(1)[0]) for text in RESPONSES[:1]]
     build_index(tmp_path / "other", records, Fingerprints("their-encoder-v3"))
     with pytest.raises(CheckpointError, match="another model"):
@@ -142,8 +142,8 @@ def test_what_the_model_cannot_do(given, run, index, tmp_path):
     with pytest.raises(ConfigError, match="those of candidates are another encoder's"):
         trained.shortened(3)
     with pytest.raises(ConfigError, match="was trained for vectors of another encoder: give the index folder"):
-        train_ranker(given(init=str(run / "out"), candidates_of=None, out=str(tmp_path / "more")))
-    more = given(init=str(run / "out"), out=str(tmp_path / "more"), epochs=1.0)
+        train_ranker(make_settings(init=str(run / "out"), candidates_of=None, out=str(tmp_path / "more")))
+    more = make_settings(init=str(run / "out"), out=str(tmp_path / "more"), epochs=1.0)
     train_ranker(more)
     again = Ranker.from_pretrained(tmp_path / "more", device="cpu")
     assert again.search("hi", index, top_k=1)[0].text in open_index(index).texts()
@@ -178,9 +178,9 @@ def test_commands_that_rank_texts_say_what_to_do_instead(run, monkeypatch, capsy
         ({"architecture": "late"}, ConfigError, "the architecture late needs an encoder of candidates"),
     ],
 )
-def test_what_cannot_be_trained(given, changes, error, message):
+def test_what_cannot_be_trained(make_settings, changes, error, message):
     with pytest.raises(error, match=message):
-        train_ranker(given(**changes))
+        train_ranker(make_settings(**changes))
 
 
 def test_it_is_no_agent_of_parlai(run):
@@ -189,22 +189,22 @@ def test_it_is_no_agent_of_parlai(run):
         interactive.main(model="biencoder", model_file=str(run / "out"), index=str(run / "index"))
 
 
-def test_removed_texts_are_no_candidates(given, tmp_path):
+def test_removed_texts_are_no_candidates(make_settings, tmp_path):
     """Their vectors remain until the index is compacted, but no search finds them."""
     both = zip(RESPONSES, vectors(len(RESPONSES)), strict=True)
-    records = [Candidate(str(place), text, vector=vector) for place, (text, vector) in enumerate(both)]
+    records = [Candidate(str(number), text, vector=vector) for number, (text, vector) in enumerate(both)]
     build_index(tmp_path / "less", records, THEIRS)
     less = FolderIndex.open(tmp_path / "less")
     less.remove(["3"])
     assert less.removed_rows() == {3}
     less.close()
     with pytest.raises(InputError, match=f"{RESPONSES[3]!r} is not in the index"):
-        train_ranker(given(candidates_of=str(tmp_path / "less")))
+        train_ranker(make_settings(candidates_of=str(tmp_path / "less")))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_response_that_is_not_in_the_index_is_named(given, tmp_path):
-    settings = given()
+def test_a_response_that_is_not_in_the_index_is_named(make_settings, tmp_path):
+    settings = make_settings()
     with open(tmp_path / "train.jsonl", "a") as file:
         file.write(json.dumps({"context": "hi", "response": "not there ."}) + "\n")
     with pytest.raises(InputError, match=r"'not there \.' is not in the index, whose texts alone have vectors"):
@@ -218,10 +218,10 @@ def test_indexes_of_models_are_not_foreign(index, make_ranker, tmp_path, sentenc
     make_ranker("bi", output_scaling=2.0).index(sentences, tmp_path / "others").close()
     for known in ("own", "others"):
         assert find_foreign_candidates(str(tmp_path / known), ranker) is None
-    found = find_foreign_candidates(str(index), ranker)
-    assert found is not None
-    assert found.build_config({"normalize": None, "output_scaling": 3.0})["output_scaling"] == 3.0
-    assert found.build_config({})["output_scaling"] == pytest.approx(20)
+    foreign = find_foreign_candidates(str(index), ranker)
+    assert foreign is not None
+    assert foreign.build_config({"normalize": None, "output_scaling": 3.0})["output_scaling"] == 3.0
+    assert foreign.build_config({})["output_scaling"] == pytest.approx(20)
 
 
 def test_a_model_for_an_index_teaches_none(run, make_ranker):

@@ -29,17 +29,17 @@ def with_frozen_candidates(folder: Path, **changes) -> TrainSettings:
 
 
 @pytest.fixture
-def given(tmp_path, backbone_folder):
+def make_run(tmp_path, backbone_folder):
     """(architecture) -> a ranker around a new encoder, and the settings that train one like it."""
 
-    def given(architecture: str, **changes) -> tuple[Ranker, TrainSettings]:
+    def make_run(architecture: str, **changes) -> tuple[Ranker, TrainSettings]:
         backbone = str(backbone_folder("bert"))
         start = {"backbone": backbone, "architecture": architecture, "reduction": "mean"}
         settings = with_frozen_candidates(tmp_path, **start | {"epochs": 3.0, "learning_rate": 0.01} | changes)
         text = {"text_truncate": 24, "label_truncate": 16}
         return Ranker.from_backbone(backbone, "bi", device="cpu", reduction="mean", text=text), settings
 
-    return given
+    return make_run
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -56,8 +56,8 @@ def digests(folder: Path) -> dict[str, str]:
     ids=lambda changes: changes["architecture"],
     quick=1,
 )
-def test_an_index_from_before_training_is_searched_unchanged(given, tmp_path, changes):
-    ranker, settings = given(**changes, candidates_of=str(tmp_path / "index"))
+def test_an_index_from_before_training_is_searched_unchanged(make_run, tmp_path, changes):
+    ranker, settings = make_run(**changes, candidates_of=str(tmp_path / "index"))
     ranker.index(RESPONSES, tmp_path / "index").close()
     before = digests(tmp_path / "index")
     report = train_ranker(settings)
@@ -67,18 +67,18 @@ def test_an_index_from_before_training_is_searched_unchanged(given, tmp_path, ch
         torch.as_tensor(trained.encode_candidates(RESPONSES)), torch.as_tensor(ranker.encode_candidates(RESPONSES))
     )
     context = ["hi", "your ski ?"]
-    one, other = (each.encode_contexts([context]).vectors for each in (trained, ranker))
-    assert not np.array_equal(one, other)
+    ours, theirs = (each.encode_contexts([context]).vectors for each in (trained, ranker))
+    assert not np.array_equal(ours, theirs)
     hits = trained.search(context, tmp_path / "index", top_k=4)
     expected = trained.rank(context, RESPONSES)[:4]
-    assert [hit.text for hit in hits] == [one.text for one in expected]
+    assert [hit.text for hit in hits] == [reply.text for reply in expected]
     assert digests(tmp_path / "index") == before
 
 
-def test_another_models_index_is_an_error_before_training(given, tmp_path, make_ranker):
+def test_another_models_index_is_an_error_before_training(make_run, tmp_path, make_ranker):
     make_ranker("bi").index(RESPONSES, tmp_path / "index").close()
     with pytest.raises(CheckpointError, match="made by another model"):
-        train_ranker(given("poly", candidates_of=str(tmp_path / "index"))[1])
+        train_ranker(make_run("poly", candidates_of=str(tmp_path / "index"))[1])
     assert not list((tmp_path / "out").glob("*.safetensors"))
 
 
@@ -91,6 +91,6 @@ def test_another_models_index_is_an_error_before_training(given, tmp_path, make_
         ({"architecture": "bi", "share_encoders": True}, "nothing to train"),
     ],
 )
-def test_what_cannot_be_frozen(given, changes, message):
+def test_what_cannot_be_frozen(make_run, changes, message):
     with pytest.raises(ConfigError, match=message):
-        train_ranker(given(**changes)[1])
+        train_ranker(make_run(**changes)[1])

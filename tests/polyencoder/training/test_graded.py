@@ -29,12 +29,12 @@ OBJECTIVES = {"softmax": softmax_loss, **LABEL_LOSSES}
 
 def lists(words=WORDS):
     """The words' own sentences are right, the second half as much; others are wrong. One list is shorter."""
-    made = []
-    for place, word in enumerate(words):
-        other = words[place - 1]
+    examples = []
+    for i, word in enumerate(words):
+        other = words[i - 1]
         texts = [f"i like {other} .", f"my {word} .", f"i like {word} .", f"no {other} ."]
-        made.append(Example.graded([f"do you like {word} ?"], texts[: 3 + place % 2], [0, 0.5, 1, 0][: 3 + place % 2]))
-    return made
+        examples.append(Example.graded([f"do you like {word} ?"], texts[: 3 + i % 2], [0, 0.5, 1, 0][: 3 + i % 2]))
+    return examples
 
 
 def inline(objective, **fields):
@@ -43,44 +43,44 @@ def inline(objective, **fields):
 
 @mostly_long("architecture", ARCHITECTURES, quick=3)
 def test_every_objective_is_that_of_the_rankers_scores(architecture, make_ranker):
-    """Of the lists' own scores, and a step on them lowers it."""
+    """The objective is computed from the lists' scores."""
     ranker, batch = begun(make_ranker(architecture)), lists()[:4]
     ranker.model.eval()
     expected = {}
     for name, loss in OBJECTIVES.items():
-        rows = [torch.as_tensor(ranker.score([one.turns], one.choices)) for one in batch]
-        numbers = [torch.tensor([[(one.labels or {}).get(text, 0.0) for text in one.choices]]) for one in batch]
-        expected[name] = [float(loss(row.cpu(), of)) for row, of in zip(rows, numbers, strict=True)]
+        rows = [torch.as_tensor(ranker.score([example.turns], example.choices)) for example in batch]
+        labels = [[(example.labels or {}).get(text, 0.0) for text in example.choices] for example in batch]
+        expected[name] = [float(loss(row.cpu(), torch.tensor([y]))) for row, y in zip(rows, labels, strict=True)]
     for name in OBJECTIVES:
         objective = build_objective(ranker, inline(name))
-        found = objective(Collator(ranker.text, "inline")(batch))
-        own = found.losses
+        outcome = objective(Collator(ranker.text, "inline")(batch))
+        losses = outcome.losses
         if architecture in ("convert", "late"):  # several objectives are summed; the scores are the first one's
-            pool = found.pool
-            own = OBJECTIVES[name](found.scores, pool.numbers)
-        assert own.tolist() == pytest.approx(expected[name], rel=1e-3, abs=1e-3)
+            pool = outcome.pool
+            losses = OBJECTIVES[name](outcome.scores, pool.numbers)
+        assert losses.tolist() == pytest.approx(expected[name], rel=1e-3, abs=1e-3)
 
 
 @pytest.mark.parametrize("candidates", ["batch", "inline", "batch-all-cands"])
 def test_one_right_candidate_trains_as_without_labels(candidates, make_ranker):
     """Bit for bit, with each source of candidates."""
     plain = [Example([f"do you like {word} ?"], f"i like {word} .", [f"i like {word} .", "no ."]) for word in WORDS]
-    graded = [Example.graded(one.turns, one.choices, [1, 0]) for one in plain]
-    found = []
+    graded = [Example.graded(example.turns, example.choices, [1, 0]) for example in plain]
+    losses = []
     for train in (plain, graded):
         heard = Losses()
         Trainer(
             make_ranker("bi"), replace(CONFIG, candidates=candidates, max_updates=3), train=train, callbacks=[heard]
         ).fit()
-        found.append(heard.values)
-    assert found[0] == found[1]
+        losses.append(heard.values)
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("name", ["softmax", "lambdaloss", "bce"])
 def test_gradient_caching_changes_nothing(name, make_ranker):
     """In-batch candidates: the right texts of the batch, each with the label that it has for the example, or 0."""
-    batch = [Example(one.turns, one.label, labels=one.labels) for one in lists()]
-    found = []
+    batch = [Example(example.turns, example.label, labels=example.labels) for example in lists()]
+    results = []
     for cache in (0, 2):
         ranker = make_ranker("poly")
         ranker.model.eval()  # without dropout
@@ -89,8 +89,8 @@ def test_gradient_caching_changes_nothing(name, make_ranker):
         )
         outcome.loss.backward()
         gradients = [parameter.grad for parameter in ranker.model.parameters() if parameter.grad is not None]
-        found.append((outcome.scores.shape, outcome.losses, torch.cat([one.flatten() for one in gradients])))
-    (shape, losses, plain), (_, cached_losses, cached) = found
+        results.append((outcome.scores.shape, outcome.losses, torch.cat([part.flatten() for part in gradients])))
+    (shape, losses, plain), (_, cached_losses, cached) = results
     assert shape == (8, 16)
     torch.testing.assert_close(cached_losses, losses)
     torch.testing.assert_close(cached, plain, rtol=1e-4, atol=1e-5)
@@ -123,10 +123,10 @@ def test_a_list_without_a_choice_is_skipped_and_counted(make_ranker):
 
 
 def test_mining_takes_nothing_that_is_right(make_ranker):
-    """Of the texts seen so far, all right ones of the example are left out; so are they with each other."""
+    """Mining leaves out all right texts of the example among those seen so far."""
     ranker = make_ranker("bi")
     callback = MinedNegatives(ranker, HardNegatives(count=4, every=1, ranks=(1, 100)))
-    examples = [Example(one.turns, one.label, labels=one.labels) for one in lists()]
+    examples = [Example(example.turns, example.label, labels=example.labels) for example in lists()]
     trainer = Trainer(ranker, CONFIG, train=examples, callbacks=[callback])
     collate = Collator(ranker.text)
     for start in (0, 4, 0):
@@ -162,7 +162,7 @@ def test_a_teacher_skips_nothing_that_the_labels_train(make_ranker, kind):
     student.model.eval()
     for others in ([], [Example(["hi"], "cats", ["cats", "math"])]):
         batch = Collator(student.text, "inline", with_turns=True)([alone, *others])
-        taught, plain = (RankingObjective(student.model, student.text, loss=one) for one in (loss, labels))
+        taught, plain = (RankingObjective(student.model, student.text, loss=kind) for kind in (loss, labels))
         assert taught(batch).losses[0].item() == pytest.approx(0.75 * plain(batch).losses[0].item())
         assert taught.skipped_examples == plain.skipped_examples == 0
 
@@ -176,6 +176,6 @@ def test_what_has_no_meaning_is_an_error(candidates):
 
 
 def test_a_convert_has_no_smoothing_with_another_objective():
-    given = {"train": "a", "valid": "b", "out": "c", "architecture": "convert", "vocabulary": "v"}
-    assert TrainSettings.of(given).training.label_smoothing == 0.2
-    assert TrainSettings.of(given, objective="ranknet").training.label_smoothing == 0
+    fields = {"train": "a", "valid": "b", "out": "c", "architecture": "convert", "vocabulary": "v"}
+    assert TrainSettings.of(fields).training.label_smoothing == 0.2
+    assert TrainSettings.of(fields, objective="ranknet").training.label_smoothing == 0

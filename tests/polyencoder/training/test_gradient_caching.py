@@ -135,7 +135,7 @@ def test_the_recipe_of_the_paper_by_hand(architecture, bf16, make_model, make_ba
         leaf = run(encoder, tokens).detach().requires_grad_()  # with a graph, which is thrown away
         vectors[encoder] |= {row: (leaf, i) for i, row in enumerate(rows)}
     candidates, contexts = (
-        torch.stack([leaf[i] for _, (leaf, i) in sorted(places.items())]) for places in vectors.values()
+        torch.stack([leaf[i] for _, (leaf, i) in sorted(rows_of.items())]) for rows_of in vectors.values()
     )
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         scores = model.score(type(model.encode_context(batch[0]))(contexts), candidates)

@@ -16,7 +16,7 @@ from polyencoder.settings.training import HardNegatives, parse_ranks
 from polyencoder.training.hard_negatives import Miner
 
 WORDS = ["dogs", "cats", "ski", "teach", "math", "mountains", "pets", "school"]
-TEXTS = [f"i like {one} and {other} ." for one in WORDS for other in WORDS if one != other][:40]
+TEXTS = [f"i like {first} and {second} ." for first in WORDS for second in WORDS if first != second][:40]
 CONTEXTS = ["do you have any pets ?", "what do you do for a living ?", "do you like to ski ?"]
 LABELS = ["i like dogs and cats .", "i like teach and math .", "i am new to the index ."]
 
@@ -27,20 +27,20 @@ def mined_from(make_model, tokenizer):
     from polyencoder.ranker import Ranker
     from polyencoder.text import TextEncoder
 
-    made = {}
+    cached = {}
 
     def make(architecture):
-        if architecture not in made:
+        if architecture not in cached:
             model = make_model(architecture)
             ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
-            made[architecture] = ranker, ranker.index(TEXTS), ranker.score(CONTEXTS, TEXTS).tolist()
-        return made[architecture]
+            cached[architecture] = ranker, ranker.index(TEXTS), ranker.score(CONTEXTS, TEXTS).tolist()
+        return cached[architecture]
 
     return make
 
 
 @st.composite
-def wanted(draw):
+def draw_settings(draw):
     first, count = draw(st.integers(1, 20)), draw(st.integers(1, 5))
     last = first + count - 1 + draw(st.integers(0, 60))
     return HardNegatives(count=count, ranks=(first, last), max_similarity=draw(st.none() | st.floats(0.9, 0.999)))
@@ -49,30 +49,31 @@ def wanted(draw):
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
 @settings(max_examples=20, deadline=None)
-@given(wanted=wanted(), right=st.lists(st.sampled_from(TEXTS), max_size=3))
-def test_as_scoring_everything_says(architecture, wanted, right, mined_from):
+@given(settings=draw_settings(), right=st.lists(st.sampled_from(TEXTS), max_size=3))
+def test_as_scoring_everything_says(architecture, settings, right, mined_from):
     ranker, index, scores = mined_from(architecture)
     vectors = dict(zip([*TEXTS, *LABELS], torch.as_tensor(ranker.encode_candidates([*TEXTS, *LABELS])), strict=True))
 
     def near(positives, texts):
         """The largest cosine of each text with these."""
-        pairs = [[cosine_similarity(vectors[text], vectors[one], dim=0) for one in positives] for text in texts]
-        return [float(max(some)) for some in pairs]
+        pairs = [[cosine_similarity(vectors[text], vectors[right], dim=0) for right in positives] for text in texts]
+        return [float(max(cosines)) for cosines in pairs]
 
-    mined = Miner.from_index(ranker, index, wanted)(ranker.encode_contexts(CONTEXTS), LABELS, right=[right, [], right])
+    miner = Miner.from_index(ranker, index, settings)
+    mined = miner(ranker.encode_contexts(CONTEXTS), LABELS, right=[right, [], right])
     for i, texts in enumerate(mined):
         excluded = {LABELS[i], *(right if i != 1 else [])}
         ranking = sorted(
             ((score, text) for score, text in zip(scores[i], TEXTS, strict=True) if text not in excluded), reverse=True
         )
-        in_range = ranking[wanted.ranks[0] - 1 : wanted.ranks[1]]
-        if wanted.max_similarity is not None:
+        in_range = ranking[settings.ranks[0] - 1 : settings.ranks[1]]
+        if settings.max_similarity is not None:
             cosines = near(excluded, [text for _, text in in_range])
-            if any(abs(cosine - wanted.max_similarity) < 1e-5 for cosine in cosines):
+            if any(abs(cosine - settings.max_similarity) < 1e-5 for cosine in cosines):
                 continue
-            passes = [cosine <= wanted.max_similarity for cosine in cosines]
+            passes = [cosine <= settings.max_similarity for cosine in cosines]
             in_range = [*compress(in_range, passes)]
-        assert texts == [text for _, text in in_range[: wanted.count]]
+        assert texts == [text for _, text in in_range[: settings.count]]
 
 
 def test_nothing_that_is_the_label_but_for_case_and_spaces(make_ranker):
@@ -121,29 +122,29 @@ def test_mining_takes_no_part_in_learning(make_ranker):
 
 
 def test_by_words_the_ranks_are_bm25s(make_ranker, tmp_path):
-    asked = ["dogs or cats ?", "who do you teach ?", "unheard-of"]
+    queries = ["dogs or cats ?", "who do you teach ?", "unheard-of"]
     index = make_ranker("bi").index(TEXTS, tmp_path, words=True)
     options = {"words_only": True, "top_k": len(TEXTS)}
-    found = [[hit.text for hit in make_ranker("bi").search(one, index, **options)] for one in asked]
+    rankings = [[hit.text for hit in make_ranker("bi").search(query, index, **options)] for query in queries]
     ranker = make_ranker("cross")
     right = [[TEXTS[0]], [], []]
-    mined = Miner.from_texts(ranker, TEXTS, HardNegatives(count=3, ranks=(2, 9)))(asked, LABELS, right=right)
-    best = [[text for text in some if text not in (LABELS[i], *right[i])] for i, some in enumerate(found)]
-    assert mined == [some[1:9][:3] for some in best]
+    mined = Miner.from_texts(ranker, TEXTS, HardNegatives(count=3, ranks=(2, 9)))(queries, LABELS, right=right)
+    remaining = [[text for text in ranking if text not in (LABELS[i], *right[i])] for i, ranking in enumerate(rankings)]
+    assert mined == [ranking[1:9][:3] for ranking in remaining]
     assert mined[2] == []
-    with pytest.raises(InputError, match="a cross-encoder has no vectors, which") as found:
+    with pytest.raises(InputError, match="a cross-encoder has no vectors, which") as error:
         Miner.from_texts(ranker, TEXTS, HardNegatives(count=1, max_similarity=0.9))
-    assert found.value.argument == "max_positive_similarity"
+    assert error.value.argument == "max_positive_similarity"
 
 
 def test_a_search_that_found_all_that_there_is_is_not_repeated(make_ranker, monkeypatch):
-    asked = []
+    requests = []
     texts = [*TEXTS, *(f"number {n}" for n in range(400))]
     miner = Miner.from_texts(make_ranker("bi"), texts, HardNegatives(count=1))
     find = miner._find
-    monkeypatch.setattr(miner, "_find", lambda contexts, k: asked.append(k) or find(contexts, k))
+    monkeypatch.setattr(miner, "_find", lambda contexts, k: requests.append(k) or find(contexts, k))
     miner(["dogs ?"], [TEXTS[0]])
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_no_contexts_have_no_negatives(make_ranker):

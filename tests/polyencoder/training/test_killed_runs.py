@@ -1,4 +1,4 @@
-"""Each kind of run, killed at random updates and started again: the bytes of its weights are those of a whole run."""
+"""Each kind of run, killed at random updates and started again: it has the weights of a whole run, byte for byte."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK = "plateau, gradients of two batches"
 
 @pytest.fixture
 def make_settings(tmp_path, backbone_folder, vocabulary):
-    """(out, **settings) -> those of a run of 12 batches over files that this writes."""
+    """(out, **settings) -> the settings of a run of 12 batches over files that this writes."""
     records = [
         {"context": ["hello !", f"do you like {thing} {kind} ?"], "response": f"my {thing} is {kind} ."}
         for thing in THINGS
@@ -95,12 +95,12 @@ def of_the_end(settings: TrainSettings) -> dict[str, torch.Tensor]:
     return torch.load(f"{settings.data.out}/training/checkpoint.pt", weights_only=True)["run"]["model"]
 
 
-def assert_same_end(one: TrainSettings, other: TrainSettings) -> None:
-    expected, found = of_the_end(one), of_the_end(other)
-    assert expected.keys() == found.keys()
-    assert [name for name, tensor in expected.items() if not tensor.equal(found[name])] == []
-    kept = [Path(settings.data.out, "polyencoder.safetensors").read_bytes() for settings in (one, other)]
-    assert kept[0] == kept[1]
+def assert_same_end(unbroken: TrainSettings, resumed: TrainSettings) -> None:
+    expected, actual = of_the_end(unbroken), of_the_end(resumed)
+    assert expected.keys() == actual.keys()
+    assert [name for name, tensor in expected.items() if not tensor.equal(actual[name])] == []
+    contents = [Path(settings.data.out, "polyencoder.safetensors").read_bytes() for settings in (unbroken, resumed)]
+    assert contents[0] == contents[1]
 
 
 @pytest.mark.parametrize(

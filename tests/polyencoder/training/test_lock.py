@@ -88,7 +88,7 @@ def test_a_kill_takes_it_off(locked_elsewhere, tmp_path):
 
 
 def test_a_process_that_was_forked_has_none(tmp_path):
-    """And its end takes nothing off."""
+    """Its end takes no lock off."""
     lock = TrainingLock.get_or_create(tmp_path / "model")
     child = os.fork()
     if child == 0:

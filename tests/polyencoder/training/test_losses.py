@@ -48,8 +48,8 @@ def batches(draw, grades=(0, 0, 1, 2, 3)):
 def lists_of(scores, labels):
     """The candidates of each list that there are, as arrays (scores, labels)."""
     for row, numbers in zip(scores.detach().double().numpy(), labels.double().numpy(), strict=True):
-        there = row != ABSENT
-        yield row[there], numbers[there]
+        is_real = row != ABSENT
+        yield row[is_real], numbers[is_real]
 
 
 def agrees(losses, expected):
@@ -112,8 +112,8 @@ def test_listnet_is_the_cross_entropy_of_two_softmaxes(batch):
     scores, labels = batch
     expected = []
     for s, y in lists_of(scores, labels):
-        target, own = np.exp(y) / np.exp(y).sum(), np.exp(s) / np.exp(s).sum()
-        expected.append(-(target * np.log(own)).sum())
+        target, predicted = np.exp(y) / np.exp(y).sum(), np.exp(s) / np.exp(s).sum()
+        expected.append(-(target * np.log(predicted)).sum())
     agrees(listnet(scores, labels), expected)
 
 
@@ -129,7 +129,7 @@ def test_lambdaloss_weighs_pairs_by_what_they_are_worth(batch, mu):
     for s, y in lists_of(scores, labels):
         n = range(len(s))
         order = sorted(n, key=lambda i: (-s[i], i))
-        rank = {i: place for place, i in enumerate(order, start=1)}
+        rank = {i: position for position, i in enumerate(order, start=1)}
         gains = 2.0**y - 1
         best = sum(gain / discount(k) for k, gain in enumerate(sorted(gains, reverse=True), start=1))
         total = 0.0
@@ -148,9 +148,9 @@ def test_lambdaloss_weighs_pairs_by_what_they_are_worth(batch, mu):
 
 def test_lambdaloss_of_large_labels():
     scores = torch.tensor([[0.0, 1.0, 2.0]])
-    found = lambdaloss(scores, torch.tensor([[200.0, 199.0, 0.0]]))
-    assert found.isfinite().all()
-    agrees(found, lambdaloss(scores, torch.tensor([[100.0, 99.0, 0.0]])))
+    losses = lambdaloss(scores, torch.tensor([[200.0, 199.0, 0.0]]))
+    assert losses.isfinite().all()
+    agrees(losses, lambdaloss(scores, torch.tensor([[100.0, 99.0, 0.0]])))
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-20, 1e-30])

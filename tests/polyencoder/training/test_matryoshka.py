@@ -36,15 +36,15 @@ MODELS = [
 def test_a_shortened_model_gives_the_first_dimensions(architecture, fields, make_ranker, sentences):
     ranker = make_ranker(architecture, **fields)
     short = ranker.shortened(6)
-    whole, found = (
+    whole, actual = (
         torch.as_tensor(ranker.encode_candidates(sentences)),
         torch.as_tensor(short.encode_candidates(sentences)),
     )
     expected = whole[:, :6]
     if fields.get("normalize"):
         expected = expected / expected.norm(dim=1, keepdim=True) * fields["output_scaling"]
-    torch.testing.assert_close(found, expected)
-    assert (short.model.dim, found.size(1)) == (6, 6)
+    torch.testing.assert_close(actual, expected)
+    assert (short.model.dim, actual.size(1)) == (6, 6)
     contexts = short.encode_contexts([CONTEXT])
     whole_contexts = torch.from_numpy(ranker.encode_contexts([CONTEXT]).vectors)
     torch.testing.assert_close(torch.from_numpy(contexts.vectors), ranker.model.truncate_vectors(whole_contexts, 6))
@@ -57,32 +57,32 @@ def test_the_loss_is_the_sum_of_those_of_the_shorter_models(architecture, fields
     ranker = make_ranker(architecture, **fields)
     ranker.model.eval()
     objective = build_objective(ranker, replace(CONFIG, matryoshka=(8, 3, 8)))
-    found = objective(Collator(ranker.text, "batch")(PAIRS))
+    outcome = objective(Collator(ranker.text, "batch")(PAIRS))
     labels = torch.arange(len(PAIRS))
     losses = [
         F.cross_entropy(
-            torch.as_tensor(one.score([pair.turns for pair in PAIRS], [pair.label for pair in PAIRS])), labels
+            torch.as_tensor(shorter.score([pair.turns for pair in PAIRS], [pair.label for pair in PAIRS])), labels
         )
-        for one in (ranker, ranker.shortened(8), ranker.shortened(3))
+        for shorter in (ranker, ranker.shortened(8), ranker.shortened(3))
     ]
-    torch.testing.assert_close(found.loss.detach(), sum(losses))
-    assert found.sums["8_dim_loss"] == pytest.approx((len(PAIRS) * losses[1].item(), len(PAIRS)))
+    torch.testing.assert_close(outcome.loss.detach(), sum(losses))
+    assert outcome.sums["8_dim_loss"] == pytest.approx((len(PAIRS) * losses[1].item(), len(PAIRS)))
     torch.testing.assert_close(
-        found.scores, torch.as_tensor(ranker.score([pair.turns for pair in PAIRS], [p.label for p in PAIRS]))
+        outcome.scores, torch.as_tensor(ranker.score([pair.turns for pair in PAIRS], [p.label for p in PAIRS]))
     )
 
 
 def test_a_teacher_with_vectors_reads_a_step_once_for_all_lengths(make_ranker, tmp_path, monkeypatch):
     make_ranker("late", seed=2).save_pretrained(tmp_path / "teacher")
     ask, requests = Teacher._ask, []
-    monkeypatch.setattr(Teacher, "_ask", lambda *given: requests.append(given) or ask(*given))
+    monkeypatch.setattr(Teacher, "_ask", lambda *request: requests.append(request) or ask(*request))
     distillation = DistillationConfig(teacher=str(tmp_path / "teacher"))
     ranker = make_ranker("bi")
     objective = build_objective(ranker, replace(CONFIG, matryoshka=(8, 3), distillation=distillation))
     for step in (1, 2):
-        found = objective(Collator(ranker.text, "batch", with_turns=True)(PAIRS))
+        outcome = objective(Collator(ranker.text, "batch", with_turns=True)(PAIRS))
         assert len(requests) == step
-        assert found.sums["teacher_pairs"] == (len(PAIRS) ** 2, 0)
+        assert outcome.sums["teacher_pairs"] == (len(PAIRS) ** 2, 0)
 
 
 def test_training_and_gradient_caching(make_ranker):

@@ -37,14 +37,14 @@ def test_groups():
     model = Words()
     names = {id(p): name for name, p in model.named_parameters()}
 
-    def shown(**options):
+    def list_groups(**options):
         groups = build_parameter_groups(model, OptimizerConfig(weight_decay=0.1, **options))
         return [({names[id(p)] for p in group["params"]}, group["weight_decay"]) for group in groups]
 
-    assert shown() == [({"table.weight", "layer.weight"}, 0.1), ({"layer.bias"}, 0.0)]
-    assert shown(embedding_clip=1.0) == [({"layer.weight"}, 0.1), ({"layer.bias"}, 0.0), ({"table.weight"}, 0.0)]
+    assert list_groups() == [({"table.weight", "layer.weight"}, 0.1), ({"layer.bias"}, 0.0)]
+    assert list_groups(embedding_clip=1.0) == [({"layer.weight"}, 0.1), ({"layer.bias"}, 0.0), ({"table.weight"}, 0.0)]
     model.table.weight.requires_grad_(False)
-    assert shown(embedding_clip=1.0) == [({"layer.weight"}, 0.1), ({"layer.bias"}, 0.0)]
+    assert list_groups(embedding_clip=1.0) == [({"layer.weight"}, 0.1), ({"layer.bias"}, 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_momentum_is_that_of_torch(momentum, nesterov):
     options = {"momentum": momentum, "nesterov": True} if momentum and nesterov else {"momentum": momentum}
     learn(build_optimizer(ours, config), [*ours.parameters()], steps=3)
     learn(torch.optim.SGD(theirs.parameters(), lr=0.1, **options), [*theirs.parameters()], steps=3)
-    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(one, other)
+    for our_parameter, torch_parameter in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(our_parameter, torch_parameter)
 
 
 def parameters(shapes: list[list[int]]) -> list[torch.nn.Parameter]:
@@ -157,8 +157,8 @@ def test_pieces_change_nothing(shapes, piece, decay, maximize):
         learn(torch.optim.Adadelta(theirs, foreach=False, **options), theirs, steps=4)
     finally:
         optimizer_module.PIECE = before
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+    for our_parameter, torch_parameter in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our_parameter, torch_parameter, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("kinds", [(Adadelta, torch.optim.Adadelta), (torch.optim.Adadelta, Adadelta)])
@@ -173,8 +173,8 @@ def test_a_run_goes_on_with_the_states_of_the_other(kinds):
     whole = kinds[0](unbroken)
     learn(whole, unbroken, steps=3)
     learn(whole, unbroken, steps=3, seed=2)
-    for one, other in zip(ours, unbroken, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
+    for resumed, expected in zip(ours, unbroken, strict=True):
+        torch.testing.assert_close(resumed, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_what_is_not_contiguous_and_closures():

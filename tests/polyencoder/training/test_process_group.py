@@ -36,7 +36,7 @@ def test_no_time_to_wait(seconds):
 
 
 def test_a_single_host_may_be_a_loopback_address_to_itself(monkeypatch):
-    """As Debian has it; for several hosts it is an error: tests/agents/ranker/test_group.py."""
+    """Debian has it so; for several hosts it is an error: tests/agents/ranker/test_group.py."""
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", ("127.0.1.1", 0))])
     with socket.socket() as free:

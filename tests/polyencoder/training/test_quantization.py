@@ -45,10 +45,10 @@ def states(ranker: Ranker) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
 
 
-def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, tensor in one.items():
-        assert torch.equal(tensor, other[name]), name
+def assert_same(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, tensor in actual.items():
+        assert torch.equal(tensor, expected[name]), name
 
 
 def test_the_range_grows_with_what_is_trained(make_quantized):
@@ -71,8 +71,8 @@ def test_gradient_caching_learns_the_same(make_quantized):
     Trainer(plain, CONFIG, train=EXAMPLES).fit()
     Trainer(cached, replace(CONFIG, grad_cache=1), train=EXAMPLES).fit()
     assert not torch.equal(plain.model.skip.weight, cached.model.skip.weight)  # they were rounded in another order
-    for (name, one), other in zip(plain.model.state_dict().items(), cached.model.state_dict().values(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5, msg=name)
+    for (name, value), other in zip(plain.model.state_dict().items(), cached.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(value, other, rtol=1e-3, atol=1e-5, msg=name)
 
 
 def test_processes_have_equal_ranges(make_quantized, in_processes):
@@ -91,11 +91,11 @@ def test_processes_have_equal_ranges(make_quantized, in_processes):
 
 def test_a_scaled_loss_has_the_same_gradients(make_convert_ranker):
     """128 is a power of two: in float32 nothing is rounded."""
-    one, other = make_convert_ranker(), make_convert_ranker()
+    scaled, plain = make_convert_ranker(), make_convert_ranker()
     config = replace(CONFIG, accumulate=2, clip=0.01)
-    Trainer(one, config, train=EXAMPLES).fit()
-    Trainer(other, replace(config, loss_scale=None), train=EXAMPLES).fit()
-    assert_same(states(one), states(other))
+    Trainer(scaled, config, train=EXAMPLES).fit()
+    Trainer(plain, replace(config, loss_scale=None), train=EXAMPLES).fit()
+    assert_same(states(scaled), states(plain))
 
 
 def test_a_fixed_scale_takes_the_place_of_one_that_is_tried():
@@ -125,7 +125,7 @@ def test_weights_that_were_rounded_for_good_do_not_learn(make_quantized):
 
 @pytest.fixture
 def make_settings(tmp_path, vocabulary):
-    """(out, **settings) -> those of a small run over a file that this writes."""
+    """(out, **settings) -> the settings of a small run over a file that this writes."""
     records = [{"context": example.turns, "response": example.label} for example in EXAMPLES]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     files = {"train": str(tmp_path / "train.jsonl"), "valid": str(tmp_path / "train.jsonl"), "device": "cpu"}
@@ -145,12 +145,12 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_a_quantized_model_is_kept_and_goes_on(make_settings, tmp_path):
     train_ranker(make_settings("first", quantization_aware=True, quantization_update=2, extra_contexts=3))
-    kept = weights_of(tmp_path / "first")
+    saved = weights_of(tmp_path / "first")
     words = "encoder.embeddings.words.weight"
-    assert kept[words].dtype == torch.uint8
-    scale = kept[words.replace("weight", "scale")]
+    assert saved[words].dtype == torch.uint8
+    scale = saved[words.replace("weight", "scale")]
     assert scale.dtype == torch.float32
-    rest = {name: tensor for name, tensor in kept.items() if ".words." not in name and tensor.is_floating_point()}
+    rest = {name: tensor for name, tensor in saved.items() if ".words." not in name and tensor.is_floating_point()}
     assert {tensor.dtype for tensor in rest.values()} == {torch.float16}
     assert "in 8 bits" in (tmp_path / "first" / "README.md").read_text()
 
@@ -197,5 +197,5 @@ def test_its_numbers_are_the_papers(make_settings, make_quantized, make_convert_
     on_gpu = make_quantized()
     monkeypatch.setattr(type(on_gpu), "device", torch.device("cuda"))
     assert build_training_config(settings, on_gpu).precision == "float16"
-    given = make_settings("out", quantization_aware=True, precision="float32")
-    assert build_training_config(given, on_gpu).precision == "float32"
+    settings = make_settings("out", quantization_aware=True, precision="float32")
+    assert build_training_config(settings, on_gpu).precision == "float32"

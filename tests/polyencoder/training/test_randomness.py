@@ -10,9 +10,9 @@ import torch
 from polyencoder.training.randomness import get_random_state, restore_random_state, seed_everything
 
 
-def drawn(own: random.Random | None = None) -> list[float]:
-    found = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]  # noqa: NPY002
-    return [*found, float(torch.rand(())), 0.0 if own is None else own.random()]
+def drawn(generator: random.Random | None = None) -> list[float]:
+    numbers = [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]  # noqa: NPY002
+    return [*numbers, float(torch.rand(())), 0.0 if generator is None else generator.random()]
 
 
 def test_a_seed_repeats_what_is_drawn():
@@ -26,19 +26,19 @@ def test_a_seed_repeats_what_is_drawn():
 
 
 def test_a_state_that_is_put_back_repeats_it():
-    own = random.Random(5)
-    drawn(own)  # in the midst of pairs of Gaussian numbers
-    state = get_random_state(own)
-    expected = drawn(own)
-    drawn(own)
-    restore_random_state(state, own)
-    assert drawn(own) == expected
+    generator = random.Random(5)
+    drawn(generator)  # in the midst of pairs of Gaussian numbers
+    state = get_random_state(generator)
+    expected = drawn(generator)
+    drawn(generator)
+    restore_random_state(state, generator)
+    assert drawn(generator) == expected
 
 
 def test_a_state_without_a_generator_of_ones_own():
     state = get_random_state()
     assert state["agent"] is None
-    own = random.Random(5)
-    before = own.getstate()
+    generator = random.Random(5)
+    before = generator.getstate()
     restore_random_state(state)
-    assert own.getstate() == before
+    assert generator.getstate() == before

@@ -73,7 +73,7 @@ def test_a_run_that_ends_before_it_mines_hard_negatives_has_a_warning(settings, 
     caplog.set_level(logging.INFO, "polyencoder")
     mining = settings.changed(hard_negatives=1, hard_negatives_every=every, batch_size=4, patience=None)
     things = ("dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother")
-    train_ranker(mining, train=[Example([f"{one} ?"], f"my {one} .") for one in things], valid=VALID)
+    train_ranker(mining, train=[Example([f"{thing} ?"], f"my {thing} .") for thing in things], valid=VALID)
     assert caplog.text.count("no hard negatives are mined") == warned
     assert ("hard negatives: encoded" in caplog.text) == (not warned)
 

@@ -20,23 +20,23 @@ def schedule_of(config: ScheduleConfig, *, total: int | None, by_time: bool = Fa
 def rates(
     config: ScheduleConfig, *, total: int | None, updates: int, seconds: float | None = None, peak: float = 1.0
 ) -> list[float]:
-    """Those of a run whose updates take a second each, which has so many seconds."""
+    """The rates of a run whose updates take a second each; `seconds` is the limit of its time."""
     schedule = schedule_of(config, total=total, by_time=seconds is not None, peak=peak)
-    found = []
+    learning_rates = []
     for done in range(updates):
-        found.append(schedule.learning_rate)
+        learning_rates.append(schedule.learning_rate)
         schedule.step(done + 1, time=0.0 if seconds is None else (done + 1) / seconds)
-    return [*found, schedule.learning_rate]
+    return [*learning_rates, schedule.learning_rate]
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine"])
 @pytest.mark.parametrize("total", [None, 1_000])
 def test_time_that_ends_a_run_is_what_the_rate_follows(name, total):
-    found = rates(ScheduleConfig(name=name), total=total, updates=60, seconds=60.0)
+    actual = rates(ScheduleConfig(name=name), total=total, updates=60, seconds=60.0)
     expected = rates(ScheduleConfig(name=name), total=60, updates=60)
-    assert found[6:] == pytest.approx(expected[6:])
-    assert found[6] == pytest.approx(1.0, rel=0.01)
-    assert found[-1] == pytest.approx(0.0, abs=1e-9)
+    assert actual[6:] == pytest.approx(expected[6:])
+    assert actual[6] == pytest.approx(1.0, rel=0.01)
+    assert actual[-1] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_limit_of_time_that_is_not_reached_changes_nothing():
@@ -46,9 +46,9 @@ def test_a_limit_of_time_that_is_not_reached_changes_nothing():
 
 def test_a_share_of_the_time_is_warm_up():
     config = ScheduleConfig(name="invsqrt", warmup_share=0.06, longest_warmup=None)
-    found = rates(config, total=None, updates=1_000, seconds=1_000.0)
-    assert found.index(max(found)) == 60
-    assert found[-1] == pytest.approx((60 / 1_000) ** 0.5)
+    actual = rates(config, total=None, updates=1_000, seconds=1_000.0)
+    assert actual.index(max(actual)) == 60
+    assert actual[-1] == pytest.approx((60 / 1_000) ** 0.5)
 
 
 def test_by_default_the_rate_falls_to_the_end_if_that_is_known():
@@ -67,32 +67,32 @@ def test_a_schedule_needs_an_end():
 @pytest.mark.parametrize("seconds", [85.0, 92.0, 96.0, 99.0])
 def test_the_rate_falls_to_its_end_where_time_and_updates_end_together(name, seconds):
     """Updates take a second each: the run is cut off when most of its 100 updates are done."""
-    found = rates(ScheduleConfig(name=name, warmup_updates=10), total=100, updates=int(seconds), seconds=seconds)
-    assert found[-1] == pytest.approx(0.0, abs=1e-6)
-    assert found[10:] == sorted(found[10:], reverse=True)
+    actual = rates(ScheduleConfig(name=name, warmup_updates=10), total=100, updates=int(seconds), seconds=seconds)
+    assert actual[-1] == pytest.approx(0.0, abs=1e-6)
+    assert actual[10:] == sorted(actual[10:], reverse=True)
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine"])
 def test_the_rate_falls_steadily_at_a_changing_speed(name):
     """Updates become slower, so that time overtakes the number of updates in the midst of the run."""
     schedule = schedule_of(ScheduleConfig(name=name, warmup_updates=10), total=100, by_time=True)
-    found, now = [], 0.0
+    actual, now = [], 0.0
     for done in range(1, 101):
         now += 0.5 if done < 60 else 2.0
         schedule.step(done, time=min(1.0, now / 85.0))
-        found.append(schedule.learning_rate)
+        actual.append(schedule.learning_rate)
         if now >= 85.0:
             break
-    assert found[-1] == pytest.approx(0.0, abs=1e-6)
-    assert found[10:] == sorted(found[10:], reverse=True)
+    assert actual[-1] == pytest.approx(0.0, abs=1e-6)
+    assert actual[10:] == sorted(actual[10:], reverse=True)
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine"])
 @pytest.mark.parametrize("warmup", [0, 1, 10, 59])
 def test_the_rate_goes_from_the_peak_to_its_final_value(name, warmup):
     config = ScheduleConfig(name=name, warmup_updates=warmup, warmup_start=0.2, final_learning_rate=0.5)
-    found = rates(config, total=60, updates=60, peak=2.0)
-    for done, rate in enumerate(found):
+    actual = rates(config, total=60, updates=60, peak=2.0)
+    for done, rate in enumerate(actual):
         share = (done - warmup) / (60 - warmup)
         falling = 1 - share if name == "linear" else (1 + math.cos(math.pi * share)) / 2
         expected = 0.5 + 1.5 * falling if done >= warmup else 2.0 * (0.2 + 0.8 * done / warmup)
@@ -102,9 +102,9 @@ def test_the_rate_goes_from_the_peak_to_its_final_value(name, warmup):
 @pytest.mark.parametrize("gamma", [None, 1, 16])
 def test_the_root_of_the_updates(gamma):
     config = ScheduleConfig(name="invsqrt", warmup_updates=4, warmup_start=0.0, gamma=gamma)
-    found = rates(config, total=60, updates=60)
-    assert found[:5] == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0])
-    assert found[4 + 3 * (gamma or 4)] == pytest.approx(1 / 2)
+    actual = rates(config, total=60, updates=60)
+    assert actual[:5] == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0])
+    assert actual[4 + 3 * (gamma or 4)] == pytest.approx(1 / 2)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_warm_up_of_the_whole_run_is_an_error():
 
 
 def test_the_speed_is_known_after_a_few_updates():
-    """Until then it would be luck: the expected number is that of the run without a limit of time."""
+    """Until then it would be luck: the run expects as many updates as without a limit of time."""
     schedule = schedule_of(ScheduleConfig(), total=1_000, by_time=True)
     schedule.step(MEASURED - 1, time=0.5)
     assert schedule.expected_updates == 1_000
@@ -143,11 +143,11 @@ def test_the_speed_is_known_after_a_few_updates():
 
 def validated(schedule: Schedule, losses: list[float]) -> list[float]:
     """The rate after each validation."""
-    found = []
+    learning_rates = []
     for loss in losses:
         schedule.record_validation(loss)
-        found.append(schedule.learning_rate)
-    return found
+        learning_rates.append(schedule.learning_rate)
+    return learning_rates
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_a_resumed_plateau_has_the_rates_of_an_uninterrupted_one():
     validated(first, [3.0, 3.0, 3.0, 3.0])
     resumed.load_state_dict(first.state_dict())
     assert resumed.learning_rate == first.learning_rate == 0.5
-    for one in (first, resumed):
-        assert validated(one, [3.0, 2.0, 2.0]) == [0.25, 0.25, 0.25]
+    for schedule in (first, resumed):
+        assert validated(schedule, [3.0, 2.0, 2.0]) == [0.25, 0.25, 0.25]
     other = schedule_of(ScheduleConfig(name="constant", warmup_updates=0), total=None)
     other.load_state_dict(first.state_dict())
     assert other.learning_rate == 1.0

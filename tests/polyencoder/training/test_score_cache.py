@@ -58,10 +58,10 @@ def test_a_file_that_another_process_creates_meanwhile(path, monkeypatch):
 
     class Slow(sqlite3.Connection):
         def execute(self, *arguments):
-            found = super().execute(*arguments).fetchall()
+            rows = super().execute(*arguments).fetchall()
             monkeypatch.setattr(sqlite3, "connect", connect)
             ScoreCache(path).close()
-            return found
+            return rows
 
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Slow))
     assert len(ScoreCache(path)) == 0

@@ -19,25 +19,25 @@ def test_three_epochs_unless_updates_are_counted():
 
 
 @pytest.mark.parametrize(
-    "given",
+    "fields",
     [
         {"backbone": "c"},
         {"backbone": "c", "architecture": "cross", "objective": "ranknet", "max_updates": 9, "seed": 3},
         {"vocabulary": "c", "architecture": "convert"},
     ],
 )
-def test_what_is_not_given_has_its_default(given):
-    made = TrainSettings(train="a", out="b", **given)
-    values, defaults = get_flat_values(made), get_flat_defaults(made)
-    assert {name: values[name] for name in values if name not in made.explicit} == {
-        name: defaults[name] for name in values if name not in made.explicit
+def test_what_is_not_given_has_its_default(fields):
+    settings = TrainSettings(train="a", out="b", **fields)
+    values, defaults = get_flat_values(settings), get_flat_defaults(settings)
+    assert {name: values[name] for name in values if name not in settings.explicit} == {
+        name: defaults[name] for name in values if name not in settings.explicit
     }
     assert "train" not in defaults
     assert defaults["seed"] == 0
 
 
 @pytest.mark.parametrize(
-    ("given", "unread"),
+    ("fields", "unread"),
     [
         ({}, []),
         ({"architecture": "bi", "n_codes": 16}, ["n_codes"]),
@@ -68,9 +68,9 @@ def test_what_is_not_given_has_its_default(given):
         ({"architecture": "convert", "number_turns": True, "extra_contexts": 10}, []),
     ],
 )
-def test_settings_that_nothing_reads_are_an_error(given, unread):
-    start = "vocabulary" if given.get("architecture") == "convert" else "backbone"
-    values = {"train": "a", "out": "b", start: "c", **given}
+def test_settings_that_nothing_reads_are_an_error(fields, unread):
+    start = "vocabulary" if fields.get("architecture") == "convert" else "backbone"
+    values = {"train": "a", "out": "b", start: "c", **fields}
     while unread:
         with pytest.raises(ConfigError, match=" is read only ") as error:
             TrainSettings(**values)
@@ -81,7 +81,7 @@ def test_settings_that_nothing_reads_are_an_error(given, unread):
 
 
 @pytest.mark.parametrize(
-    ("given", "argument"),
+    ("fields", "argument"),
     [
         ({"distillation_weight": 2.0}, "distillation_weight"),
         ({"bf16": True, "precision": "float32"}, "bf16"),
@@ -99,9 +99,9 @@ def test_settings_that_nothing_reads_are_an_error(given, unread):
         ({"betas": "0.9,1"}, "betas"),
     ],
 )
-def test_settings_that_cannot_be_are_an_error_at_once(given, argument):
+def test_settings_that_cannot_be_are_an_error_at_once(fields, argument):
     with pytest.raises(ConfigError) as error:
-        TrainSettings(**{"train": "a", "out": "b", "backbone": "c", **given})
+        TrainSettings(**{"train": "a", "out": "b", "backbone": "c", **fields})
     assert error.value.argument == argument
 
 
@@ -116,9 +116,9 @@ def test_numbers_and_paths_become_what_their_fields_are():
     settings = TrainSettings(train=Path("a"), out="b", backbone="c", output_scaling=2, learning_rate="5e-5", epochs=2)
     assert settings.data.train == "a"
     training = settings.training
-    found = (settings.model.output_scaling, training.optimizer.learning_rate, training.epochs)
-    assert found == (2.0, 5e-5, 2.0)
-    assert [type(value) for value in found] == [float] * 3
+    numbers = (settings.model.output_scaling, training.optimizer.learning_rate, training.epochs)
+    assert numbers == (2.0, 5e-5, 2.0)
+    assert [type(value) for value in numbers] == [float] * 3
 
 
 def test_the_architecture_of_init_is_the_default(make_ranker, tmp_path):

@@ -20,7 +20,7 @@ MINED = HardNegatives(count=2, every=3)
 def test_a_number_of_updates_is_not_waited_for_where_no_batch_makes_one(hard, make_ranker):
     """Texts that differ, but become the same tokens: neither the batch nor mining gives another candidate."""
     forms = ("a caf\u00e9 .", "a cafe\u0301 .")
-    same = [replace(one, label=forms[row % 2]) for row, one in enumerate(EXAMPLES)]
+    same = [replace(example, label=forms[row % 2]) for row, example in enumerate(EXAMPLES)]
     trainer = Trainer(make_ranker("bi"), replace(PLAIN, max_updates=5, hard_negatives=hard), train=same)
     batches = AT_FIRST + (MINED.every if hard.count else 0)
     advice = "no hard negative was found in ranks 1-100" if hard.count else "data with different labels$"

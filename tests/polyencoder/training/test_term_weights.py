@@ -39,10 +39,10 @@ def is_minimum(weights, terms) -> bool:
     weights = weights.clone().requires_grad_()
     loss = F.cross_entropy(terms @ weights, torch.arange(len(terms)), reduction="sum")
     (slope,) = torch.autograd.grad(loss + (weights - START).square().sum(), weights)
-    most = 2e-3 * float(terms.abs().max())
+    tolerance = 2e-3 * float(terms.abs().max())
     return all(
-        abs(own) < most if weight > 1e-9 else own > -most
-        for weight, own in zip(weights.tolist(), slope.tolist(), strict=True)
+        abs(component) < tolerance if weight > 1e-9 else component > -tolerance
+        for weight, component in zip(weights.tolist(), slope.tolist(), strict=True)
     )
 
 
@@ -64,12 +64,12 @@ def test_examples_that_any_large_weight_ranks_right_do_not_make_it_grow():
 
 def test_padding_and_examples_without_a_right_candidate_do_not_count():
     terms = 5 * torch.randn(3, 3, 3, generator=torch.Generator().manual_seed(0))
-    own, labels = [["a", "b", "c"], ["a", "b"], ["b", "c"]], ["a", "b", "c"]
-    pool = build_inline_pool(own, labels)
-    found = fit_weights(linear(terms), pool, start=START)
+    candidates, labels = [["a", "b", "c"], ["a", "b"], ["b", "c"]], ["a", "b", "c"]
+    pool = build_inline_pool(candidates, labels)
+    expected = fit_weights(linear(terms), pool, start=START)
     other = terms.clone()
     other[1:, 2] = 100.0  # where the second and third have no candidate
-    torch.testing.assert_close(fit_weights(linear(other), pool, start=START), found)
+    torch.testing.assert_close(fit_weights(linear(other), pool, start=START), expected)
     none = replace(pool, relevance=torch.tensor([[1.0, 0, 0], [0, 0, 0], [0, 1, 0]]))
     other[1] = -terms[1]
     torch.testing.assert_close(
@@ -83,7 +83,7 @@ def test_terms_that_are_not_finite_change_nothing():
 
 
 def test_not_all_weights_become_0():
-    """As no gradient would reach an encoder that ranks worse than chance, such as one that is not trained."""
+    """Else no gradient would reach an encoder that ranks worse than chance, such as an untrained one."""
     terms = -20 * torch.eye(4).unsqueeze(-1).expand(-1, -1, 3)
     assert torch.equal(fit_weights(linear(terms), shared(4), start=START), START)
 
@@ -97,8 +97,8 @@ def test_a_new_models_training_begins_at_the_weights_that_fit_its_first_batch(ma
     ranker = make_ranker("late")
     model, text = ranker.model, ranker.text
     contexts, candidates = (
-        text.batch_contexts([one.turns for one in examples]),
-        text.batch_candidates([one.label for one in examples]),
+        text.batch_contexts([example.turns for example in examples]),
+        text.batch_candidates([example.label for example in examples]),
     )
     scores, start = model.build_weighted_scorer(contexts, candidates), model.term_weights.detach().clone()
     with torch.no_grad():
@@ -127,16 +127,16 @@ def test_weights_that_were_trained_are_left(make_ranker, examples):
 
 @mostly_long("gather", [True, False], quick=1)
 def test_processes_fit_the_examples_of_all(make_ranker, in_processes, gather):
-    """Equal weights in all, also where one has no example; with the negatives of all, those of one process."""
+    """Equal weights in all, also without an example; with gathered negatives, the weights of one process."""
 
     def run(parts):
         ranker = make_ranker("late")
         build_objective(ranker, replace(STILL, gather_negatives=gather))(parts and Collator(ranker.text)(parts))
         return ranker.model.term_weights.tolist()
 
-    one, other = in_processes(lambda rank: run(EXAMPLES[:3] if rank == 0 else EXAMPLES[3:5]))
-    assert one == other
+    first, second = in_processes(lambda rank: run(EXAMPLES[:3] if rank == 0 else EXAMPLES[3:5]))
+    assert first == second
     alone = run(EXAMPLES[:5])
-    assert (one == pytest.approx(alone, abs=1e-4)) == gather
+    assert (first == pytest.approx(alone, abs=1e-4)) == gather
     first, second = in_processes(lambda rank: run(EXAMPLES[:5] if rank == 0 else None))
     assert first == second == pytest.approx(alone, abs=1e-4)

@@ -56,8 +56,8 @@ def test_a_step_is_plain_torch(make_ranker, architecture):
     )
     text = reference.text
     trained = model.score_objectives(
-        text.batch_contexts([one.turns for one in EXAMPLES[:4]]),
-        text.batch_candidates([one.label for one in EXAMPLES[:4]]),
+        text.batch_contexts([example.turns for example in EXAMPLES[:4]]),
+        text.batch_candidates([example.label for example in EXAMPLES[:4]]),
     )
     loss = sum(F.cross_entropy(scores, torch.arange(4)) for scores in trained.values())
     loss.backward()
@@ -77,20 +77,20 @@ def test_labels_that_become_the_same_tokens_are_one_candidate(make_ranker, archi
     turns = [example.turns for example in EXAMPLES[:3]]
     twins = [Example(*pair) for pair in zip(turns, ["Yes .", "no .", "yes ."], strict=True)]
     equal = [Example(*pair) for pair in zip(turns, ["yes .", "no .", "yes ."], strict=True)]
-    one, other = make_ranker(architecture), make_ranker(architecture)
-    seen, expected = (Trainer(r, PLAIN).step(Collator(r.text)(e)) for r, e in ((one, twins), (other, equal)))
+    ranker, twin = make_ranker(architecture), make_ranker(architecture)
+    seen, expected = (Trainer(r, PLAIN).step(Collator(r.text)(e)) for r, e in ((ranker, twins), (twin, equal)))
     assert seen.pool.texts == ["Yes .", "no ."]
     assert torch.equal(seen.losses, expected.losses)
-    for ours, theirs in zip(weights(one.model), weights(other.model), strict=True):
+    for ours, theirs in zip(weights(ranker.model), weights(twin.model), strict=True):
         assert torch.equal(ours, theirs)
-    trainer = Trainer(one, PLAIN)
-    assert trainer.step(Collator(one.text)(twins[::2])) is None  # nothing to choose
+    trainer = Trainer(ranker, PLAIN)
+    assert trainer.step(Collator(ranker.text)(twins[::2])) is None  # nothing to choose
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_accumulated_batches_are_one_large_batch(make_ranker, architecture):
     """Inline candidates, so that an example's loss does not depend on the batch that it is in."""
-    examples = [replace(example, candidates=[one.label for one in EXAMPLES]) for example in EXAMPLES]
+    examples = [replace(example, candidates=[example.label for example in EXAMPLES]) for example in EXAMPLES]
     large, small = begun(make_ranker(architecture)), begun(make_ranker(architecture))
     config = replace(PLAIN, candidates="inline")
     Trainer(large, config).step(Collator(large.text, "inline")(examples))
@@ -99,8 +99,8 @@ def test_accumulated_batches_are_one_large_batch(make_ranker, architecture):
     assert trainer.updates.count == 0
     trainer.step(Collator(small.text, "inline")(examples[4:]))
     assert trainer.updates.count == 1
-    for one, other in zip(weights(large.model), weights(small.model), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    for expected, actual in zip(weights(large.model), weights(small.model), strict=True):
+        torch.testing.assert_close(expected, actual, rtol=1e-4, atol=1e-6)
 
 
 @mostly_long("architecture", ARCHITECTURES, quick=1)
@@ -121,8 +121,8 @@ def test_what_is_not_finite_is_not_trained(make_ranker):
     before = weights(ranker.model)
     with pytest.raises(TrainingError, match=r"update 3: the loss is (nan|inf), as in the 3 updates up to it"):
         Trainer(ranker, replace(CONFIG, max_nonfinite=3), train=EXAMPLES).fit()
-    for one, other in zip(before, weights(ranker.model), strict=True):
-        assert torch.equal(one, other)
+    for old, new in zip(before, weights(ranker.model), strict=True):
+        assert torch.equal(old, new)
     with pytest.raises(TrainingError, match="nothing was trained: all of 2 updates were left out"):
         Trainer(ranker, replace(PLAIN, max_updates=2), train=EXAMPLES).fit()
 
@@ -130,16 +130,16 @@ def test_what_is_not_finite_is_not_trained(make_ranker):
 def test_the_last_evaluation_is_not_why_a_run_was_stopped(make_ranker, tmp_path):
     ranker = make_ranker("bi")
     config = replace(CONFIG, max_updates=50, optimizer=OptimizerConfig(learning_rate=1e-9))
-    some = [Evaluation(ranker, VALID, every=8), KeepBest(ranker, tmp_path, patience=1), Stop(after=3)]
-    trainer = Trainer(ranker, config, train=EXAMPLES, callbacks=some)
+    callbacks = [Evaluation(ranker, VALID, every=8), KeepBest(ranker, tmp_path, patience=1), Stop(after=3)]
+    trainer = Trainer(ranker, config, train=EXAMPLES, callbacks=callbacks)
     assert (trainer.fit().updates, trainer.stopped) == (3, "enough")
 
 
 def test_two_callbacks_of_one_name(make_ranker):
     ranker = make_ranker("bi")
-    twice = [Evaluation(ranker, VALID, every=8), Evaluation(ranker, VALID[:2], every=8)]
+    evaluations = [Evaluation(ranker, VALID, every=8), Evaluation(ranker, VALID[:2], every=8)]
     with pytest.raises(ConfigError, match="2 callbacks are named 'evaluation'"):
-        Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=twice)
+        Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=evaluations)
 
 
 def test_a_student_comes_nearer_to_its_teacher(make_ranker):
@@ -153,13 +153,13 @@ def test_a_student_comes_nearer_to_its_teacher(make_ranker):
         objective=RankingObjective(student.model, student.text, loss=loss),
     )
     values = [trainer.step(collator(EXAMPLES[:4])) for _ in range(30)]
-    divergence = [total / count for total, count in (one.sums["distillation_loss"] for one in values)]
+    divergence = [total / count for total, count in (step.sums["distillation_loss"] for step in values)]
     assert divergence[-1] < 0.5 * divergence[0]
     assert teacher.num_scored == 16  # once for each pair
 
 
 @pytest.mark.parametrize(
-    ("reports", "kept", "stopped"),
+    ("reports", "best_updates", "stopped"),
     [
         ([(0.5, 0.6, 1.0), (0.6, 0.7, 1.0), (0.4, 0.9, 0.1)], 2, False),
         ([(0.6, 0.6, 1.0), (0.6, 0.7, 2.0), (0.6, 0.7, 1.0)], 3, True),  # a tie goes to MRR, then to the loss
@@ -169,7 +169,7 @@ def test_a_student_comes_nearer_to_its_teacher(make_ranker):
         ([(0.05, 0.3, 1.0), (0.04, 0.3, 1.0)], 0, False),  # the model before training has .1
     ],
 )
-def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, kept, stopped):
+def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, best_updates, stopped):
     ranker = make_ranker("bi")
     best = KeepBest(ranker, tmp_path, patience=2)
     trainer = Trainer(ranker, CONFIG, callbacks=[best])
@@ -177,11 +177,11 @@ def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, k
     for number, values in enumerate(reports, start=1):
         trainer.updates.count = number
         trainer.evaluated(dict(zip(("hits@1", "mrr", "loss"), values, strict=True)))
-    assert best.updates == kept
+    assert best.updates == best_updates
     assert (trainer.stopped is not None) == stopped
     with caplog.at_level("INFO", "polyencoder"):
         trainer.end()
-    which = f"after {kept} of {len(reports)} updates" if kept else "as before training"
+    which = f"after {best_updates} of {len(reports)} updates" if best_updates else "as before training"
     assert f"kept: the model {which}: hits@1" in caplog.text
 
 
@@ -202,17 +202,18 @@ def test_no_thread_makes_batches_behind_an_error(make_ranker):
 
 
 def test_examples_without_a_choice_are_left_out_of_their_batch(make_ranker):
-    """As if they were not there; and a run of nothing else is an error, though its batches have several texts."""
-    choices = [replace(one, candidates=[one.label, EXAMPLES[0].label, EXAMPLES[1].label]) for one in EXAMPLES[2:4]]
-    alone = [replace(one, candidates=[one.label]) for one in EXAMPLES[4:6]]
+    """The batch trains as without them; a run of nothing else is an error, though its batches have several texts."""
+    labels = [example.label for example in EXAMPLES[:2]]
+    choices = [replace(example, candidates=[example.label, *labels]) for example in EXAMPLES[2:4]]
+    alone = [replace(example, candidates=[example.label]) for example in EXAMPLES[4:6]]
     mixed, clean = make_ranker("poly"), make_ranker("poly")
     config = replace(PLAIN, candidates="inline")
     trainer = Trainer(mixed, config)
     outcome = trainer.step(Collator(mixed.text, "inline")([alone[0], choices[0], alone[1], choices[1]]))
     expected = Trainer(clean, config).step(Collator(clean.text, "inline")(choices))
     torch.testing.assert_close(outcome.losses, expected.losses)
-    for one, other in zip(weights(mixed.model), weights(clean.model), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    for actual, weight in zip(weights(mixed.model), weights(clean.model), strict=True):
+        torch.testing.assert_close(actual, weight, rtol=1e-4, atol=1e-6)
     assert (trainer.skipped, trainer.skipped_examples) == (0, 2)
     resumed = Trainer(make_ranker("poly"), config)
     resumed.load_state_dict(trainer.state_dict())

@@ -33,16 +33,16 @@ def test_processes_learn_what_one_does(make_ranker, in_processes, architecture):
 
     (first, ours), (second, theirs) = in_processes(lambda rank: run(rank, 2))
     alone, expected = run()
-    assert [(one + other) / 2 for one, other in zip(first, second, strict=True)] == pytest.approx(alone, rel=1e-4)
-    for one, other, wanted in zip(ours, theirs, expected, strict=True):
-        assert torch.equal(one, other)
-        torch.testing.assert_close(one, wanted, rtol=1e-3, atol=1e-5)
+    assert [(value + other) / 2 for value, other in zip(first, second, strict=True)] == pytest.approx(alone, rel=1e-4)
+    for value, other, weight in zip(ours, theirs, expected, strict=True):
+        assert torch.equal(value, other)
+        torch.testing.assert_close(value, weight, rtol=1e-3, atol=1e-5)
 
 
 def test_what_one_process_has_alone_is_ranked_among_the_labels_of_all(make_ranker, in_processes):
     """The first has a single label, and no choice without the others'; texts of equal tokens are one candidate."""
     labels = ["a caf\u00e9 .", "a caf\u00e9 .", "a cafe\u0301 .", "hello"]
-    examples = [replace(one, label=label) for one, label in zip(EXAMPLES[:4], labels, strict=True)]
+    examples = [replace(example, label=label) for example, label in zip(EXAMPLES[:4], labels, strict=True)]
 
     def run(part):
         ranker = make_ranker("bi")
@@ -69,7 +69,7 @@ def test_each_process_draws_dropout_of_its_own(make_ranker, in_processes):
 
 
 def test_killed_processes_go_on_bit_by_bit(make_ranker, in_processes, tmp_path):
-    """Each has dropout of its own, and between two updates gradients of its own."""
+    """Each has its own dropout and, between two updates, its own gradients."""
     config = replace(CONFIG, batch_size=2, accumulate=2)
 
     def fit(folder, *others):
@@ -86,7 +86,7 @@ def test_killed_processes_go_on_bit_by_bit(make_ranker, in_processes, tmp_path):
         with pytest.raises(KeyboardInterrupt):
             fit(tmp_path / "b", Kill(3))
         again = fit(tmp_path / "b")
-        return all(torch.equal(one, other) for one, other in zip(unbroken, again, strict=True))
+        return all(torch.equal(expected, actual) for expected, actual in zip(unbroken, again, strict=True))
 
     assert in_processes(run) == [True, True]
 
@@ -121,6 +121,6 @@ def test_where_a_process_has_no_example_all_say_so(make_ranker, in_processes):
             Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES[:1]).fit()
         return str(error.value)
 
-    said = in_processes(run)
-    assert said[0] == said[1]
-    assert "too few training examples: process 1 of 2 has none" in said[0]
+    messages = in_processes(run)
+    assert messages[0] == messages[1]
+    assert "too few training examples: process 1 of 2 has none" in messages[0]

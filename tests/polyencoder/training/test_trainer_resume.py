@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
     [
         ("cross", 3),
         ("poly", 3),
-        *((one, 3) for one in ARCHITECTURES if one not in ("cross", "poly")),
+        *((other, 3) for other in ARCHITECTURES if other not in ("cross", "poly")),
         ("bi", 1),
         ("bi", 5),
     ],
@@ -64,8 +64,8 @@ def test_a_killed_run_goes_on_bit_by_bit(make_ranker, tmp_path, architecture, af
     done = 6 - len(rest.values)
     assert 0 <= done <= after
     assert rest.values == losses.values[done:]
-    for one, other in zip(weights(unbroken.model), weights(again.model), strict=True):
-        assert torch.equal(one, other)
+    for expected, actual in zip(weights(unbroken.model), weights(again.model), strict=True):
+        assert torch.equal(expected, actual)
     best = [(tmp_path / run / "best" / "polyencoder.safetensors").read_bytes() for run in "ab"]
     assert best[0] == best[1]
 
@@ -76,8 +76,8 @@ def test_a_run_that_is_over_stays_as_it_is(make_ranker, tmp_path):
     again, losses = make_ranker("bi"), Losses()
     progress = Trainer(again, CONFIG, train=EXAMPLES, callbacks=callbacks(again, tmp_path, losses)).fit()
     assert (progress.updates, losses.values) == (6, [])
-    for one, other in zip(weights(ranker.model), weights(again.model), strict=True):
-        assert torch.equal(one, other)
+    for expected, actual in zip(weights(ranker.model), weights(again.model), strict=True):
+        assert torch.equal(expected, actual)
 
 
 def test_a_run_that_was_stopped_stays_so(make_ranker, tmp_path):
@@ -102,12 +102,12 @@ def test_a_checkpoint_of_another_version_is_one_clear_error(make_ranker, tmp_pat
     weights = {other: states["run"]["model"][other] for other in others}
     without = {**states, "run": {**states["run"], "model": weights}}
     earlier = copy.deepcopy(states)
-    for own in earlier["run"]["callbacks"]:
-        del own["best"]["trained"]
+    for callback in earlier["run"]["callbacks"]:
+        del callback["best"]["trained"]
     changes = (earlier, "has no 'trained': "), (without, f"has no '{name}': "), ({**states, "format_version": 1}, "")
-    for changed, what in changes:
+    for changed, problem in changes:
         torch.save(changed, path)
-        message = f"checkpoint.pt: {what}another version of polyencoder wrote it; give another folder"
+        message = f"checkpoint.pt: {problem}another version of polyencoder wrote it; give another folder"
         with pytest.raises(CheckpointError, match=message):
             Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
 
@@ -126,7 +126,7 @@ def test_a_run_that_goes_on_counts_on_what_is_not_finite(make_ranker):
 
 
 def test_a_run_that_trained_nothing_is_an_error_when_it_is_started_again(make_ranker, tmp_path):
-    same = [Example(one.turns, "i like them .") for one in EXAMPLES]
+    same = [Example(example.turns, "i like them .") for example in EXAMPLES]
     config = replace(CONFIG, epochs=3.0, max_updates=None)
     for _ in range(2):
         ranker = make_ranker("bi")
@@ -136,11 +136,11 @@ def test_a_run_that_trained_nothing_is_an_error_when_it_is_started_again(make_ra
 
 
 def test_a_run_that_goes_on_remembers_that_it_has_trained(make_ranker, tmp_path):
-    """What is left of it may be batches with one label."""
+    """The rest of the run may be batches with one label."""
     ranker, config = make_ranker("bi"), replace(CONFIG, max_updates=7)
     with pytest.raises(KeyboardInterrupt):
         Trainer(ranker, config, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path, Kill(5))).fit()
-    same = [Example(one.turns, "i like them .") for one in EXAMPLES]
+    same = [Example(example.turns, "i like them .") for example in EXAMPLES]
     again = make_ranker("bi")
     stops = Stop(after=6)
     progress = Trainer(again, config, train=same, callbacks=[stops, *callbacks(again, tmp_path)]).fit()

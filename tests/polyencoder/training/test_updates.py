@@ -97,9 +97,9 @@ def test_a_resumed_run_makes_the_same_updates(model):
     resumed = updates_of(other, accumulate=2, clip=1.0)
     resumed.load_state_dict(deepcopy(updates.state_dict()))
     assert resumed.is_under_way
-    for one in (updates, resumed):
+    for run in (updates, resumed):
         for value in values[5:]:
-            batch(one, value)
+            batch(run, value)
     assert torch.equal(model.weight, other.weight)
     assert torch.equal(model.weight.grad, other.weight.grad)
     for name in ("count", "left_out", "norm", "learning_rate", "is_under_way"):

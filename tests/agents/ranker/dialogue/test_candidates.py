@@ -102,8 +102,8 @@ def test_parlais_own_way_of_scoring(make_agent, respond, labels):
     ids = text.batch_candidates(labels).ids
     with torch.no_grad():
         shared = agent.score_candidates(batch, ids)
-        own = agent.score_candidates(batch, torch.stack([ids, ids]))
-    assert torch.allclose(shared, own, atol=1e-5)
+        separate = agent.score_candidates(batch, torch.stack([ids, ids]))
+    assert torch.allclose(shared, separate, atol=1e-5)
     for row, reply in zip(shared, replies, strict=True):
         assert row.sort(descending=True).values.tolist() == pytest.approx(reply["sorted_scores"], abs=1e-4)
 
@@ -160,7 +160,7 @@ def test_batch_sizes_of_training_alone_have_a_default(model, size):
 
 @pytest.mark.slow
 def test_a_later_evaluation_asks_for_inline_candidates(train, evaluate, tmp_path):
-    """Those of the batch were for the validations of the training, unless one asks for them again."""
+    """Candidates of the batch were for the validations of training, unless a flag asks for them again."""
     short = {"eval_candidates": "batch", "num_epochs": 1.1, "validation_every_n_epochs": 1.0}
     assert "R8@1" not in train("biencoder", tmp_path / "model", **short)
     assert "R8@1" in evaluate(tmp_path / "model")
@@ -181,11 +181,11 @@ def test_words_are_no_replies(make_agent, name):
 def test_several_labels_among_the_candidates_are_all_right(source, make_agent, respond):
     """In training and in evaluation; a label that is no candidate does not matter."""
     turn = {"text": "do you ski ?", "label_candidates": ["yes .", "i ski .", "no ."]}
-    several, one = ["i ski .", "yes .", "maybe ."], ["no ."]
+    several, single = ["i ski .", "yes .", "maybe ."], ["no ."]
     agent = make_agent("biencoder", candidates=source, eval_candidates=source, train_predict=True)
     observed = [
         agent.clone().observe(Message({"id": "test", "episode_done": True, **turn, "labels": labels}))
-        for labels in (several, one)
+        for labels in (several, single)
     ]
     batch = agent.batchify(observed)
     assert batch.right == [{"i ski .": 1, "yes .": 1}, None]
@@ -209,14 +209,14 @@ def test_to_show_training_data_is_not_to_train(task):
 
 
 def test_a_trained_model_that_is_shown_does_not_train(task, trained, capsys, monkeypatch):
-    """Without -dt it shows validation data, though the model file's options are those of training."""
+    """Without -dt it shows validation data, though the model file has the options of training."""
     agents: list[RankerAgent] = []
-    said: list[str] = []
+    warnings: list[str] = []
     model_file = str(trained("biencoder")[0])
     monkeypatch.setattr(RankerAgent, "shutdown", lambda self: agents.append(self))
-    monkeypatch.setattr(logging, "warning", said.append)
+    monkeypatch.setattr(logging, "warning", warnings.append)
     flags = {"use_reply": "model", "cap_num_predictions": 2, "loglevel": "error"}
     DisplayModel.main(model_file=model_file, num_examples=1, **flags, **task)
     assert "model: " in capsys.readouterr().out
     assert [agent.trainer for agent in agents] == [None]
-    assert not [line for line in said if "hits@" in line]  # nothing is reported
+    assert not [line for line in warnings if "hits@" in line]  # nothing is reported

@@ -55,8 +55,8 @@ def test_a_bad_example_is_an_error_that_names_it(case, agent_for, respond):
         with pytest.raises(InputError) as error:
             respond(agent, example(change, part))
         message = str(error.value)
-        parts = (problem.format(flag=flag), "--ignore-bad-candidates true", "task test0", "label 'fine .'")
-        assert [one for one in parts if one not in message] == []
+        fragments = (problem.format(flag=flag), "--ignore-bad-candidates true", "task test0", "label 'fine .'")
+        assert [part for part in fragments if part not in message] == []
         assert len(message.splitlines()) == 1
 
 
@@ -97,7 +97,7 @@ def test_bad_examples_are_counted_in_reports(model, train, evaluate, make_task, 
 
 @pytest.mark.parametrize("part", ["labels", "eval_labels"])
 def test_a_label_alone_is_bad_also_beside_others(part, agent_for, respond):
-    """Each example of its own: that the batch has other texts does not help it."""
+    """Each example needs a choice itself: other texts of the batch do not help it."""
     agent = agent_for(ignore_bad_candidates=True)
     alone = [example({"labels": [text], "label_candidates": [text]}, part) for text in ("yes .", "no .")]
     replies = respond(agent, *alone, example({}, part))
@@ -121,7 +121,7 @@ def test_an_empty_message_opens_an_interactive_dialogue(make_agent, respond, can
 
 
 def test_a_conversation_survives_half_a_character(make_agent, respond, candidates_file):
-    """As a terminal in another encoding gives it: it is read as the sign for an unknown character."""
+    """A terminal in another encoding gives one: it is read as the sign for an unknown character."""
     agent = make_agent("biencoder", interactive_mode=True, fixed_candidates_path=str(candidates_file))
     for text in ("hi \udcff", "where is the cat ?"):
         observation = agent.observe(Message({"id": "human", "text": text, "episode_done": False}))
@@ -168,5 +168,5 @@ def test_nothing_can_be_trained_without_a_label(source, labels, agent_for, respo
 
 def test_of_several_labels_one_of_the_fixed_candidates_is_taken():
     obs = Message({"labels": ["not there", "my cat is here ."]})
-    taken = {choose_label(obs, random.Random(seed), among={"my cat is here .": 0}) for seed in range(20)}
-    assert taken == {"my cat is here ."}
+    labels = {choose_label(obs, random.Random(seed), among={"my cat is here .": 0}) for seed in range(20)}
+    assert labels == {"my cat is here ."}

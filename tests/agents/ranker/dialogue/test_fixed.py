@@ -22,9 +22,9 @@ pytestmark = pytest.mark.slow
 RANKING = ["accuracy", "hits@5", "R8@1", "rank", "mrr"]
 
 
-def same(one: dict[str, float], other: dict[str, float]) -> bool:
-    loss = pytest.approx(other["loss"], rel=1e-4, abs=1e-6)  # a softmax in float32 resolves losses near 0 by 1e-7
-    return all(one[name] == other[name] for name in RANKING) and one["loss"] == loss
+def same(actual: dict[str, float], expected: dict[str, float]) -> bool:
+    loss = pytest.approx(expected["loss"], rel=1e-4, abs=1e-6)  # a softmax in float32 resolves losses near 0 by 1e-7
+    return all(actual[name] == expected[name] for name in RANKING) and actual["loss"] == loss
 
 
 @pytest.fixture
@@ -112,11 +112,11 @@ def test_vectors_in_a_folder_of_ones_own(copy_of, train, evaluate, candidates_fi
 
 
 def test_vectors_in_8_bits(copy_of, evaluate, options, labels, tmp_path):
-    """Of an index that `polyencoder index --dtype int8` built, say."""
+    """An index has them that `polyencoder index --dtype int8` built."""
     path, vectors = copy_of("biencoder"), tmp_path / "vectors"
     build_index(str(vectors), labels, Ranker.from_pretrained(path, device="cpu"), dtype="int8")
-    found, expected = evaluate(path, fixed_candidate_vecs=str(vectors), **options), evaluate(path, **options)
-    assert found["loss"] == pytest.approx(expected["loss"], rel=0.02)
+    actual, expected = evaluate(path, fixed_candidate_vecs=str(vectors), **options), evaluate(path, **options)
+    assert actual["loss"] == pytest.approx(expected["loss"], rel=0.02)
 
 
 def test_vectors_in_an_empty_folder_of_ones_own(copy_of, evaluate, options, tmp_path, encoded):
@@ -170,12 +170,12 @@ def test_it_is_an_index_like_any_other(copy_of, evaluate, options, labels, tmp_p
     ranker = Ranker.from_pretrained(path, device="cpu")
     hits = ranker.search("where is the owl ?", tmp_path / "model.answers.txt.index", top_k=8)
     ranked = ranker.rank("where is the owl ?", labels)
-    assert [hit.text for hit in hits] == [one.text for one in ranked]
-    assert [hit.score for hit in hits] == pytest.approx([one.score for one in ranked], rel=1e-4)
+    assert [hit.text for hit in hits] == [match.text for match in ranked]
+    assert [hit.score for hit in hits] == pytest.approx([match.score for match in ranked], rel=1e-4)
 
 
 def test_candidates_in_several_files_of_vectors(copy_of, evaluate, options, labels, encoded, tmp_path):
-    """As `polyencoder index --shard-size 3` makes them: each is scored where it lies."""
+    """`polyencoder index --shard-size 3` makes them: each is scored where it lies."""
     path = copy_of("polyencoder")
     Ranker.from_pretrained(path, device="cpu").index(labels, tmp_path / "mine", shard_size=3)
     encoded.clear()
@@ -284,8 +284,8 @@ def test_training_with_the_label_added(train, evaluate, tmp_path):
     assert same_ranks(evaluate(tmp_path / "model", batchsize=1), evaluate(tmp_path / "model", batchsize=8))
 
 
-def same_ranks(one: dict[str, float], other: dict[str, float]) -> bool:
-    return all(one[name] == other[name] for name in ("accuracy", "rank", "mrr", "R3@1"))
+def same_ranks(actual: dict[str, float], expected: dict[str, float]) -> bool:
+    return all(actual[name] == expected[name] for name in ("accuracy", "rank", "mrr", "R3@1"))
 
 
 def test_a_copied_candidates_file_serves_the_copied_model(copy_of, evaluate, candidates_file, tmp_path, encoded):
@@ -304,7 +304,7 @@ def test_a_copied_candidates_file_serves_the_copied_model(copy_of, evaluate, can
 def test_what_a_late_interaction_encoder_reads_of_fixed_candidates_is_read_once(
     make_agent, respond, candidates_file, labels, monkeypatch
 ):
-    """And anew once the model has changed."""
+    """It is read anew once the model has changed."""
     fixed = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     agent, read = make_agent("lateencoder", **fixed), []
     inner = agent.ranker.read_candidates

@@ -64,9 +64,9 @@ def test_history_size_counts_utterances(size, context_of):
 def test_history_size_counts_the_lines_of_a_message(make_agent):
     """DSTC7's contexts come as one message."""
     agent = make_agent("biencoder", history_size=20, text_truncate=300)
-    said = [f"line {n}" for n in range(30)]
-    observed = agent.observe({"text": "\n".join(said), "episode_done": True})
-    assert lines_of(observed["text_vec"], agent) == said[10:]
+    lines = [f"line {n}" for n in range(30)]
+    observed = agent.observe({"text": "\n".join(lines), "episode_done": True})
+    assert lines_of(observed["text_vec"], agent) == lines[10:]
 
 
 def test_the_agent_and_the_library_see_the_same_context(context_of):
@@ -79,8 +79,8 @@ def test_the_agent_and_the_library_see_the_same_context(context_of):
 def test_person_tokens_stay_with_the_model(context_of, make_agent, tmp_path, after_newline):
     ids, agent = context_of(person_tokens=True, add_p1_after_newln=after_newline)
     first, hello = ("", "__p1__ ") if after_newline else ("__p1__ ", "")
-    told = [f"{first}{LINES[0]}", LINES[1], f"{hello}hello", "__p2__ hi !", "__p1__ how are you ?"]
-    assert lines_of(ids, agent) == [*told, "__p2__ fine .", "__p1__ bye"]
+    lines = [f"{first}{LINES[0]}", LINES[1], f"{hello}hello", "__p2__ hi !", "__p1__ how are you ?"]
+    assert lines_of(ids, agent) == [*lines, "__p2__ fine .", "__p1__ bye"]
     agent.save(str(tmp_path / "model"))
     ranker = Ranker.from_pretrained(tmp_path / "model", device="cpu")
     ranker.save_pretrained(tmp_path / "folder")

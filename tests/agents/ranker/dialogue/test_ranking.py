@@ -15,8 +15,8 @@ MODELS = ["biencoder", "polyencoder", "crossencoder"]
 
 def test_the_right_candidate_is_listed_behind_those_with_its_score():
     pool = build_inline_pool([["a", "b", "c"], ["a", "b", "c"]], ["a", "b"])
-    found = rank_pool(torch.tensor([[1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]), pool, top_k=3)
-    assert [[text for text, _ in one] for one in found] == [["c", "b", "a"], ["a", "c", "b"]]
+    rankings = rank_pool(torch.tensor([[1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]), pool, top_k=3)
+    assert [[text for text, _ in ranking] for ranking in rankings] == [["c", "b", "a"], ["a", "c", "b"]]
 
 
 def test_metrics_of_an_example():
@@ -47,17 +47,17 @@ def test_hits_at_any_k_agree_with_the_ranks(model, trained, make_agent, respond,
 
 
 def test_no_recall_at_k_of_n_where_n_is_the_batchs(make_agent, respond):
-    """With the labels of a batch as candidates N would be another one for the last batch, or one with equal labels."""
+    """With the labels of a batch as candidates, N would differ for the last batch and for equal labels."""
     turns = [{"text": text, "eval_labels": [f"{text} too"]} for text in ("hello", "bye", "well")]
     replies = respond(make_agent("biencoder", eval_candidates="batch", hits_at="1,2"), *turns)
     assert all(set(reply["metrics"]) == {"loss", "rank", "mrr", "hits@2"} for reply in replies)
 
 
 def test_parlai_shows_each_metric_as_a_column():
-    """It takes what stands before a slash for a task, of which there are two here."""
-    own = convert_metrics(of_example(1, 0.5, 20, hits_at=[1, 5]))
-    report = {f"{task}/{name}": metric for task in ("a", "b") for name, metric in own.items()} | own
-    shown = nice_report(report)
-    heading, *rows = shown.splitlines()
+    """ParlAI takes the text before a slash for a task; here there are two."""
+    metrics = convert_metrics(of_example(1, 0.5, 20, hits_at=[1, 5]))
+    report = {f"{task}/{name}": metric for task in ("a", "b") for name, metric in metrics.items()} | metrics
+    table = nice_report(report)
+    heading, *rows = table.splitlines()
     assert heading.split() == ["R20@1", "R20@5", "loss", "mrr", "rank"]
     assert sorted(row.split()[0] for row in rows) == ["a", "all", "b"]

@@ -34,40 +34,40 @@ def fixed_options(tmp_path_factory):
 
 @pytest.mark.slow
 @mostly_long("name", ["batch", "inline", "batch-all-cands", "fixed"], quick=2)
-@given(own=BATCHES)
-def test_candidates_of_a_batch_are_ranked_by_score(name, own, fixed_options):
+@given(rows=BATCHES)
+def test_candidates_of_a_batch_are_ranked_by_score(name, rows, fixed_options):
     """Against sets and sorts: the candidates of each example, the rank of its label, and the N of its metrics."""
-    labels = [texts[-1] for texts in own]
-    wanted = {
-        "batch": [set(labels)] * len(own),
-        "inline": [set(texts) for texts in own],
-        "batch-all-cands": [{text for texts in own for text in texts}] * len(own),
+    labels = [texts[-1] for texts in rows]
+    expected = {
+        "batch": [set(labels)] * len(rows),
+        "inline": [set(texts) for texts in rows],
+        "batch-all-cands": [{text for texts in rows for text in texts}] * len(rows),
         "fixed": [{*FIXED, label} for label in labels],
     }[name]
-    its = source(name, **fixed_options)
+    candidate_source = source(name, **fixed_options)
 
     def scorer(batch: Batch, pool) -> torch.Tensor:
         """The earlier letter has the higher score."""
         numbers = torch.tensor([-float(ord(text)) for text in pool.texts])
-        return numbers.expand(len(own), -1) if pool.index is None else numbers[pool.index]
+        return numbers.expand(len(rows), -1) if pool.index is None else numbers[pool.index]
 
-    batch = Batch(labels=labels, candidates=own, right=None)
-    its._compute_scores = scorer
-    its._list_keys = lambda pool: pool.texts
-    ranked = its.answer(batch, top_k=100)
-    if all(len(texts) == 1 for texts in wanted):
+    batch = Batch(labels=labels, candidates=rows, right=None)
+    candidate_source._compute_scores = scorer
+    candidate_source._list_keys = lambda pool: pool.texts
+    ranked = candidate_source.answer(batch, top_k=100)
+    if all(len(texts) == 1 for texts in expected):
         assert ranked is None
         return
-    for found, metrics, texts, label, given_ in zip(ranked.results, ranked.metrics, wanted, labels, own, strict=True):
-        assert [text for text, _ in found] == sorted(texts)
+    for hits, metrics, texts, label, row in zip(ranked.results, ranked.metrics, expected, labels, rows, strict=True):
+        assert [text for text, _ in hits] == sorted(texts)
         assert metrics["rank"].value() == 1 + sorted(texts).index(label)
-        n = {"inline": len(given_), "fixed": len(texts)}.get(name)
+        n = {"inline": len(row), "fixed": len(texts)}.get(name)
         assert (f"R{n}@1" in metrics) == (n is not None and n > 1)
 
 
 def test_fixed_candidates_are_those_of_the_file(fixed_options):
-    its = source("fixed", repeat_blocking_heuristic=True, **fixed_options)
-    assert (its.among, its.blocks_repeats) == ({"c": 0, "a": 1, "z": 2}, True)
+    fixed = source("fixed", repeat_blocking_heuristic=True, **fixed_options)
+    assert (fixed.among, fixed.blocks_repeats) == ({"c": 0, "a": 1, "z": 2}, True)
     assert not source("batch", repeat_blocking_heuristic=True).blocks_repeats
 
 
@@ -92,23 +92,23 @@ def test_an_unknown_source_is_named():
 
 def test_in_a_conversation_the_flag_of_candidates_is_another():
     of_interactive = {"interactive_mode": True, "local_human_candidates_file": None}
-    found = source("inline", **of_interactive).find_problem(Message({"text": "hello"}))
-    assert "which --interactive-candidates inline needs" in found
-    assert found.endswith("or give them in --local-human-candidates-file FILE")
-    found = source("inline", interactive_mode=True).find_problem(Message({"text": "hello"}))  # as in self_chat
-    assert found.endswith("use --interactive-candidates fixed with --fixed-candidates-path FILE")
+    problem = source("inline", **of_interactive).find_problem(Message({"text": "hello"}))
+    assert "which --interactive-candidates inline needs" in problem
+    assert problem.endswith("or give them in --local-human-candidates-file FILE")
+    problem = source("inline", interactive_mode=True).find_problem(Message({"text": "hello"}))  # as in self_chat
+    assert problem.endswith("use --interactive-candidates fixed with --fixed-candidates-path FILE")
 
 
 @pytest.mark.parametrize(
     ("flags", "by"), [({"interactive_candidates": "fixed"}, " (--interactive-candidates)"), ({}, "")]
 )
 def test_a_conversation_does_not_read_eval_candidates(flags, by, monkeypatch):
-    said: list[str] = []
-    monkeypatch.setattr(choice.logging, "warning", said.append)
+    warnings: list[str] = []
+    monkeypatch.setattr(choice.logging, "warning", warnings.append)
     chat = {"interactive_mode": True, "candidates": "batch", **flags}
-    for asked in ("fixed", "inline"):
-        check_sources(Opt(chat, eval_candidates=asked, override={"eval_candidates": asked}), in_loop=False)
-    assert said == [f"--eval-candidates inline is not read in a conversation, whose candidates are fixed{by}"]
+    for candidates in ("fixed", "inline"):
+        check_sources(Opt(chat, eval_candidates=candidates, override={"eval_candidates": candidates}), in_loop=False)
+    assert warnings == [f"--eval-candidates inline is not read in a conversation, whose candidates are fixed{by}"]
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_a_conversation_does_not_read_eval_candidates(flags, by, monkeypatch):
     ],
 )
 def test_a_file_of_candidates_that_is_not_read_is_warned_of(options, unread, monkeypatch):
-    said: list[str] = []
-    monkeypatch.setattr(choice.logging, "warning", said.append)
+    warnings: list[str] = []
+    monkeypatch.setattr(choice.logging, "warning", warnings.append)
     opt = Opt({"candidates": "batch", "interactive_candidates": "fixed", "eval_candidates": "inline"}, **options)
     check_sources(Opt(opt, override={"fixed_candidates_path": "replies.txt"}), in_loop=False)
-    lines = [line for line in said if line.startswith("--fixed-candidates-path replies.txt is not read with ")]
+    lines = [line for line in warnings if line.startswith("--fixed-candidates-path replies.txt is not read with ")]
     assert (unread is None and not lines) or (len(lines) == 1 and unread in lines[0])

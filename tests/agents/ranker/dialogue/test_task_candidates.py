@@ -90,7 +90,7 @@ def test_a_tasks_name_is_part_of_a_files_name_without_a_folder(tmp_path, monkeyp
 
 @pytest.fixture
 def log(monkeypatch) -> list[str]:
-    """What ParlAI's log says of lists."""
+    """The lines on lists in ParlAI's log."""
     lines: list[str] = []
     for level in ("info", "warning"):
         monkeypatch.setattr(logging, level, lambda line: lines.append(line) if ".cands" in line else None)
@@ -159,7 +159,7 @@ def test_a_list_without_a_record_is_kept_only_where_the_data_is_not_there(tmp_pa
 
 
 def test_candidates_of_other_options_are_collected_anew_without_files_too(tmp_path):
-    """As a list of other columns is of other texts, wherever the data is."""
+    """Other columns give a list of other texts, wherever the data is."""
     options = {"selection_file": write_pairs(tmp_path / "a.jsonl", "yes"), "model_file": str(tmp_path / "m")}
     assert collect(**options) == ["yes"]
     (tmp_path / "a.jsonl").unlink()

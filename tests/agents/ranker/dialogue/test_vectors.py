@@ -29,12 +29,12 @@ def test_after_a_training_step_candidates_are_encoded_anew(
 ):
     options = {"eval_candidates": source, "fixed_candidates_path": str(candidates_file), "return_cand_scores": True}
     agent = make_agent(model, **options)
-    asked = turns(["where is the cat ?"], "eval_labels", labels)
-    before = respond(agent, *asked)[0]["sorted_scores"]
-    assert respond(agent, *asked)[0]["sorted_scores"] == before
+    question = turns(["where is the cat ?"], "eval_labels", labels)
+    before = respond(agent, *question)[0]["sorted_scores"]
+    assert respond(agent, *question)[0]["sorted_scores"] == before
     assert len(encoded) == 1
     respond(agent, *turns(["hello", "bye"], "labels", ["hi", "bye"]), *turns(["bye"], "labels", ["bye", "hi"]))
-    assert respond(agent, *asked)[0]["sorted_scores"] != before
+    assert respond(agent, *question)[0]["sorted_scores"] != before
     assert len(encoded) == 2
 
 
@@ -44,11 +44,11 @@ def test_a_clone_that_validates_sees_what_the_agent_has_trained(source, make_age
     options = {"eval_candidates": source, "fixed_candidates_path": str(candidates_file), "return_cand_scores": True}
     agent = make_agent("biencoder", learningrate=1e-2, warmup_updates=-1, **options)
     clone = agent.clone()
-    asked = turns(["where is the cat ?"], "eval_labels", labels)
-    before = respond(clone, *asked)[0]["sorted_scores"]
+    question = turns(["where is the cat ?"], "eval_labels", labels)
+    before = respond(clone, *question)[0]["sorted_scores"]
     respond(agent, *turns(["hello"], "labels", ["hi"]), *turns(["bye"], "labels", ["bye"]))
-    after = respond(clone, *asked)[0]["sorted_scores"]
-    assert after == respond(agent, *asked)[0]["sorted_scores"]
+    after = respond(clone, *question)[0]["sorted_scores"]
+    assert after == respond(agent, *question)[0]["sorted_scores"]
     assert max(after) != pytest.approx(max(before), rel=1e-3)
 
 

@@ -20,7 +20,7 @@ def largest_file() -> Iterator[Callable[[int | None], None]]:
 
 @pytest.fixture
 def steps(monkeypatch):
-    """What each training step gave: [(scores, pool, losses)]."""
+    """The results of each training step: [(scores, pool, losses)]."""
     calls = []
     step = RankingObjective.__call__
 

@@ -57,9 +57,9 @@ def start(model: Path, data: Path, options: str, *, learning: str = LEARNING) ->
         step = Trainer.step
 
         def recorded(self: Any, batch: Any) -> Any:
-            place = self.updates.count, self.updates.state_dict()["accumulated"]["batches"]
+            position = self.updates.count, self.updates.state_dict()["accumulated"]["batches"]
             with open(f"{model}.batches", "a") as file:
-                print(json.dumps([place, batch.contexts.ids.tolist(), batch.pool.texts]), file=file)
+                print(json.dumps([position, batch.contexts.ids.tolist(), batch.pool.texts]), file=file)
             return step(self, batch)
 
         Trainer.step = recorded
@@ -80,12 +80,12 @@ def log_of(model: Path) -> str:
 
 
 def batches(model: Path) -> dict[str, list[Any]]:
-    """What was trained on at each place of the run: several times, if it was killed after it."""
-    found: dict[str, list[Any]] = {}
+    """What each position of the run trained on: several times, if the run was killed after it."""
+    fitted_at: dict[str, list[Any]] = {}
     for line in Path(f"{model}.batches").read_text().splitlines():
-        place, *fitted = json.loads(line)
-        found.setdefault(str(place), []).append(fitted)
-    return found
+        position, *fitted = json.loads(line)
+        fitted_at.setdefault(str(position), []).append(fitted)
+    return fitted_at
 
 
 def wait_for_batches(model: Path, count: int) -> None:
@@ -111,24 +111,24 @@ def kill_once_trained(model: Path, data: Path, options: str, *counts: int, learn
 
 
 def states(path: Path | str) -> dict[str, Any]:
-    """What a checkpoint says of training: not times.
+    """The state of training in a checkpoint, but for times.
 
     ParlAI's counters hold times and sums of parts; `reports` compares them.
     """
-    found = read_states(path)
-    del found["training"]["progress"]["seconds"], found["training"]["counters"]
-    return found
+    saved = read_states(path)
+    del saved["training"]["progress"]["seconds"], saved["training"]["counters"]
+    return saved
 
 
-def same(one: Any, other: Any) -> bool:
+def same(actual: Any, expected: Any) -> bool:
     """Whether nested containers of tensors and numbers are equal, bit by bit."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
+    if isinstance(actual, torch.Tensor):
+        return torch.equal(actual, expected)
+    if isinstance(actual, dict):
+        return actual.keys() == expected.keys() and all(same(value, expected[name]) for name, value in actual.items())
+    if isinstance(actual, list | tuple):
+        return len(actual) == len(expected) and all(map(same, actual, expected))
+    return actual == expected
 
 
 def reports(model: Path, *kinds: str) -> Iterator[dict[str, float]]:
@@ -138,8 +138,8 @@ def reports(model: Path, *kinds: str) -> Iterator[dict[str, float]]:
             yield {name: value for name, value in report.items() if name not in OF_TIME}
 
 
-def assert_same_run(one: Path, other: Path, *kinds: str) -> None:
+def assert_same_run(expected_path: Path, path: Path, *kinds: str) -> None:
     for suffix in ("", ".checkpoint"):
-        assert same(states(f"{one}{suffix}"), states(f"{other}{suffix}"))
-    for expected, found in zip(reports(one, *kinds), reports(other, *kinds), strict=True):
-        assert found == pytest.approx(expected, rel=1e-12)  # the epochs are a sum of parts
+        assert same(states(f"{expected_path}{suffix}"), states(f"{path}{suffix}"))
+    for expected, actual in zip(reports(expected_path, *kinds), reports(path, *kinds), strict=True):
+        assert actual == pytest.approx(expected, rel=1e-12)  # the epochs are a sum of parts

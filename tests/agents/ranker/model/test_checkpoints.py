@@ -23,7 +23,7 @@ def states(number: int, size: int = 4) -> dict:
 
 
 def write_counters(path: Path, number: int) -> None:
-    """As ParlAI does: in place, so that a kill in between leaves half of them."""
+    """Writes them in place as ParlAI does, so that a kill in between leaves half of them."""
     with open(f"{path}.trainstats", "w") as file:
         file.write('{"parleys": ')
         file.flush()
@@ -32,14 +32,14 @@ def write_counters(path: Path, number: int) -> None:
 
 
 def train(path: Path, *, start: int) -> None:
-    """What a training loop does with its checkpoint, `SAVES` times."""
+    """Saves the checkpoint as a training loop does, `SAVES` times."""
     for number in range(start, start + SAVES):
         write_checkpoint(str(path), states(number), in_loop=True)
         write_counters(path, number)
 
 
 def resume(path: Path) -> None:
-    """What an agent does with a checkpoint before ParlAI reads the counters."""
+    """Reads a checkpoint as an agent does before ParlAI reads the counters."""
     if path.exists():
         restore_counters(str(path), read_states(path)["counters"], batch=1)
 
@@ -100,7 +100,7 @@ def test_a_kill_at_any_operation_leaves_states_with_their_counters(tmp_path):
 
 
 def test_a_model_that_was_copied_without_its_counters_begins_a_run(tmp_path):
-    """As ParlAI has it: what counts is the file beside the model."""
+    """ParlAI has it so: the file beside the model counts."""
     train(tmp_path / "model", start=0)
     (tmp_path / "copy").write_bytes((tmp_path / "model").read_bytes())
     resume(tmp_path / "copy")

@@ -40,9 +40,9 @@ OPTIMIZERS = [{"optimizer": name} for name in get_args(OptimizerName)] + [{"opti
 
 def numbers_of_numpy(states: Any) -> list[Any]:
     if isinstance(states, dict):
-        return [found for value in states.values() for found in numbers_of_numpy(value)]
+        return [number for value in states.values() for number in numbers_of_numpy(value)]
     if isinstance(states, list | tuple):
-        return [found for value in states for found in numbers_of_numpy(value)]
+        return [number for value in states for number in numbers_of_numpy(value)]
     return [states] if isinstance(states, np.generic | np.ndarray) else []
 
 
@@ -89,8 +89,8 @@ def test_a_run_with_a_schedule_is_saved_goes_on_and_is_loaded(choice, train, tas
     assert not numbers_of_numpy({**states, "model": {}})
     assert all(tensor.isfinite().all() for tensor in states["model"].values())
 
-    given = {**task, **options, "loglevel": "error", "model_file": str(path), "max_train_steps": 7}
-    loop = TrainLoop(TrainModel.setup_args().parse_kwargs(**given))
+    resuming = {**task, **options, "loglevel": "error", "model_file": str(path), "max_train_steps": 7}
+    loop = TrainLoop(TrainModel.setup_args().parse_kwargs(**resuming))
     again = loop.agent
     assert again._number_training_updates == 3
     assert_same(again.optimizer.state_dict()["state"], states["optimizer"]["state"])
@@ -109,15 +109,15 @@ def test_a_run_with_a_schedule_is_saved_goes_on_and_is_loaded(choice, train, tas
     assert Ranker.from_pretrained(path).rank("where is the cat ?", labels, top_k=1)[0].text in labels
 
 
-def assert_same(one: Any, other: Any) -> None:
-    if isinstance(other, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(other, dict):
-        assert one.keys() == other.keys()
-        for key, value in other.items():
-            assert_same(one[key], value)
+def assert_same(actual: Any, expected: Any) -> None:
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(actual, expected)
+    elif isinstance(expected, dict):
+        assert actual.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_same(actual[key], value)
     else:
-        assert one == other
+        assert actual == expected
 
 
 @pytest.mark.parametrize("name", sorted({"muon", "rmsprop", "sparseadam"} & set(offered("optimizer"))))
@@ -129,21 +129,21 @@ def test_an_optimizer_of_parlais_alone_is_an_error_at_the_start(name, make_agent
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "given", "readers"),
+    ("optimizer", "flags", "readers"),
     [
         ("sgd", {"betas": "0.8,0.9"}, ", but by adam, "),
         ("adamw", {"momentum": 0.9}, ", but by sgd"),
         ("adam", {"nus": "0.8"}, ": leave it out"),
     ],
 )
-def test_a_flag_of_other_optimizers_is_an_error(make_agent, optimizer, given, readers):
-    (name,) = given
+def test_a_flag_of_other_optimizers_is_an_error(make_agent, optimizer, flags, readers):
+    (name,) = flags
     with pytest.raises(ConfigError, match=rf"--{name} .* is not read by --optimizer {optimizer}{readers}"):
-        make_agent("biencoder", optimizer=optimizer, **given)
+        make_agent("biencoder", optimizer=optimizer, **flags)
 
 
 def test_the_defaults_of_an_option_file_may_be_given(make_agent):
-    given = {"betas": "0.9,0.999", "momentum": 0.5, "nus": "0.7", "adafactor_eps": "1e-30,1e-3"}
-    group = make_agent("biencoder", optimizer="sgd", **given).optimizer.param_groups[0]
+    flags = {"betas": "0.9,0.999", "momentum": 0.5, "nus": "0.7", "adafactor_eps": "1e-30,1e-3"}
+    group = make_agent("biencoder", optimizer="sgd", **flags).optimizer.param_groups[0]
     assert (group["momentum"], group["nesterov"]) == (0.5, True)
     assert not make_agent("biencoder", optimizer="sgd", momentum=0.5, nesterov=False).optimizer.defaults["nesterov"]

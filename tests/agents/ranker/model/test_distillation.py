@@ -38,7 +38,7 @@ def teacher_file(trained):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def pairs_requested(monkeypatch):
     """The number of pairs in each request to a teacher's ranker."""
     requests = []
     ask = Teacher._ask
@@ -83,7 +83,7 @@ def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_
     assert report["mean_loss"].value() == pytest.approx(losses.mean().item(), rel=1e-4)
 
 
-def test_no_pair_is_asked_for_twice(teacher_file, labels, tmp_path, asked):
+def test_no_pair_is_asked_for_twice(teacher_file, labels, tmp_path, pairs_requested):
     """Three epochs of a task that gives each example once in each, then another seed and another kind of student."""
     pairs = [{"context": label.replace("my", "where is the"), "response": label} for label in labels]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair | {"candidates": labels}) + "\n" for pair in pairs))
@@ -92,19 +92,19 @@ def test_no_pair_is_asked_for_twice(teacher_file, labels, tmp_path, asked):
     options |= {"embedding_size": 16, "ffn_size": 16, "n_layers": 1, "n_heads": 1, "dict_maxtokens": 400}
     options |= {"teacher_model": teacher_file, "teacher_scores": str(tmp_path / "scores")}
     TrainModel.main(model="biencoder", model_file=str(tmp_path / "first"), **options)
-    assert sum(asked) == len(pairs) * len(labels)
-    asked.clear()
+    assert sum(pairs_requested) == len(pairs) * len(labels)
+    pairs_requested.clear()
     TrainModel.main(model="polyencoder", model_file=str(tmp_path / "second"), seed=7, **options)
-    assert asked == []
+    assert pairs_requested == []
 
 
-def test_scores_are_kept_beside_the_model(teacher_file, train, evaluate, easy_task, tmp_path, asked):
+def test_scores_are_kept_beside_the_model(teacher_file, train, evaluate, easy_task, tmp_path, pairs_requested):
     options = {**easy_task, "candidates": "inline", "teacher_model": teacher_file, "num_epochs": 1.1}
     train("biencoder", tmp_path / "model", **options)
     assert (tmp_path / "model.teacher.sqlite").is_file()
-    requests = len(asked)
+    requests = len(pairs_requested)
     evaluate(tmp_path / "model", teacher_model="no/such/teacher", teacher_scores=str(tmp_path / "unused"), **easy_task)
-    assert len(asked) == requests
+    assert len(pairs_requested) == requests
     assert not (tmp_path / "unused").exists()  # evaluation needs no teacher
 
 

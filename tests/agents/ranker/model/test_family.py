@@ -57,7 +57,7 @@ def test_an_option_against_the_model_file(model, flag, value, stored, trained, m
     assert message.startswith(f"--{flag.replace('_', '-')} {value} contradicts --model-file {path}, which was trained ")
     assert f"with {stored}" in message
     assert "leave the flag out" in message
-    make_agent(model, model_file=path, **{flag: stored}, **task)  # what is so may be said
+    make_agent(model, model_file=path, **{flag: stored}, **task)  # a flag may repeat the file's value
 
 
 def test_a_size_against_the_initial_model(trained, make_agent):
@@ -111,17 +111,17 @@ def test_the_model_file_says_what_it_is(model, trained):
 
 
 def test_another_model_with_the_options_of_one_is_made_like_it(backbone_folder, make_agent, task, tmp_path):
-    """They were given then, and an encoder has others of its own."""
-    given = {"dropout": 0.3, "learn_embeddings": True, "context_prompt": "hi "}
+    """Flags of the first hold for the second; an encoder has other defaults."""
+    flags = {"dropout": 0.3, "learn_embeddings": True, "context_prompt": "hi "}
     options = {"backbone": str(backbone_folder("bert")), "text_truncate": 24, "label_truncate": 12, "dict_file": None}
-    one = make_agent("biencoder", **options, **given)
-    one.opt.save(f"{tmp_path}/one.opt")
+    first = make_agent("biencoder", **options, **flags)
+    first.opt.save(f"{tmp_path}/one.opt")
     saved = {"init_opt": f"{tmp_path}/one.opt", "allow_missing_init_opts": True, "loglevel": "error", **task}
     another = create_agent(TrainModel.setup_args().parse_kwargs(**saved))
-    assert another.ranker.config == one.ranker.config
-    assert one.ranker.config.backbone["hidden_dropout_prob"] == 0.3
-    assert one.ranker.config.text.context_prompt == "hi "
-    trained = [[tensor.requires_grad for tensor in agent.ranker.parameters()] for agent in (one, another)]
+    assert another.ranker.config == first.ranker.config
+    assert first.ranker.config.backbone["hidden_dropout_prob"] == 0.3
+    assert first.ranker.config.text.context_prompt == "hi "
+    trained = [[tensor.requires_grad for tensor in agent.ranker.parameters()] for agent in (first, another)]
     assert trained[0] == trained[1]
     assert all(trained[0])
 
@@ -133,7 +133,7 @@ def test_a_ranker_is_no_backbone(make_ranker, make_agent, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "lengths"),
+    ("flags", "lengths"),
     [
         ({}, (360, 72)),
         ({"truncate": 20}, (20, 20)),
@@ -141,8 +141,8 @@ def test_a_ranker_is_no_backbone(make_ranker, make_agent, tmp_path):
         ({"truncate": -1}, (360, 72)),
     ],
 )
-def test_truncate_stands_in_for_the_lengths_that_are_not_given(given, lengths):
-    opt = {"text_truncate": 360, "label_truncate": 72, "truncate": 1024, "history_size": 20, **given, "override": given}
+def test_truncate_stands_in_for_the_lengths_that_are_not_given(flags, lengths):
+    opt = {"text_truncate": 360, "label_truncate": 72, "truncate": 1024, "history_size": 20, **flags, "override": flags}
     config = build_text_config(opt, {})
     assert (config.text_truncate, config.label_truncate) == lengths
 
@@ -197,12 +197,12 @@ def test_a_start_keeps_its_lengths_unless_flags_give_others(kind, make_reranker,
     else:
         ranker = Ranker.from_backbone(make_reranker("bert"), "cross", device="cpu", text={"history_size": 3})
         ranker.save_pretrained(path)
-    for model, given, lengths in (
+    for model, flags, lengths in (
         ("crossencoder", {}, (16, 64)),
         ("biencoder", {"text_truncate": 20}, (20, 64)),
         ("crossencoder", {"truncate": 24}, (24, 24)),
     ):
-        agent = as_given(model=model, init_model=str(path), **given)
+        agent = as_given(model=model, init_model=str(path), **flags)
         config = agent.ranker.config
         assert (config.text.text_truncate, config.text.label_truncate) == lengths
         assert config.pair_truncate == (64 if model == "crossencoder" else None)

@@ -23,7 +23,7 @@ NAN, INF = float("nan"), float("inf")
 
 @pytest.fixture
 def make_learner(make_agent, respond, monkeypatch):
-    """(**options) -> an agent, and a function that has it learn from a batch of which one loss is multiplied."""
+    """(**options) -> an agent, and a function that trains it on a batch whose first loss is multiplied."""
 
     def make(**options):
         agent = make_agent("polyencoder", candidates="batch", warmup_updates=-1, learningrate=0.1, **options)
@@ -31,8 +31,8 @@ def make_learner(make_agent, respond, monkeypatch):
         loss = objective.loss
 
         def multiplied(*args):
-            found, sums = loss(*args)
-            return found * torch.tensor([factor[0]] + [1.0] * (len(found) - 1)), sums
+            losses, sums = loss(*args)
+            return losses * torch.tensor([factor[0]] + [1.0] * (len(losses) - 1)), sums
 
         multiplied.has_choice = loss.has_choice
         monkeypatch.setattr(objective, "loss", multiplied)
@@ -108,7 +108,7 @@ def test_a_model_of_nan_is_not_saved(make_agent, tmp_path):
 
 @pytest.fixture
 def broken(copy_of) -> Path:
-    """A model file of which one number is infinite."""
+    """A model file with an infinite number."""
     path = copy_of("biencoder")
     states = dict(read_model_file(path)[1])
     name, tensor = next(iter(states["model"].items()))

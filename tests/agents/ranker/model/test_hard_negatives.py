@@ -19,15 +19,15 @@ def turns_of(animals) -> list[dict]:
 @pytest.fixture
 def pools(monkeypatch):
     """The pool of each batch that was trained."""
-    made = []
+    pools = []
     step = RankingObjective.__call__
 
     def record(self, batch):
-        made.append(batch.pool)
+        pools.append(batch.pool)
         return step(self, batch)
 
     monkeypatch.setattr(RankingObjective, "__call__", record)
-    return made
+    return pools
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_mined_ones_join_the_batch(model, bf16, trained, make_agent, respond, po
         mined = set()
         for turn in batch if number >= 2 else []:
             ranking = ranker.rank(turn["text"], list(dict.fromkeys(seen)))
-            mined |= set([one.text for one in ranking if one.text != turn["labels"][0]][1:3])
+            mined |= set([match.text for match in ranking if match.text != turn["labels"][0]][1:3])
         assert pool.texts[: len(labels)] == labels
         assert len(set(pool.texts)) == len(pool.texts)
         if not bf16:  # which rounds, so that another may come next
@@ -74,7 +74,7 @@ def test_a_cross_encoders_are_those_of_its_start(trained, make_agent, respond, p
         seen += [turn["labels"][0] for turn in batch]
         for row, turn in enumerate(batch):
             label = turn["labels"][0]
-            ranking = [one.text for one in ranker.rank(turn["text"], seen) if one.text != label]
+            ranking = [match.text for match in ranker.rank(turn["text"], seen) if match.text != label]
             assert pool.lists[row] == [label, "no", *(ranking[:2] if number else [])]
             assert pool.lists[row][int(pool.labels[row])] == label
     with pytest.raises(ConfigError, match="mined by vectors, and a cross-encoder has none"):
@@ -83,10 +83,10 @@ def test_a_cross_encoders_are_those_of_its_start(trained, make_agent, respond, p
 
 @pytest.mark.slow
 def test_a_run_that_is_too_short_for_them_has_a_warning(train, tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(logging, "warning", said.append)
+    warnings = []
+    monkeypatch.setattr(logging, "warning", warnings.append)
     train("biencoder", tmp_path / "model", hard_negatives=3, num_epochs=1.0)
-    assert any("no hard negatives are mined" in str(one) and "500 updates" in str(one) for one in said)
+    assert any("no hard negatives are mined" in str(warning) and "500 updates" in str(warning) for warning in warnings)
 
 
 @pytest.mark.parametrize(

@@ -39,19 +39,19 @@ def test_trained_saved_and_resumed(model, make_agent, respond, backbone_folder, 
 
     whole = train(begin(), 4)
     assert whole.trainer.updates.count == 4
-    of_encoders = {id(parameter) for one in whole.ranker.backbones for parameter in one.parameters()}
+    of_encoders = {id(parameter) for backbone in whole.ranker.backbones for parameter in backbone.parameters()}
     for name, parameter in whole.ranker.named_parameters():
         assert parameter.requires_grad == ("lora_" in name or id(parameter) not in of_encoders), name
     half = train(begin(), 2)
     half.save(str(path))
     loaded = Ranker.from_pretrained(path, device="cpu")
     assert not any("lora_" in name for name in loaded.model.state_dict())
-    own = torch.as_tensor(Ranker(half.ranker.eval(), half.dict.text, device="cpu").score(*TEXTS))
-    torch.testing.assert_close(torch.as_tensor(loaded.score(*TEXTS)), own, atol=1e-5, rtol=1e-5)
+    scores = torch.as_tensor(Ranker(half.ranker.eval(), half.dict.text, device="cpu").score(*TEXTS))
+    torch.testing.assert_close(torch.as_tensor(loaded.score(*TEXTS)), scores, atol=1e-5, rtol=1e-5)
 
     resumed = train(make_agent(model, model_file=path, datatype="train", **options), 2)
-    for (name, one), other in zip(whole.model.state_dict().items(), resumed.model.state_dict().values(), strict=True):
-        assert torch.equal(one, other), name
+    for (name, value), other in zip(whole.model.state_dict().items(), resumed.model.state_dict().values(), strict=True):
+        assert torch.equal(value, other), name
     for other in ({"lora": 3}, {"lora_alpha": 64.0}, {"lora_targets": "query"}):
         with pytest.raises(CheckpointError, match="this run began with another --lora, --lora-alpha or --lora-targets"):
             make_agent(model, model_file=path, datatype="train", **{**options, **other})

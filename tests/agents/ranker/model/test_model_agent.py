@@ -54,9 +54,9 @@ def test_type_optimization(model, fine_tuned, expected, make_agent, learn):
     changed = learn(agent)
     parts = ["embeddings", *[f"layer.{i}" for i in range(5)]]
     assert {part for part in parts if any(f".{part}." in name for name in changed)} == expected
-    own = {name for name, _ in agent.model.named_parameters() if not any(f".{part}." in name for part in parts)}
-    assert own <= changed  # codes and the last layer of a cross-encoder always learn
-    assert len(own) == {"biencoder": 0, "polyencoder": 1, "crossencoder": 2}[model]
+    head = {name for name, _ in agent.model.named_parameters() if not any(f".{part}." in name for part in parts)}
+    assert head <= changed  # codes and the last layer of a cross-encoder always learn
+    assert len(head) == {"biencoder": 0, "polyencoder": 1, "crossencoder": 2}[model]
 
 
 @pytest.mark.parametrize("model", ["biencoder", "polyencoder"])
@@ -117,8 +117,8 @@ def test_a_trained_reranker(make_reranker, make_agent, learn, tmp_path):
     options |= {"backbone": str(folder), "dict_file": str(tmp_path / "xlm.dict"), "history_size": 20}
     agent = make_agent("crossencoder", **options)
     expected, texts = Ranker.load(folder, device="cpu"), (["how are you ?"], ["i am fine .", "two dogs"])
-    own = {"backbone": agent.ranker.config.backbone}  # with the dropout of the tests
-    assert agent.ranker.config == replace(expected.model.config, **own)
+    changes = {"backbone": agent.ranker.config.backbone}  # with the dropout of the tests
+    assert agent.ranker.config == replace(expected.model.config, **changes)
     ours = Ranker(agent.ranker, agent.dict.text, device="cpu")
     torch.testing.assert_close(torch.as_tensor(ours.score(*texts)), torch.as_tensor(expected.score(*texts)))
     assert {"dense.0.weight", "linear.weight"} <= {name.removeprefix("module.") for name in learn(agent)}

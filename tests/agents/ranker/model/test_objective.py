@@ -72,7 +72,7 @@ def test_an_evaluation_has_their_ndcg(make_agent, respond):
         turn = {name: value for name, value in GRADED.items() if name != "labels"}
         (reply,) = respond(agent, {**turn, "label_grades": grades, "eval_labels": GRADED["labels"]})
         gains = [{CAT: 2.0, DOG: 1.0}.get(text, 0.0) for text in reply["text_candidates"]]
-        dcg = sum(gain / math.log2(2 + place) for place, gain in enumerate(gains))
+        dcg = sum(gain / math.log2(2 + position) for position, gain in enumerate(gains))
         assert reply["metrics"][NDCG].value() == pytest.approx(dcg / (2 + 1 / math.log2(3)))
 
 

@@ -39,10 +39,10 @@ def train_on(pairs, tmp_path) -> Callable[..., None]:
     """(**options) -> a training on the pairs."""
 
     def run(**options: Any) -> None:
-        given = {"model": "biencoder", "task": "selection:jsonl", "selection_folder": str(pairs), "loglevel": "error"}
-        given |= {"num_negatives": 5}
-        given |= {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "dict_maxtokens": 300}
-        TrainModel.main(**{**given, "model_file": str(tmp_path / "model"), "num_epochs": 1.0, **options})
+        usual = {"model": "biencoder", "task": "selection:jsonl", "selection_folder": str(pairs), "loglevel": "error"}
+        usual |= {"num_negatives": 5}
+        usual |= {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "dict_maxtokens": 300}
+        TrainModel.main(**{**usual, "model_file": str(tmp_path / "model"), "num_epochs": 1.0, **options})
 
     return run
 
@@ -103,10 +103,10 @@ def test_a_loss_of_one_of_several_tasks_needs_a_mode():
     """ParlAI knows that a lower one is better only of the loss of all."""
     report = {"loss": 1.0, "convai2/loss": 1.0}
     check_metric(Opt(validation_metric="loss"), report)
-    own = Opt(validation_metric="convai2/loss")
-    check_metric(Opt(own, validation_metric_mode="min"), report)
+    opt = Opt(validation_metric="convai2/loss")
+    check_metric(Opt(opt, validation_metric_mode="min"), report)
     with pytest.raises(ConfigError, match="convai2/loss: a lower one is better: give --validation-metric-mode min"):
-        check_metric(own, report)
+        check_metric(opt, report)
 
 
 def test_data_without_candidates(nothing_is_trained, make_task, train, tmp_path):
@@ -207,14 +207,14 @@ def test_a_warm_up_takes_a_tenth_of_the_run_at_most(epochs, warmup, make_agent):
 
 
 def test_a_warm_up_that_is_given_is_followed(make_agent, monkeypatch):
-    said = []
-    monkeypatch.setattr(logging, "warning", said.append)
+    warnings = []
+    monkeypatch.setattr(logging, "warning", warnings.append)
     agent = make_agent("biencoder", num_epochs=19.0, batchsize=8, warmup_updates=60)
     assert agent.updates.schedule.warmup_updates == 60
-    assert not said
+    assert not warnings
     agent = make_agent("biencoder", num_epochs=1.0, batchsize=8, warmup_updates=60)
     assert agent.updates.schedule.warmup_updates == 60
-    assert "--warmup-updates 60: the run of 4 updates ends before" in said.pop()
+    assert "--warmup-updates 60: the run of 4 updates ends before" in warnings.pop()
     with pytest.raises(ConfigError, match="a warm-up of 60 updates takes the whole run, of 4") as error:
         make_agent("biencoder", num_epochs=1.0, batchsize=8, warmup_updates=60, lr_scheduler="linear")
     assert error.value.argument == "warmup_updates"

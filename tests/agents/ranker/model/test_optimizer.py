@@ -13,12 +13,12 @@ TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "given", "decay"),
+    ("optimizer", "flag", "decay"),
     [("adamw", None, 0.01), ("adamw", 0.3, 0.3), ("adamax", None, 0.0), ("sgd", None, 0.0)],
 )
 @mostly_long("model", ["polyencoder", "crossencoder"], quick=1)
-def test_weight_decay_spares_biases_layer_norms_and_new_parts(model, optimizer, given, decay, make_agent, respond):
-    options = {} if given is None else {"weight_decay": given}
+def test_weight_decay_spares_biases_layer_norms_and_new_parts(model, optimizer, flag, decay, make_agent, respond):
+    options = {} if flag is None else {"weight_decay": flag}
     agent = make_agent(model, candidates="batch", optimizer=optimizer, warmup_updates=-1, **options)
     names = {id(parameter): name for name, parameter in agent.model.named_parameters()}
     decays = {

@@ -1,4 +1,4 @@
-"""bfloat16, float16 and torch.compile in ParlAI's training loop, and what is said where they gain nothing."""
+"""bfloat16, float16 and torch.compile in ParlAI's training loop, and the message where they gain nothing."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def warnings(monkeypatch) -> list[str]:
-    said: list[str] = []
-    monkeypatch.setattr(logging, "warning", said.append)
-    return said
+    messages: list[str] = []
+    monkeypatch.setattr(logging, "warning", messages.append)
+    return messages
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def test_two_precisions_are_refused(make_agent):
 def test_bf16_says_where_it_gains_nothing(make_agent, warnings, monkeypatch, reason):
     monkeypatch.setattr(optimization, "explain_no_bf16_gain", lambda device: reason)
     make_agent("biencoder", bf16=True)
-    said = [text for text in warnings if "bf16" in text]
-    assert said == ([] if reason is None else ["--bf16 true gains nothing here: this processor is too old"])
+    messages = [text for text in warnings if "bf16" in text]
+    assert messages == ([] if reason is None else ["--bf16 true gains nothing here: this processor is too old"])
 
 
 @pytest.mark.long

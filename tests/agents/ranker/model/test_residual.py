@@ -24,15 +24,15 @@ def _ranked(respond, agent) -> list:
 @pytest.mark.slow
 @mostly_long("model", ["biencoder", "polyencoder"], quick=1)
 def test_it_starts_as_the_ranker_of_init_model(model, trained, make_agent, respond, tmp_path):
-    start, own = str(trained(model)[0]), {"learningrate": 1e-2, "warmup_updates": -1, "special_tok_lst": "_new_"}
-    agent = make_agent("crossencoder", init_model=start, model_file=str(tmp_path / "model"), **own)
+    start, options = str(trained(model)[0]), {"learningrate": 1e-2, "warmup_updates": -1, "special_tok_lst": "_new_"}
+    agent = make_agent("crossencoder", init_model=start, model_file=str(tmp_path / "model"), **options)
     before = Ranker.from_pretrained(start, device="cpu")
     texts = [turn["text"] for turn in TURNS]
     assert agent.ranker.base.config.backbone["vocab_size"] == len(agent.dict.text)  # room for the added token
     expected = before.score(texts, TURNS[0]["label_candidates"])
     scores = Ranker(agent.ranker, agent.dict.text, device="cpu").score(texts, TURNS[0]["label_candidates"])
     assert scores.tolist() == [pytest.approx(row, abs=1e-4) for row in expected.tolist()]
-    own_order = [[one.text for one in before.rank(turn["text"], turn["label_candidates"])] for turn in TURNS]
+    own_order = [[match.text for match in before.rank(turn["text"], turn["label_candidates"])] for turn in TURNS]
     assert _ranked(respond, agent) == own_order
 
     respond(agent, *[{**turn, "labels": turn["eval_labels"], "eval_labels": None} for turn in TURNS])

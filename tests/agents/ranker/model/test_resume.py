@@ -52,14 +52,14 @@ METRICS = ("valid_reports", "final_valid_report", "final_test_report")
 @pytest.fixture(scope="module")
 def undisturbed(data, tmp_path_factory) -> Callable[[str], Path]:
     """(options) -> the model of a run that nobody has killed."""
-    made: dict[str, Path] = {}
+    models: dict[str, Path] = {}
 
     def get(options: str) -> Path:
-        if options not in made:
+        if options not in models:
             model = tmp_path_factory.mktemp("undisturbed") / "model"
             finish(start(model, data, options), model)
-            made[options] = model
-        return made[options]
+            models[options] = model
+        return models[options]
 
     return get
 
@@ -87,8 +87,8 @@ def test_a_run_that_is_killed_time_and_again_ends_as_if_it_had_not_been(undistur
     fitted = batches(model)
     assert sum(map(len, fitted.values())) > len(fitted), "nothing was done twice: no kill has cost anything"
     assert len(fitted) == EPISODES * TURNS * 2 / 4
-    for place, [once] in batches(expected).items():
-        assert all(again == once for again in fitted[place]), place
+    for position, [once] in batches(expected).items():
+        assert all(again == once for again in fitted[position]), position
     assert_same_run(expected, model, *METRICS)
 
 
@@ -97,8 +97,8 @@ def test_a_killed_run_mines_what_a_whole_one_does(undisturbed, data, tmp_path):
     options = "--num-epochs 2 --hard-negatives 2 --hard-negatives-every 5"
     expected, model = undisturbed(options), tmp_path / "model"
     killing.kill_once_trained(model, data, f"{TINY} {options}", 45)
-    for place, [once] in batches(expected).items():
-        assert all(again == once for again in batches(model)[place]), place
+    for position, [once] in batches(expected).items():
+        assert all(again == once for again in batches(model)[position]), position
     assert_same_run(expected, model, *METRICS)
 
 

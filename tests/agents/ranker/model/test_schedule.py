@@ -22,7 +22,7 @@ def test_a_schedule_of_parlais_alone_is_refused(make_agent):
 
 def test_the_defaults_are_the_papers(make_agent):
     opt = make_agent("polyencoder").opt
-    wanted = {"lr_scheduler": "reduceonplateau", "lr_scheduler_decay": 0.4, "lr_scheduler_patience": 0}
-    wanted |= {"optimizer": "adamw", "learningrate": 5e-5, "warmup_updates": 100, "validation_every_n_epochs": 0.5}
-    assert {name: opt[name] for name in wanted} == wanted
+    expected = {"lr_scheduler": "reduceonplateau", "lr_scheduler_decay": 0.4, "lr_scheduler_patience": 0}
+    expected |= {"optimizer": "adamw", "learningrate": 5e-5, "warmup_updates": 100, "validation_every_n_epochs": 0.5}
+    assert {name: opt[name] for name in expected} == expected
     assert make_agent("crossencoder").opt["warmup_updates"] == 1000

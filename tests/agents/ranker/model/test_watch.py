@@ -71,10 +71,10 @@ def test_a_run_in_a_terminal_and_resumed_in_a_pipe(options, tmp_path, monkeypatc
         TrainModel.main(**options, num_epochs=2, tensorboard_log=True)
         stderr.flush()
         with open(main, "rb", buffering=0) as screen:
-            shown = screen.read(65536).decode()
-    assert " examples/s, loss " in shown
-    assert "left" in shown
-    assert " 50%|" in shown
+            output = screen.read(65536).decode()
+    assert " examples/s, loss " in output
+    assert "left" in output
+    assert " 50%|" in output
     record = json.loads((tmp_path / "model.run.json").read_text())
     assert [start["updates"] for start in record["starts"]] == [0]
     assert record["seed"] == 1
@@ -100,15 +100,15 @@ def test_a_run_says_how_good_it_is_and_what_comes_next(options, tmp_path, monkey
     chosen = {"validation_metric": "R3@1", "eval_candidates": "inline", "num_negatives": 2}
     TrainModel.main(**options | chosen, num_epochs=2.1)
     lines = [line.partition("| ")[2] for line in log.getvalue().splitlines()]
-    found = [line for line in lines if line.startswith("validation after ")]
-    assert [line.partition(":")[0] for line in found] == ["validation after 4 updates", "validation after 8 updates"]
-    assert all(re.search(r": R3@1 [\d.]+  MRR [\d.]+  loss [\d.]+$", line) for line in found)
+    reports = [line for line in lines if line.startswith("validation after ")]
+    assert [line.partition(":")[0] for line in reports] == ["validation after 4 updates", "validation after 8 updates"]
+    assert all(re.search(r": R3@1 [\d.]+  MRR [\d.]+  loss [\d.]+$", line) for line in reports)
     assert any(line.startswith("new best R3@1: ") for line in lines)
     model = tmp_path / "model"
     points = read_states(model)["training"]["callbacks"]["curve"]["points"]
     assert {point["among"] for point in points["validation"]} == {3}
     assert {point["among"] for point in points["training"]} == {4}
-    best = max(found, key=lambda line: float(re.search(r"R3@1 ([\d.]+)", line)[1]))
+    best = max(reports, key=lambda line: float(re.search(r"R3@1 ([\d.]+)", line)[1]))
     updates, _, measures = best.removeprefix("validation after ").partition(" updates: ")
     assert lines[-3:] == [
         f"{model}: the model after {updates} updates, {measures}",

@@ -40,27 +40,27 @@ def gpt2(tmp_path_factory, labels):
     learner.save_model(str(folder / "gpt2"))
     (folder / "gpt2" / "vocab.json").rename(folder / "gpt2" / "encoder.json")
     (folder / "gpt2" / "merges.txt").rename(folder / "gpt2" / "vocab.bpe")
-    given = {"bpe_vocab": "encoder.json", "bpe_merge": "vocab.bpe"}
-    return {"datapath": str(folder)} | {name: str(folder / "gpt2" / file) for name, file in given.items()}
+    files = {"bpe_vocab": "encoder.json", "bpe_merge": "vocab.bpe"}
+    return {"datapath": str(folder)} | {name: str(folder / "gpt2" / file) for name, file in files.items()}
 
 
 @pytest.fixture(scope="session")
 def theirs(tmp_path_factory, task, gpt2):
     """(model, **options) -> the file of a model that ParlAI's agent trained for a few steps."""
-    made = {}
+    models = {}
 
     def make(model, **options):
         key = f"{model} {sorted(options.items())}"
-        if key not in made:
+        if key not in models:
             path = tmp_path_factory.mktemp("theirs") / "model"
-            given = {**TRAINING, "model": THEIRS[model], "model_file": str(path), **task, **gpt2, **options}
-            given = {name: value for name, value in given.items() if value is not None}
+            training = {**TRAINING, "model": THEIRS[model], "model_file": str(path), **task, **gpt2, **options}
+            training = {name: value for name, value in training.items() if value is not None}
             if model != "polyencoder":
-                given.pop("poly_n_codes")
+                training.pop("poly_n_codes")
             torch.manual_seed(0)
-            TrainModel.main(**given)
-            made[key] = path
-        return made[key]
+            TrainModel.main(**training)
+            models[key] = path
+        return models[key]
 
     return make
 

@@ -103,8 +103,8 @@ def test_split_lines_are_imported_where_turns_give_the_same_tokens(theirs, both,
     agent, _ = both("biencoder", options)
     (expected,) = scores(respond(agent, episode("is it\nthe owl\nor the cat ?", candidates=labels[:4])))
     ranker = Ranker.from_pretrained(theirs("biencoder", **options), device="cpu")
-    found = {match.text: match.score for match in ranker.rank(["is it\nthe owl\nor the cat ?"], labels[:4])}
-    assert found == pytest.approx(expected, abs=1e-4)
+    actual = {match.text: match.score for match in ranker.rank(["is it\nthe owl\nor the cat ?"], labels[:4])}
+    assert actual == pytest.approx(expected, abs=1e-4)
 
 
 def test_lengths_may_be_given(theirs, make_agent):
@@ -157,7 +157,7 @@ def test_the_dictionary_of_another_model(copy):
 
 
 def test_old_files(copy):
-    """What torch before 1.6 wrote is no zip archive."""
+    """Files that torch before 1.6 wrote are no zip archives."""
     path = copy("crossencoder")
     expected = import_parlai(path)[0].state_dict()
     torch.save(torch.load(path, weights_only=True), path, _use_new_zipfile_serialization=False)

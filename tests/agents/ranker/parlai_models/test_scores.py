@@ -58,13 +58,13 @@ def examples(count, labels):
     """Episodes of one to three turns with five candidates each, of the task's words and of odd texts."""
     rng = random.Random(7)
     texts = [*labels, *ODD, "where is the cat ?", "Tell ME , is the Dog with you ?", "i look for\na cow ."]
-    made = []
+    episodes = []
     for _ in range(count):
         turns = [rng.choice(texts) for _ in range(rng.randint(0, 2))] + [
             rng.choice(["where ?", "a cat . " * 3, "hi 😀"])
         ]
-        made.append(episode(*turns, candidates=rng.sample(texts, 5)))
-    return made
+        episodes.append(episode(*turns, candidates=rng.sample(texts, 5)))
+    return episodes
 
 
 @mostly_long(("model", "options"), KINDS, quick=6)
@@ -79,9 +79,9 @@ def test_the_same_scores_and_metrics(model, options, theirs, both, respond, eval
     ]
     batches = [episodes, examples(60, labels)]  # ParlAI wants equally many candidates in each example of a batch
     agents = both(model, options)
-    expected, found = ([one for batch in batches for one in scores(respond(agent, *batch))] for agent in agents)
+    expected, actual = ([reply for batch in batches for reply in scores(respond(agent, *batch))] for agent in agents)
     size = max(abs(score) for reply in expected for score in reply.values())
-    for theirs_of_one, ours_of_one in zip(expected, found, strict=True):
+    for theirs_of_one, ours_of_one in zip(expected, actual, strict=True):
         assert ours_of_one == pytest.approx(theirs_of_one, abs=1e-4 * size)
         assert len(set(theirs_of_one.values())) > 1
     reports = [evaluate(path, model=name) for name in (THEIRS[model], OURS.get(model, model))]
@@ -94,30 +94,30 @@ def test_the_same_scores_and_metrics(model, options, theirs, both, respond, eval
 def test_padding_tokens_in_texts(model, options, both, respond):
     """ParlAI does not see them, wherever they stand."""
     texts = ["a cat", "a __null__ cat", "__null__", "__null__ a __null__ dog"]
-    expected, found = (
+    expected, actual = (
         scores(respond(agent, episode("__null__ where is __null__ it ?", candidates=texts)))[0]
         for agent in both(model, options | {"dict_tokenizer": "re"})
     )
-    assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
-    assert found["a cat"] == pytest.approx(found["a __null__ cat"])
+    assert actual == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert actual["a cat"] == pytest.approx(actual["a __null__ cat"])
 
 
 @pytest.mark.parametrize(("model", "options"), [("biencoder", DEFAULTS), ("ranker", DEFAULTS), ("polyencoder", GPT2)])
 def test_every_door(model, options, theirs, both, respond, labels, tmp_path):
     """The library, an imported folder, and training that starts from it: the same scores, but for what is trained."""
     path = theirs(model, **options)
-    candidates = [*labels, *(one for one in ODD if one.strip())]  # the library refuses empty ones
+    candidates = [*labels, *(text for text in ODD if text.strip())]  # the library refuses empty ones
     expected = scores(respond(both(model, options)[0], episode("is it\nthe owl ?", candidates=candidates)))[0]
     run_command("import", path, tmp_path / "folder")
     for where in (path, tmp_path / "folder"):
         ranker = Ranker.from_pretrained(where, device="cpu")
-        found = {match.text: match.score for match in ranker.rank(["is it\nthe owl ?"], candidates)}
-        assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
+        actual = {match.text: match.score for match in ranker.rank(["is it\nthe owl ?"], candidates)}
+        assert actual == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize(("model", "options"), [("biencoder", DEFAULTS), ("ranker", DEFAULTS), ("polyencoder", GPT2)])
 def test_training_starts_from_what_it_is(model, options, theirs, make_agent, respond, tmp_path, task, labels):
-    """With the flags that say the same: the first scores are those of the model, perceptron and all."""
+    """With flags that say the same, the first scores are the scores of the model, perceptron and all."""
     path = theirs(model, **options)
     same = {"reduction_type": options.get("reduction_type", "first"), "share_encoders": options["share_encoders"]}
     same |= {"poly_n_codes": 5} if model == "polyencoder" else {}
@@ -126,19 +126,19 @@ def test_training_starts_from_what_it_is(model, options, theirs, make_agent, res
     new = make_agent(OURS.get(model, model), init_model=str(path), dict_file=None, **same, **sizes, **lengths)
     old = make_agent(OURS.get(model, model), model_file=path, datatype="valid", return_cand_scores=True)
     new.opt["return_cand_scores"] = True
-    asked = {**episode("where is it ?", candidates=labels)[0]}
-    found, expected = (scores(respond(agent, asked))[0] for agent in (new, old))
-    assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    question = {**episode("where is it ?", candidates=labels)[0]}
+    actual, expected = (scores(respond(agent, question))[0] for agent in (new, old))
+    assert actual == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 def test_normalized_vectors_of_fixed_candidates(both, respond, labels, tmp_path):
-    """What ParlAI's vectors of length 1 are: with inline candidates it divides by another length (see the weights)."""
+    """ParlAI's vectors have length 1: with inline candidates it divides by another length (see the weights)."""
     options = {**DEFAULTS, "normalize_sent_emb": True, "candidates": "batch"}
-    candidates = [*labels, *(one for one in ODD if one.strip())]
+    candidates = [*labels, *(text for text in ODD if text.strip())]
     (tmp_path / "candidates.txt").write_text("\n".join(candidates) + "\n", encoding="utf-8")
     fixed = {"eval_candidates": "fixed", "fixed_candidates_path": str(tmp_path / "candidates.txt")}
     with pytest.warns(UserWarning, match="normalize_sent_emb divides inline candidates"):
         agents = both("biencoder", options, **fixed, encode_candidate_vecs=False)
-    expected, found = (scores(respond(agent, {"text": "where is the cat ?"}))[0] for agent in agents)
-    assert found == pytest.approx(expected, abs=1e-5)
+    expected, actual = (scores(respond(agent, {"text": "where is the cat ?"}))[0] for agent in agents)
+    assert actual == pytest.approx(expected, abs=1e-5)
     assert -1.0001 <= min(expected.values()) < max(expected.values()) <= 1.0001

@@ -44,8 +44,8 @@ def test_any_table_reads_back(tmp_path_factory, rows, tabs, end, mark):
 def test_the_place_of_a_row_is_the_line_where_it_begins(write):
     path = write("a.csv", 'a,b\n1,"x\ny\n"\n\n2,z\n3\n')
     bad = BadExamples(skip=True)
-    found = list(iter_records(path, bad=bad))
-    assert found == [(f"{path}, line 2", {"a": "1", "b": "x\ny\n"}), (f"{path}, line 6", {"a": "2", "b": "z"})]
+    rows = list(iter_records(path, bad=bad))
+    assert rows == [(f"{path}, line 2", {"a": "1", "b": "x\ny\n"}), (f"{path}, line 6", {"a": "2", "b": "z"})]
     assert bad.first == f"{path}, line 7: has 1 cells, but the header names 2 columns"
 
 
@@ -63,8 +63,8 @@ def test_a_row_that_cannot_be_used_is_named_or_skipped_alone(write, row, message
     path = write("a.csv", b"a,b\n1,x\n" + row + b"\n3,z\n")
     with pytest.raises(InputError, match=message):
         list(iter_records(path))
-    found, bad = read_all(path)
-    assert (found, bad.count) == ([{"a": "1", "b": "x"}, {"a": "3", "b": "z"}], 1)
+    rows, bad = read_all(path)
+    assert (rows, bad.count) == ([{"a": "1", "b": "x"}, {"a": "3", "b": "z"}], 1)
 
 
 def test_a_quote_that_is_never_closed_is_an_error_where_it_opens(write):
@@ -76,8 +76,8 @@ def test_a_quote_that_is_never_closed_is_an_error_where_it_opens(write):
 def test_a_row_of_several_lines_that_cannot_be_read_names_all_of_them(write):
     """They are left out together, and count as one record."""
     path = write("a.csv", b'text,id\n"5 in,1\nlost,2\n"x y",3\nkept,4\n')
-    found, bad = read_all(path)
-    assert (found, bad.count) == ([{"text": "kept", "id": "4"}], 1)
+    rows, bad = read_all(path)
+    assert (rows, bad.count) == ([{"text": "kept", "id": "4"}], 1)
     with pytest.raises(InputError, match="a.csv, lines 2 to 4: not a row of cells"):
         list(iter_records(path))
 
@@ -85,8 +85,8 @@ def test_a_row_of_several_lines_that_cannot_be_read_names_all_of_them(write):
 def test_rows_behind_a_quote_that_is_never_closed_are_read(write):
     good = [(str(n), "z" * 30) for n in range(5000)]
     path = write("a.csv", 'a,b\n1,x\n2,"y\n' + "".join(f"{a},{b}\n" for a, b in good) + '7,"never\n8,z\n')
-    found, bad = read_all(path)
-    assert [tuple(record.values()) for record in found] == [("1", "x"), *good, ("8", "z")]
+    rows, bad = read_all(path)
+    assert [tuple(record.values()) for record in rows] == [("1", "x"), *good, ("8", "z")]
     assert bad.count == 2
     assert bad.first is not None
     assert bad.first.startswith(f"{path}, line 3: not a row of cells")
@@ -95,8 +95,8 @@ def test_rows_behind_a_quote_that_is_never_closed_are_read(write):
 
 def test_a_cell_may_be_longer_than_pythons_own_limit(write):
     rows = [("1", "x" * 200_000), ("2", "turn\n" * 100_000), ("3", "z")]
-    found, bad = read_all(write("a.csv", table([("a", "b"), *rows])))
-    assert [tuple(record.values()) for record in found] == rows
+    records, bad = read_all(write("a.csv", table([("a", "b"), *rows])))
+    assert [tuple(record.values()) for record in records] == rows
     assert bad.count == 0
 
 
@@ -113,16 +113,16 @@ def test_nothing_is_read_below_a_wrong_header(write, content, message):
     path = write("a.csv", content)
     with pytest.raises(InputError, match=message):
         list(iter_records(path))
-    found, bad = read_all(path)
-    assert (found, bad.count) == ([], 1)
+    rows, bad = read_all(path)
+    assert (rows, bad.count) == ([], 1)
 
 
 def test_a_cut_gzip_gives_whole_rows_and_then_an_error(write):
     rows = [{"a": str(i * 7919), "b": "x\ny" * (i % 3)} for i in range(50)]
     whole = gzip.compress(table([["a", "b"], *(list(row.values()) for row in rows)]), mtime=0)
     for length in range(1, len(whole)):
-        found, bad = read_all(write("cut.csv.gz", whole[:length]))
-        assert found == rows[: len(found)]
+        records, bad = read_all(write("cut.csv.gz", whole[:length]))
+        assert records == rows[: len(records)]
         assert bad.count == 1
     assert read_all(write("cut.csv.gz", whole))[0] == rows
 

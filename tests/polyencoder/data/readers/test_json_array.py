@@ -35,19 +35,19 @@ def read_all(path) -> tuple[list[dict], BadExamples]:
 def test_any_list_of_objects_reads_back(tmp_path_factory, objects, indent, ascii_only, before):
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(before + json.dumps(objects, indent=indent, ensure_ascii=ascii_only) + "\n", encoding="utf-8")
-    found = list(iter_json_array(path))
-    assert json.dumps([record for _, record in found]) == json.dumps(objects)  # 1 is not 1.0, nor 0.0 -0.0
-    assert [where for where, _ in found] == [f"{path}, example {i + 1}" for i in range(len(objects))]
+    records = list(iter_json_array(path))
+    assert json.dumps([record for _, record in records]) == json.dumps(objects)  # 1 is not 1.0, nor 0.0 -0.0
+    assert [where for where, _ in records] == [f"{path}, example {i + 1}" for i in range(len(objects))]
 
 
 def test_a_file_cut_anywhere_gives_whole_objects_and_then_an_error(write):
     objects = [{"id": i, "text": "ab\u00e9" * i, "more": [{"x": i / 4}]} for i in range(5)]
     content = json.dumps(objects, ensure_ascii=False).encode()
     for length in range(len(content)):
-        found, bad = read_all(write("data.json", content[:length]))
-        assert found == objects[: len(found)]
+        records, bad = read_all(write("data.json", content[:length]))
+        assert records == objects[: len(records)]
         assert bad.count == 1
-        assert content[:length].count(b"]}") == len(found)  # and none of the whole ones is lost
+        assert content[:length].count(b"]}") == len(records)  # and none of the whole ones is lost
     assert read_all(write("data.json", content))[0] == objects
 
 
@@ -55,8 +55,8 @@ def test_a_cut_gzip_gives_whole_objects_and_then_an_error(write):
     objects = [{"id": i * 7919} for i in range(50)]
     whole = gzip.compress(json.dumps(objects).encode(), mtime=0)
     for length in range(1, len(whole)):
-        found, bad = read_all(write("data.json.gz", whole[:length]))
-        assert found == objects[: len(found)]
+        records, bad = read_all(write("data.json.gz", whole[:length]))
+        assert records == objects[: len(records)]
         assert bad.count == 1
     assert read_all(write("data.json.gz", whole))[0] == objects
 
@@ -65,9 +65,9 @@ def test_all_objects_before_the_damage_are_given(write):
     digits = random.Random(0)
     content = json.dumps([{"id": str(digits.randrange(10**30))} for _ in range(20_000)]).encode()
     cut = gzip.compress(content)[:-50_000]
-    found, bad = read_all(write("data.json.gz", cut))
-    assert len(found) == zlib.decompressobj(wbits=31).decompress(cut).count(b"}")
-    assert bad.first.endswith(f"; example {len(found)} is the last whole one")
+    records, bad = read_all(write("data.json.gz", cut))
+    assert len(records) == zlib.decompressobj(wbits=31).decompress(cut).count(b"}")
+    assert bad.first.endswith(f"; example {len(records)} is the last whole one")
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_the_parsers_picture_of_the_place_is_in_the_error(write):
 
 
 def test_elements_that_are_no_objects_are_skipped_and_counted(write):
-    found, bad = read_all(write("data.json", '[{"a": 1}, 5, "x", null, [[1]], {"item": [{"a": 1}]}]'))
-    assert found == [{"a": 1}, {"item": [{"a": 1}]}]
+    records, bad = read_all(write("data.json", '[{"a": 1}, 5, "x", null, [[1]], {"item": [{"a": 1}]}]'))
+    assert records == [{"a": 1}, {"item": [{"a": 1}]}]
     assert bad.count == 4
     assert bad.first.endswith("example 2: not a JSON object, but 5")
 

@@ -53,10 +53,10 @@ def test_each_line_that_is_not_utf8_is_left_out_alone(tmp_path_factory, rows, la
 def test_a_line_in_another_encoding_is_named(tmp_path):
     path = tmp_path / "latin.txt"
     path.write_bytes("one\ncaf\u00e9\n".encode("latin-1"))
-    found = iter_lines(path)
-    assert next(found) == (1, "one")
+    lines = iter_lines(path)
+    assert next(lines) == (1, "one")
     with pytest.raises(InputError, match=r"latin.txt, line 2: is not utf-8 text \(byte 0xe9 at column 4\); convert"):
-        next(found)
+        next(lines)
 
 
 def test_utf16_is_recognised(tmp_path):
@@ -87,20 +87,20 @@ def test_a_cut_gzip_gives_whole_lines_and_then_an_error(tmp_path):
             with pytest.raises(InputError, match="is empty"):
                 list(iter_lines(path, bad=bad))
             continue
-        found = list(iter_lines(path, bad=bad))
-        assert found == expected[: len(found)]
+        lines = list(iter_lines(path, bad=bad))
+        assert lines == expected[: len(lines)]
         assert bad.count == (length < len(whole))
         if bad.first is not None:
-            assert bad.first.endswith(f"; line {len(found)} is the last whole one")
-    assert found == expected
+            assert bad.first.endswith(f"; line {len(lines)} is the last whole one")
+    assert lines == expected
 
 
 def test_a_damaged_gzip_never_gives_a_wrong_line_without_an_error(tmp_path):
     expected = [(number, f"line {number * 7919}") for number in range(1, 60)]
     whole = gzip.compress("".join(f"{text}\n" for _, text in expected).encode(), mtime=0)
     path = tmp_path / "damaged.gz"
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+    for offset in range(len(whole)):
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0x10]) + whole[offset + 1 :])
         bad = BadExamples(skip=True)
         if list(iter_lines(path, bad=bad)) != expected:
             assert bad.count

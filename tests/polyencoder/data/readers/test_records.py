@@ -72,10 +72,10 @@ def test_any_objects_read_back_from_json_lines(tmp_path_factory, objects, ascii_
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     text = "".join(json.dumps(value, ensure_ascii=ascii_only) + end for value in objects)
     path.write_bytes(("\ufeff" * mark + text).encode())
-    found = list(iter_records(path))
-    assert json.dumps([record for _, record in found]) == json.dumps(objects)
+    records = list(iter_records(path))
+    assert json.dumps([record for _, record in records]) == json.dumps(objects)
     step = 2 if end == "\n\n" else 1
-    assert [where for where, _ in found] == [f"{path}, line {1 + i * step}" for i in range(len(objects))]
+    assert [where for where, _ in records] == [f"{path}, line {1 + i * step}" for i in range(len(objects))]
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_a_line_that_is_no_object_is_named_or_skipped(write, line, message):
     with pytest.raises(InputError, match=message) as raised:
         list(iter_records(path))
     assert "\n" not in str(raised.value)
-    found, bad = read_all(path)
-    assert (found, bad.count) == ([{"a": 1}, {"a": 3}], 1)
+    records, bad = read_all(path)
+    assert (records, bad.count) == ([{"a": 1}, {"a": 3}], 1)
 
 
 def test_a_json_file_may_be_one_array(write):
@@ -123,16 +123,16 @@ ROWS = [{"text": f"row \u00e9 {i}", "n": i, "turns": ["a"] * (i % 3), "none": No
 
 def test_parquet_rows_read_back_in_order(write_parquet):
     path = write_parquet(ROWS, row_group_size=700)
-    found = list(iter_records(path))
-    assert [record for _, record in found] == ROWS
-    assert [where for where, _ in found] == [f"{path}, row {i + 1}" for i in range(len(ROWS))]
+    records = list(iter_records(path))
+    assert [record for _, record in records] == ROWS
+    assert [where for where, _ in records] == [f"{path}, row {i + 1}" for i in range(len(ROWS))]
 
 
 def test_the_fraction_of_parquet_is_exact(write_parquet):
     with open_bytes(write_parquet(ROWS)) as file:
-        found = iter_records(file)
+        records = iter_records(file)
         for _ in range(10):
-            next(found)
+            next(records)
         assert 10 / file.fraction == pytest.approx(len(ROWS))
 
 
@@ -140,8 +140,8 @@ def test_parquet_errors(write_parquet, write, monkeypatch):
     path = write_parquet(ROWS[:10])
     content = path.read_bytes()
     for length in (0, 3, len(content) // 2, len(content) - 1):
-        found, bad = read_all(write("cut.parquet", content[:length]))
-        assert (found, bad.count) == ([], 1)
+        records, bad = read_all(write("cut.parquet", content[:length]))
+        assert (records, bad.count) == ([], 1)
         assert "cut.parquet, after row 0: not a Parquet file, or damaged" in bad.first
     with pytest.raises(InputError, match=r"a.parquet.gz: Parquet must be an ordinary file"):
         list(iter_records(write("a.parquet.gz", gzip.compress(content))))

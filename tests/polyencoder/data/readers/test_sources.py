@@ -115,8 +115,8 @@ def test_expand_gives_files_in_the_order_named_and_each_once(tmp_path):
     (tmp_path / "deep" / "d.txt").touch()
 
     def names(*paths: str) -> list[str]:
-        found = expand([str(tmp_path / path) for path in paths])
-        return [path.removeprefix(f"{tmp_path}/").replace("\\", "/") for path in found]
+        expanded = expand([str(tmp_path / path) for path in paths])
+        return [path.removeprefix(f"{tmp_path}/").replace("\\", "/") for path in expanded]
 
     assert names("b.txt", "a.txt") == ["b.txt", "a.txt"]
     assert names("[ab].txt") == ["a.txt", "b.txt"]

@@ -30,7 +30,7 @@ def test_frame_after_frame(tmp_path, content):
 
 
 def test_a_window_that_is_longer_than_the_default_allows(tmp_path):
-    """As of `zstd --long=31`."""
+    """`zstd --long=31` writes such windows."""
     path = tmp_path / "RC_2019-01.zst"
     options = {zstd.CompressionParameter.window_log: 31, zstd.CompressionParameter.compression_level: 1}
     with zstd.ZstdFile(path, "w", options=options) as file:
@@ -38,16 +38,16 @@ def test_a_window_that_is_longer_than_the_default_allows(tmp_path):
     assert sum(1 for _ in iter_records(str(path), format="jsonl")) == 1_000
 
 
-@pytest.mark.parametrize("kept", [0.5, 0.999])
-def test_what_is_cut_off_is_an_error_behind_the_bytes_before_it(tmp_path, content, kept):
+@pytest.mark.parametrize("share", [0.5, 0.999])
+def test_what_is_cut_off_is_an_error_behind_the_bytes_before_it(tmp_path, content, share):
     packed = zstd.compress(content)
     path = tmp_path / "data.zst"
-    path.write_bytes(packed[: int(len(packed) * kept)])
+    path.write_bytes(packed[: int(len(packed) * share)])
     got: list[bytes] = []
     with open_bytes(path) as file, pytest.raises(DamagedFile, match="data.zst: damaged or cut off after"):
         got.extend(iter(partial(file.read1, 1 << 16), b""))
     assert content.startswith(b"".join(got))
-    assert sum(map(len, got)) > len(content) * kept - 300_000
+    assert sum(map(len, got)) > len(content) * share - 300_000
 
 
 def test_what_is_no_zstandard_is_an_error(tmp_path):

@@ -42,7 +42,7 @@ def test_the_metrics_are_those_before_the_first_update(make_ranker):
 
 
 def test_training_is_the_same_with_and_without(make_ranker, make_backbone_config):
-    """With dropout, whose random numbers the comparison must not take."""
+    """The comparison must not take random numbers of dropout."""
 
     def make():
         return make_ranker("bi", backbone=make_backbone_config(dropout=0.3))
@@ -68,14 +68,14 @@ def test_a_resumed_run_measures_nothing_again(make_ranker):
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
-def test_a_model_of_another_architecture_stands_in_and_is_not_kept(make_ranker, architecture, caplog):
-    told = []
-    callback = baselines(make_ranker("bi"), on_untrained=lambda run, report: told.append(report))
+def test_a_model_stands_in_architecture_stands_in_and_is_not_kept(make_ranker, architecture, caplog):
+    reports = []
+    callback = baselines(make_ranker("bi"), on_untrained=lambda run, report: reports.append(report))
     with caplog.at_level("INFO", "polyencoder"):
         trained(make_ranker(architecture), callback)
     stands_in = architecture == "poly"
     assert callback.stands_in is stands_in
-    assert told == ([] if stands_in else [callback.before])
+    assert reports == ([] if stands_in else [callback.before])
     assert ("before training, a bi-encoder of the backbone: " in caplog.text) is stands_in
 
 
@@ -94,61 +94,62 @@ LABELS = [example.label for example in EXAMPLES]
 @pytest.fixture(scope="module")
 def trainer(make_ranker) -> Trainer:
     """After a run of six updates, which tests only read."""
-    made = Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES)
-    made.fit()
-    return made
+    trainer = Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES)
+    trainer.fit()
+    return trainer
 
 
 def measured(recall: float, loss: float = 2.0) -> dict[str, float]:
     return {"R4@1": recall, "hits@1": recall, "loss": loss}
 
 
-def said(trainer, *, before=None, best=None, stands_in=False, responses=LABELS) -> str | None:
+def get_advice(trainer, *, before=None, best=None, stands_in=False, responses=LABELS) -> str | None:
     reports = {"before": before or measured(0.5), "best": best or measured(0.5)}
     return explain_no_better(trainer, **reports, stands_in=stands_in, responses=responses)
 
 
 def test_a_model_that_is_better_has_nothing_to_be_said(trainer):
-    """By its recall, whatever the loss."""
-    assert said(trainer, best=measured(0.501, loss=9.0)) is None
+    """Its recall decides, whatever the loss."""
+    assert get_advice(trainer, best=measured(0.501, loss=9.0)) is None
 
 
 def test_few_updates(trainer):
-    assert said(trainer) == (
+    assert get_advice(trainer) == (
         "the trained model is no better than before: R4@1 +0.000. 6 updates are few: give more epochs, or more data"
     )
 
 
 def test_a_loss_that_rose(trainer):
-    line = said(trainer, best=measured(0.25, loss=3.0))
+    line = get_advice(trainer, best=measured(0.25, loss=3.0))
     assert "R4@1 -0.250." in line
     assert "the validation loss rose from 2 to 3: try a lower learning_rate than 0.001" in line
-    assert "rose" not in said(trainer, best=measured(0.5, loss=2.03))  # less than 2%
+    assert "rose" not in get_advice(trainer, best=measured(0.5, loss=2.03))  # less than 2%
 
 
 def test_another_models_loss_is_not_compared(trainer):
-    line = said(trainer, best=measured(0.25, loss=30.0), stands_in=True)
+    line = get_advice(trainer, best=measured(0.25, loss=30.0), stands_in=True)
     assert line.startswith("the trained model is no better than a bi-encoder of the backbone: R4@1 -0.250.")
     assert "rose" not in line
 
 
-@pytest.mark.parametrize(("responses", "is_said"), [(["yes"] * 11, True), (["yes"] * 9 + ["no"], False), ([], False)])
-def test_responses_of_which_few_are_different(trainer, responses, is_said):
-    assert ("only 1 of the 11 training responses are distinct" in said(trainer, responses=responses)) is is_said
+@pytest.mark.parametrize(("responses", "alike"), [(["yes"] * 11, True), (["yes"] * 9 + ["no"], False), ([], False)])
+def test_responses_of_which_few_are_different(trainer, responses, alike):
+    advice = get_advice(trainer, responses=responses)
+    assert ("only 1 of the 11 training responses are distinct" in advice) is alike
 
 
 def test_batches_without_negatives_are_counted(make_ranker):
     """Two of three examples have the same label: every other batch or so has one candidate."""
     alike = [Example([f"do you ski {n} ?"], "yes .") for n in range(6)]
-    made = Trainer(make_ranker("bi"), replace(CONFIG, batch_size=2), train=[*alike, *EXAMPLES[:2]])
-    made.fit()
-    assert 0 < made.skipped < made.progress.batches
-    share = made.skipped / made.progress.batches
-    assert f"{share:.0%} of the batches had a single candidate: give a larger batch_size" in said(made)
+    trainer = Trainer(make_ranker("bi"), replace(CONFIG, batch_size=2), train=[*alike, *EXAMPLES[:2]])
+    trainer.fit()
+    assert 0 < trainer.skipped < trainer.progress.batches
+    share = trainer.skipped / trainer.progress.batches
+    assert f"{share:.0%} of the batches had a single candidate: give a larger batch_size" in get_advice(trainer)
 
 
-@pytest.mark.parametrize("few", [6, 2])
-def test_a_run_without_any_of_these_gets_general_advice(trainer, monkeypatch, few):
-    monkeypatch.setattr("polyencoder.training.callbacks.baselines.MIN_UPDATES", few)
-    line = said(trainer)
+@pytest.mark.parametrize("few_updates", [6, 2])
+def test_a_run_without_any_of_these_gets_general_advice(trainer, monkeypatch, few_updates):
+    monkeypatch.setattr("polyencoder.training.callbacks.baselines.MIN_UPDATES", few_updates)
+    line = get_advice(trainer)
     assert line.endswith(". data that is more like the validation data, another learning_rate or more epochs may help")

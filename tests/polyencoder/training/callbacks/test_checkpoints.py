@@ -16,11 +16,11 @@ from polyencoder.training.callbacks.checkpoints import Checkpoints
 @pytest.fixture
 def run():
     """A run whose state is its number of updates."""
-    made = SimpleNamespace(processes=SimpleNamespace(is_first=True))
-    made.updates = SimpleNamespace(count=0, is_under_way=False)
-    made.state_dict = lambda: {"count": made.updates.count}
-    made.load_state_dict = lambda state: setattr(made.updates, "count", state["count"])
-    return made
+    run_state = SimpleNamespace(processes=SimpleNamespace(is_first=True))
+    run_state.updates = SimpleNamespace(count=0, is_under_way=False)
+    run_state.state_dict = lambda: {"count": run_state.updates.count}
+    run_state.load_state_dict = lambda state: setattr(run_state.updates, "count", state["count"])
+    return run_state
 
 
 def resumed(path, run, **settings) -> Checkpoints:

@@ -24,11 +24,11 @@ def test_points_of_training_and_of_evaluations(curve, run):
     run.step(curve, loss=2.0, hit=False)
     run.step(curve, loss=1.0, candidates=5)
     curve.on_evaluation(run, {"loss": 0.5, "hits@1": 0.25, "R20@1": 0.25, "mrr": 0.5})
-    one, two = curve.points["training"]
-    assert one == {"updates": 1, "loss": 2.0, "R@1": 0.0, "learning rate": 5e-5, "among": 3}
-    assert two == {"updates": 2, "loss": 1.0, "R@1": 1.0, "learning rate": 5e-5, "among": 5}
+    first, second = curve.points["training"]
+    assert first == {"updates": 1, "loss": 2.0, "R@1": 0.0, "learning rate": 5e-5, "among": 3}
+    assert second == {"updates": 2, "loss": 1.0, "R@1": 1.0, "learning rate": 5e-5, "among": 5}
     assert curve.points["validation"] == [{"updates": 2, "loss": 0.5, "R@1": 0.25, "among": 20}]
-    assert [format_curve_label(*one) for one in curve.points.items()] == [
+    assert [format_curve_label(*series) for series in curve.points.items()] == [
         "training, among 4 candidates",
         "validation, among 20 candidates",
     ]
@@ -52,10 +52,10 @@ def test_a_run_that_goes_on_has_the_same_points(curve, run, tmp_path, monkeypatc
         run.step(curve, loss=float(n))
     other.load_state_dict(json.loads(json.dumps(curve.state_dict())))
     updates = run.updates.count
-    for one in (curve, other):
+    for learning_curve in (curve, other):
         run.updates.count = updates
         for n in range(20):
-            run.step(one, loss=float(n))
+            run.step(learning_curve, loss=float(n))
     assert other.points == curve.points
 
 

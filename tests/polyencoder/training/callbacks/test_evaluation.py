@@ -85,7 +85,7 @@ def test_a_resumed_run_evaluates_where_it_would_have(evaluated):
     assert evaluated.reports == [16, 32]
 
 
-def kept(run, values, **settings) -> KeepBest:
+def keep_best(run, values, **settings) -> KeepBest:
     best = KeepBest(Saved(), "folder", **settings)
     for number, value in enumerate(values, start=1):
         run.updates.count = number
@@ -105,7 +105,7 @@ def kept(run, values, **settings) -> KeepBest:
     ],
 )
 def test_the_best_model_is_kept(evaluated, metric, values, updates, times):
-    best = kept(evaluated, values, metric=metric)
+    best = keep_best(evaluated, values, metric=metric)
     assert best.updates == updates
     assert best._ranker.times == times
     assert best.report == ({metric: values[updates - 1]} if updates else None)
@@ -114,7 +114,7 @@ def test_the_best_model_is_kept(evaluated, metric, values, updates, times):
 
 def test_processes_besides_the_first_write_nothing(evaluated):
     evaluated.processes.is_first = False
-    best = kept(evaluated, [1.0], metric="mrr")
+    best = keep_best(evaluated, [1.0], metric="mrr")
     assert (best.updates, best._ranker.times) == (1, 0)
 
 
@@ -123,13 +123,13 @@ def test_processes_besides_the_first_write_nothing(evaluated):
     [([3.0, 2.0, 2.5], False), ([3.0, 3.0, 3.0], True), ([3.0, 4.0, 2.0, 3.0], False), ([3.0, 4.0, 5.0], True)],
 )
 def test_evaluations_that_are_no_better_end_the_run(evaluated, values, stops):
-    """As many in a row as `patience`; one that is equal is no better."""
-    kept(evaluated, values, metric="loss", patience=2)
+    """`patience` in a row end it; an equal evaluation is no better."""
+    keep_best(evaluated, values, metric="loss", patience=2)
     assert evaluated.stopped == ("no better loss in 2 evaluations" if stops else None)
 
 
 def test_a_resumed_run_compares_with_the_best_before(evaluated):
-    best = kept(evaluated, [1.0, 2.0], metric="loss", patience=2)
+    best = keep_best(evaluated, [1.0, 2.0], metric="loss", patience=2)
     resumed = KeepBest(Saved(), "folder", metric="loss", patience=2)
     resumed.load_state_dict(best.state_dict())
     assert (resumed.report, resumed.trained, resumed.updates) == ({"loss": 1.0}, {"loss": 1.0}, 1)

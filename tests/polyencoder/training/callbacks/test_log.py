@@ -1,4 +1,4 @@
-"""The log: its speed is that of the steps, and of no more than these."""
+"""The log: its speed counts the steps alone."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_the_expected_updates_are_told_once_and_whether_most_are_warm_up(run, ca
         log.before_step(run, None)
         run.step(log)
         log.on_evaluation(run, {"hits@1": 0.5, "loss": 1.0})
-    told = [message for message in caplog.messages if message.startswith("expected")]
-    assert told == [f"expected: {n} updates, {warmup} of them warm-up" for n in (100, 120)]
+    messages = [message for message in caplog.messages if message.startswith("expected")]
+    assert messages == [f"expected: {n} updates, {warmup} of them warm-up" for n in (100, 120)]
     assert [record.levelname for record in caplog.records].count("WARNING") == (warmup > 50)
 
 
 def test_a_rate_below_one_is_not_zero():
-    shown = [format_rate(rate) for rate in (1184.2, 2.4, 0.31, 0.004)]
-    assert shown == ["1,184 examples/s", "2 examples/s", "0.3 examples/s", "0.004 examples/s"]
+    rates = [format_rate(rate) for rate in (1184.2, 2.4, 0.31, 0.004)]
+    assert rates == ["1,184 examples/s", "2 examples/s", "0.3 examples/s", "0.004 examples/s"]
 
 
 CODE = """
@@ -86,8 +86,8 @@ with logged_by_default(show=True):
 
 @pytest.mark.usefixtures("forked_commands")
 @pytest.mark.parametrize(
-    ("begin", "shown"), [("", True), ("logging.getLogger().addHandler(logging.NullHandler())", False)]
+    ("begin", "is_logged"), [("", True), ("logging.getLogger().addHandler(logging.NullHandler())", False)]
 )
-def test_it_is_shown_unless_the_program_has_its_own(begin, shown):
+def test_it_is_shown_unless_the_program_has_its_own(begin, is_logged):
     done = subprocess.run([sys.executable, "-c", CODE.format(begin)], capture_output=True, text=True, check=True)
-    assert done.stderr.rstrip().endswith("a line") == shown
+    assert done.stderr.rstrip().endswith("a line") == is_logged

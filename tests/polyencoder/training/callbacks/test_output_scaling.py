@@ -19,7 +19,7 @@ INFLATION = 16.0
 @pytest.fixture
 def batches(text, sentences):
     """Contexts and candidates as tokens."""
-    return text.batch_contexts([[one] for one in sentences]), text.batch_candidates(sentences)
+    return text.batch_contexts([[sentence] for sentence in sentences]), text.batch_candidates(sentences)
 
 
 def inflate(model) -> None:
@@ -37,7 +37,7 @@ def rescale(model, batches) -> None:
 
 @torch.no_grad()
 def code_entropy(model, batches) -> float:
-    """Of the softmax with which candidates attend over context vectors: 0 all on one, 1 all alike."""
+    """The entropy with which candidates attend over context vectors: 0 for one vector alone, 1 for all alike."""
     contexts, candidates = batches
     context = model.encode_context(contexts)
     logits = torch.einsum("bmd,nd->bnm", context.vectors, model.encode_candidates(candidates))
@@ -68,11 +68,11 @@ def test_scaled_outputs_deviate_as_those_of_bert(make_model, batches, architectu
 
 def test_the_standard_deviation_is_over_real_tokens_alone(make_model, text, sentences, padded):
     model = make_model("bi")
-    contexts, candidates = text.batch_contexts([[one] for one in sentences]), text.batch_candidates(sentences)
+    contexts, candidates = text.batch_contexts([[sentence] for sentence in sentences]), text.batch_candidates(sentences)
     with torch.no_grad():
-        outputs = [model.context_tower(text.batch_contexts([[one]])) for one in sentences]
-        outputs += [model.candidate_tower(text.batch_candidates([one])) for one in sentences]
-    expected = torch.cat([one.flatten() for one in outputs]).std().item()
+        outputs = [model.context_tower(text.batch_contexts([[sentence]])) for sentence in sentences]
+        outputs += [model.candidate_tower(text.batch_candidates([sentence])) for sentence in sentences]
+    expected = torch.cat([output.flatten() for output in outputs]).std().item()
     assert compute_output_std(model, contexts, candidates) == pytest.approx(expected, rel=1e-5)
     assert compute_output_std(model, padded(contexts.list_sequences(), extra=7), candidates) == pytest.approx(
         expected, rel=1e-5

@@ -20,8 +20,8 @@ def test_the_line(run):
     line = ProgressLine(stream=io.StringIO())
     run.step(line, loss=1.0, hit=True)
     run.step(line, loss=3.0, hit=False)
-    shown = line.format_line(run)
-    assert re.fullmatch(r"[\d,]+ examples/s, loss 2, R@1 0.500, lr 5e-05, \d\d:\d\d left", shown), shown
+    text = line.format_line(run)
+    assert re.fullmatch(r"[\d,]+ examples/s, loss 2, R@1 0.500, lr 5e-05, \d\d:\d\d left", text), text
     line.on_evaluation(run, {})
     assert line.format_line(run) == "lr 5e-05", "nothing is said of what is not known"
 

@@ -29,7 +29,7 @@ def of_tensorboard(folder):
     events = event_accumulator.EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     assert events.Tags()["tensors"] == ["settings/text_summary"]
-    return {name: [(one.step, one.value) for one in events.Scalars(name)] for name in FIGURES}
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in FIGURES}
 
 
 def of_wandb(folder):
@@ -39,15 +39,15 @@ def of_wandb(folder):
     wandb.teardown()  # as the end of a process: until then the last rows may not be in the file
     parts = sorted(folder.glob("wandb/offline-run-*"))
     assert len({path.name.rpartition("-")[2] for path in parts}) == 1, "of one run"
-    found = {name: {} for name in FIGURES}
+    points = {name: {} for name in FIGURES}
     for part in parts:
         (file,) = part.glob("*.wandb")
         for data in records(file.read_bytes()):
             items = Record.FromString(data).history.item
             row = {item.key or item.nested_key[0]: float(item.value_json) for item in items}
             for name in {*FIGURES} & {*row}:
-                found[name][int(row["_step"])] = row[name]
-    return {name: sorted(values.items()) for name, values in found.items()}
+                points[name][int(row["_step"])] = row[name]
+    return {name: sorted(values.items()) for name, values in points.items()}
 
 
 def records(data, *, block=1 << 15, header=7):
@@ -83,16 +83,16 @@ def test_a_resumed_run_is_one_run_of_the_tracker(tracker, run, tmp_path):
     for _ in range(4):
         step(killed)
     killed[1].on_evaluation(run, {"R20@1": 0.25, "hits@1": 0.25, "exs": 8})
-    states = [one.state_dict() for one in killed]
+    states = [part.state_dict() for part in killed]
     points = [*states[0]["points"]["training"]]
     step(killed)  # lost: the checkpoint is older
     if tracker != "tensorboard":
-        killed[1].on_end(run)  # else a process of its own would end it
+        killed[1].on_end(run)  # else the tracker's process would end it
 
     resumed = begin()
     states[0]["points"]["training"] = points[:4]
-    for one, state in zip(resumed, states, strict=True):
-        one.load_state_dict(state)
+    for part, state in zip(resumed, states, strict=True):
+        part.load_state_dict(state)
     run.updates.count = 4
     resumed[1].on_start(run)
     step(resumed)
@@ -209,7 +209,7 @@ def test_figures_of_a_run_that_was_killed_before_its_first_checkpoint_are_replac
 
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    assert [(one.step, one.value) for one in events.Scalars("valid/loss")] == [(1, 1.0), (2, 2.0)]
+    assert [(event.step, event.value) for event in events.Scalars("valid/loss")] == [(1, 1.0), (2, 2.0)]
 
 
 def test_a_tracker_that_fails_ends_a_run_only_at_its_start(begin, run, tmp_path, monkeypatch, caplog):
@@ -219,7 +219,7 @@ def test_a_tracker_that_fails_ends_a_run_only_at_its_start(begin, run, tmp_path,
     for _ in range(2):
         tracking.on_evaluation(run, {"R20@1": 0.5})
     tracking.on_end(run)
-    assert [one.getMessage() for one in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "tensorboard: the rest of the run is not reported there (division by zero)"
     ]
     monkeypatch.setattr(module, "Tracker", lambda *_, **__: 1 / 0)
