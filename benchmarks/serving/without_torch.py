@@ -90,8 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for row in rows:
                 rates, times = zip(*measured[row["server"]], strict=True)
                 row |= {f"per_second_{n}": statistics.median(rates), f"cpu_ms_{n}": statistics.median(times)}
-    times = {row["server"]: row[f"cpu_ms_{MANY}"] for row in rows}
-    ratio = times[PEER] / times[RUNTIME] if {PEER, RUNTIME} <= times.keys() else None
+    cpu_ms = {row["server"]: row[f"cpu_ms_{MANY}"] for row in rows}
+    ratio = cpu_ms[PEER] / cpu_ms[RUNTIME] if {PEER, RUNTIME} <= cpu_ms.keys() else None
     settings = {"model": str(flags.model or "all-MiniLM-L6-v2"), "index": flags.index, "requests": count * rounds}
     settings["documents"] = None if flags.index else DOCUMENTS
     report = {"benchmark": "serving.without_torch", "settings": settings, "rows": rows}
