@@ -70,7 +70,7 @@ def import_peer(name: str) -> Any:
         raise SystemExit(f"this benchmark compares with {library} ({error}): pip install {library}") from None
 
 
-def train_on_pairs(model: Any, rows: Sequence[dict[str, str]], *, callbacks: Any = (), **options: Any) -> None:
+def train_on_pairs(model: Any, rows: Sequence[dict[str, str]], *, callbacks: Any = None, **options: Any) -> None:
     """Trains a `SentenceTransformer` by MultipleNegativesRankingLoss on rows with an `anchor` and a `positive`."""
     package = import_peer("sentence_transformers")
     losses = import_peer("sentence_transformers.sentence_transformer.losses")
