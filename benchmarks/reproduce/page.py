@@ -119,8 +119,8 @@ def _describe_inputs(scale: Scale, cell: Cell, run: ReproductionRun) -> str:
     return f"{scale.starts[cell.start].title}, {text} + {label} tokens{between}"
 
 
-def format_grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str]) -> str:
-    """A Markdown table of these rows and columns; `names` are the headings."""
+def format_grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str]) -> list[str]:
+    """The lines of a Markdown table of these rows and columns; `names` are the headings."""
     lines: list[list[str]] = []
     group, is_grouped = None, len({row.group for row in rows}) > 1
     for row in rows:
@@ -128,7 +128,7 @@ def format_grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names:
             lines.append([f"**{row.group}**", *[""] * len(names)])
         group = row.group
         lines.append([row.title, *(_format_cell(table, row, column, measures) for column, measures in heads)])
-    return format_table(["", *names], lines)
+    return format_table(["", *names], lines).splitlines()
 
 
 def iter_compared(table: Table, scale: Scale, rows: Sequence[Row], results: Path) -> Iterator[str]:
@@ -154,7 +154,7 @@ def iter_compared(table: Table, scale: Scale, rows: Sequence[Row], results: Path
         heads.append((column, here))
     if heads:
         yield from ("", f"{table.name}: {table.title}", "")
-        yield format_grid(
+        yield from format_grid(
             table, [row for row in rows if any(row.name == name for name, _ in here.values)], heads, names
         )
 
@@ -171,7 +171,7 @@ def _format_section(table: Table, all_measured: Sequence[RunMeasures]) -> Iterat
     names = [f"{column.title}, {f'here, {here.scale.name}' if here else 'paper'}" for column, here in heads]
     if not heads:  # no number at all yet
         heads, names = [(column, None) for column in table.columns], [column.title for column in table.columns]
-    yield format_grid(table, table.rows, heads, names)
+    yield from format_grid(table, table.rows, heads, names)
     notes = [*table.notes, *_format_left_out(table)]
     for numbers in with_numbers:
         scale = numbers.scale  # which may have other tasks in the place of the table's
