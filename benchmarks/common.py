@@ -16,8 +16,10 @@ import multiprocessing
 import os
 import platform
 import statistics
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.util import find_spec
@@ -28,6 +30,7 @@ import torch
 
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.modeling.cpu.heap import return_free_memory
+from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.modeling.separable import TwoTowers
 
 Work = Callable[[], object]
@@ -65,6 +68,35 @@ def import_peer(name: str) -> Any:
     except ImportError as error:
         library = name.partition(".")[0].replace("_", "-")
         raise SystemExit(f"this benchmark compares with {library} ({error}): pip install {library}") from None
+
+
+def train_on_pairs(model: Any, rows: Sequence[dict[str, str]], *, callbacks: Any = None, **options: Any) -> None:
+    """Trains a `SentenceTransformer` by MultipleNegativesRankingLoss on rows with an `anchor` and a `positive`."""
+    package = import_peer("sentence_transformers")
+    losses = import_peer("sentence_transformers.sentence_transformer.losses")
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):  # where it reports
+        package.SentenceTransformerTrainer(
+            model=model,
+            args=package.SentenceTransformerTrainingArguments(
+                output_dir=folder, save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True, **options
+            ),
+            train_dataset=import_peer("datasets").Dataset.from_list(rows),
+            loss=losses.MultipleNegativesRankingLoss(model, scale=20.0),
+            callbacks=callbacks,
+        ).train()
+
+
+def build_bert_config(size: Mapping[str, int], *, vocabulary_size: int, **dropout: Any) -> dict[str, Any]:
+    """The configuration of a BERT of this size: its `layers`, `dim` and `heads`."""
+    return build_scratch_config(
+        vocabulary_size=vocabulary_size,
+        dim=size["dim"],
+        n_layers=size["layers"],
+        n_heads=size["heads"],
+        ffn_dim=4 * size["dim"],
+        n_positions=512,
+        **dropout,
+    )
 
 
 def get_two_towers(ranker: TextRanker) -> TwoTowers:
@@ -129,7 +161,7 @@ def measure_peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
 
 
 def _reset_peak() -> float:
-    """The memory of this process, from which on its peak counts; nan where that is an earlier one."""
+    """The memory of this process, from which its peak counts from now on; nan where the peak cannot be reset."""
     try:
         _CLEAR_REFS.write_text("5")  # resets VmHWM
     except OSError:

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from benchmarks.common import build_parser, call_alone, print_report, read_memory_mb, use_threads
+from benchmarks.common import build_bert_config, build_parser, call_alone, print_report, read_memory_mb, use_threads
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.modeling.build import build_model
-from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.text import TokenBatch
 from polyencoder.training.gradient_caching import encode
 
@@ -80,7 +79,7 @@ def _measure(case: Case, settings: Mapping[str, Any]) -> dict[str, Any]:
         model.add_adapters(rank=settings["lora"])
     contexts = _make_tokens(case.examples, CONTEXT_TOKENS)
     candidates = _make_tokens(case.candidates, CANDIDATE_TOKENS)
-    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=5e-5)
+    optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad], lr=5e-5)
     start, processor = time.perf_counter(), time.process_time()
     with torch.autocast("cpu", torch.bfloat16, enabled=settings["bf16"]):
         if model.has_vectors:
@@ -94,16 +93,8 @@ def _measure(case: Case, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build_config(case: Case, *, dim: int, layers: int) -> RankerConfig:
-    backbone = build_scratch_config(
-        vocabulary_size=VOCABULARY,
-        dim=dim,
-        n_layers=layers,
-        n_heads=dim // 64,
-        ffn_dim=4 * dim,
-        n_positions=512,
-        dropout=0.1,
-        attention_dropout=0.1,
-    )
+    size = {"layers": layers, "dim": dim, "heads": dim // 64}
+    backbone = build_bert_config(size, vocabulary_size=VOCABULARY, dropout=0.1, attention_dropout=0.1)
     text = TextConfig(text_truncate=CONTEXT_TOKENS, label_truncate=CANDIDATE_TOKENS)
     return RankerConfig(architecture=case.architecture, backbone=backbone, text=text)
 

@@ -15,7 +15,6 @@ and without; with `--peer pylate`, PyLate's `ColBERT` with that projection, its 
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
 import statistics
 import tempfile
@@ -51,15 +50,9 @@ WARM_UP = 20  # candidates of an uncounted list
 
 def load_multi_vector_encoder(backbone: str | Path, *, projected: bool, config: Mapping[str, Any] | None = None) -> Any:
     """Makes their model of an encoder: with a new projection to 128 dimensions, or by the encoder's own outputs."""
-    try:
-        package = importlib.import_module("sentence_transformers")
-        dense = importlib.import_module("sentence_transformers.base.modules.dense").Dense
-        model = package.MultiVectorEncoder(str(backbone), device="cpu", config_kwargs=dict(config or {}))
-    except (ImportError, AttributeError) as error:
-        raise SystemExit(
-            f"this compares with sentence-transformers' MultiVectorEncoder ({error}): "
-            "pip install 'sentence-transformers>=6.2'"
-        ) from None
+    package = import_peer("sentence_transformers")
+    dense = import_peer("sentence_transformers.base.modules.dense").Dense
+    model = package.MultiVectorEncoder(str(backbone), device="cpu", config_kwargs=dict(config or {}))
     if not projected:
         modules = [module for module in model.children() if not isinstance(module, dense)]
         model = package.MultiVectorEncoder(modules=modules, device="cpu")
@@ -110,14 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = build_parser(__doc__)
     parser.add_argument("--backbone", type=Path, help="folder of the encoder (default: MiniLM)")
     parser.add_argument("--datapath", type=Path, help="ParlAI's data folder, for real texts")
-    parser.add_argument("--repeats", type=int, default=5, help="contexts of each measurement")
-    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="candidates of a list")
     parser.add_argument(
         "--peer", choices=PEERS, default="sentence-transformers", help="pylate: in an environment with it"
     )
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
-    counts, repeats = (COUNTS[:1], 2) if flags.quick else (flags.counts, flags.repeats)
+    counts, repeats = (COUNTS[:1], 2) if flags.quick else (COUNTS, 5)
     n_texts = WARM_UP + repeats * sum(counts)
     contexts, texts = read_contexts(flags.datapath, repeats), read_candidates(flags.datapath, n_texts)
     backbone = flags.backbone or find_minilm_folder()
@@ -150,7 +141,7 @@ def _measure_times(
         measured = [_measure(late, peers, list(itertools.islice(unseen, n)), turns) for turns in contexts]
         for system in (OURS, *peers):
             cases = [case for name, case in measured[0] if name == system]
-            medians = {case: statistics.median(one[system, case] for one in measured) for case in cases}
+            medians = {case: statistics.median(times[system, case] for times in measured) for case in cases}
             rows.append({"system": system, "candidates": n, **medians})
     return rows
 
@@ -194,7 +185,7 @@ def _measure_bytes(late: Ranker, peers: Mapping[str, Any], texts: list[str]) -> 
             ours[f"{dtype}_bytes"] = sum(path.stat().st_size for path in Path(folder).glob("*.npy")) / len(texts)
     rows: list[dict[str, Any]] = [{"system": OURS, "candidates": len(texts), **ours}]
     for name, peer in peers.items():
-        numbers = sum(one.numel() for one in peer.encode_document(texts, show_progress_bar=False)) / len(texts)
+        numbers = sum(tokens.numel() for tokens in peer.encode_document(texts, show_progress_bar=False)) / len(texts)
         sizes = {"float32_bytes": 4 * numbers, "float16_bytes": 2 * numbers}
         rows.append({"system": name, "candidates": len(texts), **sizes})
     return rows

@@ -2,7 +2,7 @@
 
     python -m benchmarks.risk --datapath ../shared/data --dialogue MODEL --tools MODEL --tool-data DATA --json
 
-Each question is encoded once. For each of `--resamples` splits `--examples` questions calibrate the ranker, as
+Each question is encoded once. For each of 200 splits `--examples` questions calibrate the ranker, as
 `polyencoder calibrate --risk` does, and all others are answered; a fifth of them has no right answer. Of all splits
 `promised` have a promise, and `broken` one that more wrong answers break, at most 5 % by its confidence. Beside it: the
 lowest score above which 90 % of the answers to the same calibration questions are right.
@@ -64,9 +64,9 @@ class Questions(NamedTuple):
         answerable, keep = self.answerable, torch.as_tensor(rng.random(len(self.answerable)) >= unanswerable)
         if self.outside is None:
             return answerable.keep_right_where(keep)
-        others = self.outside.select(torch.as_tensor(rng.integers(len(self.outside), size=len(keep))))
+        outside = self.outside.select(torch.as_tensor(rng.integers(len(self.outside), size=len(keep))))
         keep = keep.unsqueeze(1)
-        scores = torch.where(keep, answerable.scores, others.scores)
+        scores = torch.where(keep, answerable.scores, outside.scores)
         return Observations(scores, answerable.right & keep, answerable.among)
 
 
@@ -121,9 +121,9 @@ def measure(case: str, questions: Questions, *, examples: int, resamples: int) -
     outcomes: dict[tuple[str, float], list[Outcome | None]] = defaultdict(list)  # by kind of threshold and risk
     for seed in range(resamples):
         rng = np.random.default_rng(seed)
-        sample, others = split(len(questions.answerable), examples, rng)
+        sample, rest = split(len(questions.answerable), examples, rng)
         calibrating = questions.answerable.select(sample)
-        new = questions.mix(rng, unanswerable=UNANSWERABLE).select(others)
+        new = questions.mix(rng, unanswerable=UNANSWERABLE).select(rest)
         promised = measure_promised(
             calibrating, new, risks=risks, unanswerable=UNANSWERABLE, confidence=CONFIDENCE, seed=seed
         )
@@ -133,18 +133,18 @@ def measure(case: str, questions: Questions, *, examples: int, resamples: int) -
         by_score = measure_by_score(calibrating.keep_right_where(keep), new, precision=PRECISION)
         outcomes["score", round(1 - PRECISION, 4)].append(by_score)
     facts = {"case": case, "right": questions.answerable.right[:, 0].double().mean().item(), "examples": examples}
-    return [{**facts, "threshold": kind, **_sum_outcomes(made, risk=risk)} for (kind, risk), made in outcomes.items()]
+    return [{**facts, "threshold": kind, **_sum_outcomes(group, risk=risk)} for (kind, risk), group in outcomes.items()]
 
 
 def _sum_outcomes(outcomes: Sequence[Outcome | None], *, risk: float) -> dict[str, Any]:
     """The shares of all splits that have a threshold, and that break it; the mean share of wrong and of all answers."""
-    made = [outcome for outcome in outcomes if outcome is not None]
+    promised = [outcome for outcome in outcomes if outcome is not None]
     return {
         "risk": risk,
-        "promised": len(made) / len(outcomes),
-        "broken": sum(outcome.wrong > risk for outcome in made) / len(outcomes),
-        "wrong": statistics.mean(outcome.wrong for outcome in made) if made else None,
-        "answered": sum(outcome.answered for outcome in made) / len(outcomes),
+        "promised": len(promised) / len(outcomes),
+        "broken": sum(outcome.wrong > risk for outcome in promised) / len(outcomes),
+        "wrong": statistics.mean(outcome.wrong for outcome in promised) if promised else None,
+        "answered": sum(outcome.answered for outcome in promised) / len(outcomes),
     }
 
 
@@ -236,12 +236,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tool-data", type=Path, help="the folder that examples/tools.py reads, for the case tools")
     parser.add_argument("--cases", nargs="+", choices=[*READERS], default=[*READERS])
     parser.add_argument("--examples", type=int, default=1000, help="of a calibration")
-    parser.add_argument("--questions", type=int, default=4000, help="of each case, at most")
-    parser.add_argument("--resamples", type=int, default=200)
     parser.add_argument("--picture", type=Path, help="also draw risks and shares answered, as SVG")
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
-    resamples, limit = (5, 300) if flags.quick else (flags.resamples, flags.questions)
+    resamples, limit = (5, 300) if flags.quick else (200, 4000)
     if "tools" in flags.cases and flags.tool_data is None:
         parser.error("the case tools needs --tool-data, the folder that examples/tools.py reads")
     data = {"tools": flags.tool_data}
@@ -253,13 +251,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows += measure(case, questions, examples=examples, resamples=resamples)
     if flags.picture:
         draw(rows, flags.picture)
-    shown = [row for row in rows if row["risk"] in RISKS]
+    main_rows = [row for row in rows if row["risk"] in RISKS]
     report = {
         "benchmark": "risk",
         "settings": {"confidence": CONFIDENCE, "unanswerable": UNANSWERABLE, "resamples": resamples},
-        "rows": rows if flags.json else shown,
+        "rows": rows if flags.json else main_rows,
         "summary": {
-            f"broken_by_{kind}": max(row["broken"] for row in shown if row["threshold"] == kind)
+            f"broken_by_{kind}": max(row["broken"] for row in main_rows if row["threshold"] == kind)
             for kind in ("promise", "score")
         },
     }

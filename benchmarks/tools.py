@@ -10,7 +10,6 @@ a choice among the tools of the test split and among `--tools` ones: those of th
 
 from __future__ import annotations
 
-import contextlib
 import runpy
 import statistics
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.common import build_parser, find_minilm_folder, import_peer, print_report, use_threads
+from benchmarks.common import build_parser, find_minilm_folder, import_peer, print_report, train_on_pairs, use_threads
 from polyencoder import Ranker
 from polyencoder.text.options import option_text
 
@@ -38,21 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder that examples/tools.py reads")
     parser.add_argument("--rankers", nargs="+", default=[], metavar="NAME=MODEL", help="trained by the example")
     parser.add_argument("--backend", default="torch", help="of --rankers: torch, onnx or onnx-int8")
-    parser.add_argument("--dtype", default="float32", help="of --rankers in torch: float32 or bfloat16")
     parser.add_argument("--mnrl", type=Path, help="sentence-transformers' model, trained if it does not exist")
-    parser.add_argument("--turns", type=int, default=2000, help="of the test split")
-    parser.add_argument("--timed", type=int, default=100, help="turns among the many tools")
     parser.add_argument("--tools", type=int, default=500)
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
-    turns, timed = (20, 3) if flags.quick else (flags.turns, flags.timed)
+    turns, timed = (20, 3) if flags.quick else (2000, 100)
     systems: dict[str, Scores] = {"BM25": Words(), "MiniLM": _load_ranker(find_minilm_folder())}
     if flags.mnrl:
         systems["MultipleNegativesRankingLoss"] = _load_sentence_transformer(flags.data, flags.mnrl, quick=flags.quick)
-    options = {"backend": flags.backend, "dtype": flags.dtype, "threads": flags.threads or 0}
+    options = {"backend": flags.backend, "threads": flags.threads or 0}
     named = (ranker.partition("=") for ranker in flags.rankers)
     systems |= {name: _load_ranker(folder, **options) for name, _, folder in named}
-    rows = [measure(name, of, flags.data, turns=turns, timed=timed, many=flags.tools) for name, of in systems.items()]
+    rows = [measure(name, systems[name], flags.data, turns=turns, timed=timed, many=flags.tools) for name in systems]
     report = {
         "benchmark": "tools",
         "settings": {"turns": turns, "timed": timed, "tools": flags.tools},
@@ -64,26 +60,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def measure(name: str, scores_of: Scores, data: Path, *, turns: int, timed: int, many: int) -> dict[str, Any]:
     """The row of a system."""
-    asked, tools = EXAMPLE["read"](data, "test")
-    asked, trained_tools = asked[:turns], EXAMPLE["read"](data, "train")[1]
-    contexts = [[message["content"] for message in turn["messages"][-EXAMPLE["LAST"] :]] for turn in asked]
+    examples, tools = EXAMPLE["read"](data, "test")
+    examples, trained_tools = examples[:turns], EXAMPLE["read"](data, "train")[1]
+    contexts = [[message["content"] for message in turn["messages"][-EXAMPLE["LAST"] :]] for turn in examples]
     names, texts = [*tools], [*map(option_text, tools.values()), EXAMPLE["NO_TOOL"]]
     scores_of(contexts[0], texts)  # reads the tools
-    scores, few = _time_scores(scores_of, contexts, texts)
-    more = [*texts, *_read_others(data, many - len(tools))]
-    scores_of(contexts[0], more)
-    _, much = _time_scores(scores_of, contexts[:timed], more)
-    right = np.array([names[row[:-1].argmax()] in turn["tools"] for row, turn in zip(scores, asked, strict=True)])
-    needs = np.array([bool(turn["tools"]) for turn in asked])
-    seen = np.array([any(tool in trained_tools for tool in turn["tools"]) for turn in asked])
+    scores, milliseconds = _time_scores(scores_of, contexts, texts)
+    many_texts = [*texts, *_read_others(data, many - len(tools))]
+    scores_of(contexts[0], many_texts)
+    _, milliseconds_of_many = _time_scores(scores_of, contexts[:timed], many_texts)
+    right = np.array([names[row[:-1].argmax()] in turn["tools"] for row, turn in zip(scores, examples, strict=True)])
+    needs = np.array([bool(turn["tools"]) for turn in examples])
+    seen = np.array([any(tool in trained_tools for tool in turn["tools"]) for turn in examples])
     return {
         "system": name,
         "R@1": right[needs].mean().item(),
         "seen": right[seen].mean().item(),
         "unseen": right[needs & ~seen].mean().item(),
         "none_auroc": float(roc_auc_score(~needs, [row[-1] - row[:-1].max() for row in scores])),
-        f"ms_{len(tools)}": few,
-        f"ms_{many}": much,
+        f"ms_{len(tools)}": milliseconds,
+        f"ms_{many}": milliseconds_of_many,
     }
 
 
@@ -127,25 +123,13 @@ def _load_ranker(folder: str | Path, **options: Any) -> Scores:
 def _load_sentence_transformer(data: Path, folder: Path, *, quick: bool) -> Scores:
     library = import_peer("sentence_transformers")
     if not folder.exists():
-        losses = import_peer("sentence_transformers.sentence_transformer.losses")
+        trained = library.SentenceTransformer(str(find_minilm_folder()), device="cpu")
+        trained.max_seq_length = LENGTH
         pairs = EXAMPLE["read_examples"](data, "train")[: 64 if quick else None]
-        made = library.SentenceTransformer(str(find_minilm_folder()), device="cpu")
-        made.max_seq_length = LENGTH
-        settings = library.SentenceTransformerTrainingArguments(
-            output_dir=f"{folder}-training", num_train_epochs=1, per_device_train_batch_size=64, learning_rate=1e-4,
-            warmup_steps=0.1, bf16=True, use_cpu=True, save_strategy="no", report_to=[], seed=0,
-        )  # fmt: skip
-        columns = {
-            "anchor": ["\n".join(pair["context"]) for pair in pairs],
-            "positive": [pair["response"] for pair in pairs],
-        }
-        trainer = library.SentenceTransformerTrainer(
-            model=made, args=settings, loss=losses.MultipleNegativesRankingLoss(made),
-            train_dataset=import_peer("datasets").Dataset.from_dict(columns),
-        )  # fmt: skip
-        with contextlib.redirect_stdout(sys.stderr):  # it prints losses
-            trainer.train()
-        made.save(str(folder))
+        rows = [{"anchor": "\n".join(pair["context"]), "positive": pair["response"]} for pair in pairs]
+        options = {"num_train_epochs": 1, "learning_rate": 1e-4, "warmup_steps": 0.1, "bf16": True, "seed": 0}
+        train_on_pairs(trained, rows, per_device_train_batch_size=64, **options)
+        trained.save(str(folder))
     model, read = library.SentenceTransformer(str(folder), device="cpu"), {}
 
     def score(turns: Sequence[str], texts: Sequence[str]) -> Any:

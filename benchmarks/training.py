@@ -13,9 +13,7 @@ agent in bfloat16.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
-import sys
 import tempfile
 import time
 from argparse import Namespace
@@ -26,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.agents import CONVAI2, build_options, build_size_flags, open_teacher
-from benchmarks.common import build_parser, import_peer, print_report, run_in_process, use_threads
+from benchmarks.common import build_parser, import_peer, print_report, run_in_process, train_on_pairs, use_threads
 
 CASES = ("datapath", "small", "backbone")
 LEARNING_RATE = 5e-5
@@ -35,7 +33,7 @@ SIZES = {
     "small": build_size_flags(layers=4, dim=256, heads=4),
 }
 COMMON = {"candidates": "batch", "optimizer": "adamw", "learningrate": LEARNING_RATE, "lr_scheduler": "none"}
-FINE_TUNING = {  # what sentence-transformers does: one encoder for both sides, all of which learns, the cosine of means
+FINE_TUNING = {  # what sentence-transformers does: one encoder for both sides, trained as a whole, the cosine of means
     "share_encoders": True,
     "reduction_type": "mean",
     "normalize_sent_emb": True,
@@ -46,7 +44,7 @@ FINE_TUNING = {  # what sentence-transformers does: one encoder for both sides, 
     "label_truncate": 72,
 }
 Training = Callable[[int], tuple[float, float]]
-"""Seconds of this many training steps, of time and of the processor's."""
+"""From a number of training steps to their seconds, by the clock and of the processor."""
 Make = Callable[[], Training]
 
 
@@ -146,8 +144,6 @@ def _build_loop(folder: Path, **flags: Any) -> Training:
 
 def _build_peer(backbone: str, where: Mapping[str, Any], *, batch: int) -> Training:
     """A function that runs steps of sentence-transformers' trainer on pairs of the same task, shuffled alike."""
-    peer, datasets = import_peer("sentence_transformers"), import_peer("datasets")
-    losses = import_peer("sentence_transformers.sentence_transformer.losses")
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):
@@ -162,30 +158,15 @@ def _build_peer(backbone: str, where: Mapping[str, Any], *, batch: int) -> Train
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self.seconds = time.perf_counter() - self.start[0], time.process_time() - self.start[1]
 
-    model = peer.SentenceTransformer(backbone, device="cpu")
+    model = import_peer("sentence_transformers").SentenceTransformer(backbone, device="cpu")
     model.max_seq_length = 360
     pairs = iter(_build_pairs(where))
 
     def run(steps: int) -> tuple[float, float]:
         rows = [next(pairs) for _ in range(steps * batch)]
         clock = Clock()
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):  # where it reports
-            peer.SentenceTransformerTrainer(
-                model=model,
-                args=peer.SentenceTransformerTrainingArguments(
-                    output_dir=folder,
-                    per_device_train_batch_size=batch,
-                    max_steps=steps,
-                    learning_rate=LEARNING_RATE,
-                    save_strategy="no",
-                    report_to=[],
-                    disable_tqdm=True,
-                    use_cpu=True,
-                ),
-                train_dataset=datasets.Dataset.from_list(rows),
-                loss=losses.MultipleNegativesRankingLoss(model, scale=20.0),
-                callbacks=[clock],
-            ).train()
+        options = {"per_device_train_batch_size": batch, "max_steps": steps, "learning_rate": LEARNING_RATE}
+        train_on_pairs(model, rows, callbacks=[clock], **options)
         return clock.seconds
 
     return run

@@ -17,8 +17,8 @@ from polyencoder.modeling.base import RankerModel
 class ConvertHistory(RankerHistory):
     """A history whose turns are the lines of messages, unless messages contain turns; a reply is one turn."""
 
-    def __init__(self, opt: Opt, **others: Any) -> None:
-        super().__init__(opt, **others)
+    def __init__(self, opt: Opt, **options: Any) -> None:
+        super().__init__(opt, **options)
         self._whole: dict[str, list[str]] = {}  # the turns of a text, if they are not its lines
 
     def reset(self) -> None:

@@ -38,7 +38,7 @@ class RankerAgent(RankerModelAgent):
         super().__init__(opt, shared)
         surrounding = 2 if self.dict.text.config.surround else 0
         self._examples = Examples(opt, self.global_metrics, surrounding=surrounding)
-        if not (shared or opt.get("interactive_mode") or is_display_script(opt)):  # those report nothing
+        if not (shared or opt.get("interactive_mode") or is_display_script(opt)):  # which report nothing
             self._warn_of_short_lists()
 
     def settle_candidates(self, opt: Opt) -> Source:
@@ -113,7 +113,7 @@ class RankerAgent(RankerModelAgent):
         valid = [(i, obs) for i, obs in enumerate(obs_batch) if self.is_valid(obs)]
         if not valid:
             return Batch(batchsize=0, is_training=any("labels" in obs for obs in obs_batch))
-        places, examples = zip(*valid, strict=True)
+        positions, examples = zip(*valid, strict=True)
         text = self.dict.text
         contexts = text.pad([obs["text_vec"] for obs in examples])
         labels = [obs.get("label_choice") for obs in examples]
@@ -127,7 +127,7 @@ class RankerAgent(RankerModelAgent):
             label_vec=text.batch_candidates(labels).ids if has_labels else None,
             labels=labels if has_labels else None,
             right=[self._choose_source(obs).get_right(obs) for obs in examples] if has_labels else None,
-            valid_indices=torch.tensor(places),
+            valid_indices=torch.tensor(positions),
             turns=[obs["turns"] for obs in examples] if self.reads_turns() else None,
             candidates=None if None in candidates else candidates,
             spoken=[obs.get("spoken") or set() for obs in examples],
@@ -167,7 +167,7 @@ class RankerAgent(RankerModelAgent):
     def rank(self, batch: Batch) -> Ranked | None:
         """Ranks the candidates of each example, with the label's metrics; None if there are no negatives."""
         spare = max(map(len, batch.spoken)) if self.source.blocks_repeats else 0
-        ranked = self.source.answer(batch, top_k=self._count_wanted() + spare)
+        ranked = self.source.answer(batch, top_k=self._get_list_length() + spare)
         self._examples.check_exam(batch.labels, self.source.name, is_ranked=ranked is not None)
         for name, value in () if ranked is None else ranked.costs.items():
             self.global_metrics.add(name, AverageMetric(value, batch.batchsize))
@@ -190,8 +190,8 @@ class RankerAgent(RankerModelAgent):
         """
         results, metrics, _ = ranked
         if self.source.confidence is not None and metrics is not None:
-            answered = compute_answer_metrics(results, batch.labels)
-            metrics = [example | more for example, more in zip(metrics, answered, strict=True)]
+            answer_metrics = compute_answer_metrics(results, batch.labels)
+            metrics = [of_label | of_answer for of_label, of_answer in zip(metrics, answer_metrics, strict=True)]
         sayable = results
         if self.source.blocks_repeats:
             sayable = [
@@ -200,7 +200,7 @@ class RankerAgent(RankerModelAgent):
             ]
         choices = 1 if self.opt["inference"] == "max" else self.opt["topk"]
         choosable = [[text for text, _ in pairs[:choices]] for pairs in sayable]
-        listed = [pairs[: self._count_wanted()] for pairs in (sayable if metrics is None else results)]
+        listed = [pairs[: self._get_list_length()] for pairs in (sayable if metrics is None else results)]
         return Output(
             [self.random.choice(texts) if texts else self.opt["no_answer"] for texts in choosable],
             [[text for text, _ in pairs] for pairs in listed],
@@ -210,12 +210,12 @@ class RankerAgent(RankerModelAgent):
 
     def _warn_of_short_lists(self) -> None:
         """Warns of hits@k beyond the candidates that an answer lists, since ParlAI's teachers count in that list."""
-        listed, of = self._count_wanted(), "rank_top_k" if self.rank_top_k > 0 else "cap_num_predictions"
+        listed, option = self._get_list_length(), "rank_top_k" if self.rank_top_k > 0 else "cap_num_predictions"
         if beyond := [name for name in TEACHER_HITS if int(name.partition("@")[2]) > listed]:
             logging.warning(
-                f"{format_flag(of)} {listed}: {', '.join(beyond)} are those of the {listed} listed candidates; rank, "
-                "mrr and RN@k count all"
+                f"{format_flag(option)} {listed}: {', '.join(beyond)} are those of the {listed} listed candidates; "
+                "rank, mrr and RN@k count all"
             )
 
-    def _count_wanted(self) -> int:
+    def _get_list_length(self) -> int:
         return int(self.rank_top_k if self.rank_top_k > 0 else self.opt["cap_num_predictions"])

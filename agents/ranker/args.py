@@ -99,7 +99,7 @@ def set_training_defaults(parser: ParlaiParser, partial_opt: Opt | None, **defau
 
 
 def fill_in_defaults(agent: type[Agent], opt: dict[str, Any]) -> None:
-    """Sets missing options to the flags' defaults: those made in Python, or before a flag was added, lack some."""
+    """Sets missing options to the flags' defaults: options made in Python, or before a flag was added, lack some."""
     for name, value in collect_flag_defaults(agent).items():
         opt.setdefault(name, value)
 

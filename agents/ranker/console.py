@@ -30,7 +30,7 @@ def explain_errors(parser: ParlaiParser | None = None) -> None:
     sys.excepthook = partial(_show_error, parser)
     if parser is None or "error" in vars(parser):  # ParlAI parses keyword arguments, and raises errors itself
         return
-    commands = [name for script, found in SCRIPT_REGISTRY.items() for name in (script, *found.aliases)]
+    commands = [name for script, entry in SCRIPT_REGISTRY.items() for name in (script, *entry.aliases)]
     command = "".join(sys.argv[1:2])
     if program in ("parlai", "parlai.__main__") and command not in commands:  # ParlAI reads the flags of all of them
         raise ConfigError(
@@ -45,16 +45,16 @@ def explain_errors(parser: ParlaiParser | None = None) -> None:
     parser.parse_known_args = partial(_parse_known_args, parser, parser.parse_known_args)
 
 
-def _parse_known_args(parser: ParlaiParser, parse: Any, *args: Any, nohelp: bool = False, **others: Any) -> Any:
-    parsed, unknown = parse(*args, nohelp=nohelp, **others)
+def _parse_known_args(parser: ParlaiParser, parse: Any, *args: Any, nohelp: bool = False, **options: Any) -> Any:
+    parsed, unknown = parse(*args, nohelp=nohelp, **options)
     if unknown and not nohelp:  # without help ParlAI only determines agent and task
         # ParlAI keeps its short flags with two hyphens, and its long ones first
-        flags = {name.lstrip("-"): one.option_strings[0] for name, one in parser._option_string_actions.items()}
+        flags = {name.lstrip("-"): action.option_strings[0] for name, action in parser._option_string_actions.items()}
         first = next((word.lstrip("-") for word in unknown if word.startswith("-")), None)
-        meant = suggest_similar(first, flags, listed=False, shown=flags.__getitem__) if first else ""
+        hint = suggest_similar(first, flags, listed=False, shown=flags.__getitem__) if first else ""
         if not parsed.model and (path := vars(parsed).get("model_file")):
-            meant = f"; {path}.opt (-mf) does not exist, and without -m no agent has such flags"
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+            hint = f"; {path}.opt (-mf) does not exist, and without -m no agent has such flags"
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return parsed, unknown
 
 
@@ -77,8 +77,8 @@ def _show_error(parser: ParlaiParser | None, kind: Any, error: BaseException, tr
         line = f"{message.removeprefix(NO_MODEL)}: there is no such model file; check -mf"
     elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("parlai.agents."):
         name = str(error.name).split(".")[2]
-        meant = f"; use {REMOVED[name]}" if name in REMOVED else suggest_similar(name, AGENTS, listed=False)
-        line = f"-m {name}: ParlAI has no such agent{meant}"
+        hint = f"; use {REMOVED[name]}" if name in REMOVED else suggest_similar(name, AGENTS, listed=False)
+        line = f"-m {name}: ParlAI has no such agent{hint}"
     if line is None or "--debug" in sys.argv:
         sys.__excepthook__(kind, error, trace)
     else:

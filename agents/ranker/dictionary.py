@@ -251,7 +251,7 @@ def _has_merges(dict_file: str, opt: Opt) -> bool:
 
 
 def is_for_show(opt: Opt) -> bool:
-    """Whether generate_model_card inspects a task through an agent: others without files have a given option."""
+    """Whether generate_model_card inspects a task through an agent: other agents without files have a given option."""
     return opt.get("override") == {} and not opt.get("dict_file")
 
 

@@ -39,9 +39,9 @@ OF_THE_HOST = {"datapath", "dict_file", "gpu", "loglevel", "model_file", "parlai
 """Flags that may differ between hosts."""
 
 
-def _patch_exchange(function: Any, **others: Any) -> Any:
-    """A copy of a function of ParlAI's that exchanges objects in any process group, and calls `others` for theirs."""
-    ours = {"all_gather_list": gather_objects, "sync_object": lambda value: gather_objects(value)[0], **others}
+def _patch_exchange(function: Any, **replacements: Any) -> Any:
+    """A copy of a function of ParlAI's that exchanges objects in any process group, and calls `replacements`."""
+    ours = {"all_gather_list": gather_objects, "sync_object": lambda value: gather_objects(value)[0], **replacements}
     return FunctionType(function.__code__, {**function.__globals__, **ours}, function.__name__, function.__defaults__)
 
 
@@ -86,7 +86,7 @@ SCRIPTS: dict[str, type[ParlaiScript]] = {
 
 
 def launch(arguments: Sequence[str]) -> Any:
-    """Runs a ParlAI command as one of torchrun's processes. ConfigError: none of these, or settings differ."""
+    """Runs a ParlAI command as one of torchrun's processes. ConfigError: another command, or settings that differ."""
     command = arguments[0] if arguments else "no command"
     if command not in SCRIPTS:
         raise ConfigError(f"{command}: the launcher runs train_model and eval_model")

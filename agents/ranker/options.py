@@ -18,7 +18,7 @@ from parlai.core.opt import Opt
 from polyencoder.errors import ConfigError
 from polyencoder.importing.options import check_options, find_model_option_files, iter_named_modules, read_options
 
-_PRESETS = Path("~/.parlai/opt_presets")  # where ParlAI looks for the names of --init-opt, after the folder it is in
+_PRESETS = Path("~/.parlai/opt_presets")  # where ParlAI looks for the names of --init-opt, after the current folder
 
 
 def check_option_files(opt: Opt | dict[str, Any] | None) -> None:
@@ -44,14 +44,14 @@ def select_explicit_flags(opt: Opt) -> dict[str, Any]:
     """The options of the command line, and of an `--init-opt` that ParlAI did not write beside a model."""
     explicit = select_chosen(opt)
     saved: dict[str, Any] = {}
-    for path in _find_presets(explicit.get("init_opt")):  # a model's options have that of its training
+    for path in _find_presets(explicit.get("init_opt")):  # a model's options name its training's preset
         options = read_options(path)
         saved |= options if "starttime" in options else {}
     return {name: value for name, value in explicit.items() if name not in saved or saved[name] != value}
 
 
 def select_chosen(opt: Opt) -> dict[str, Any]:
-    """The given flags, and all options of an `--init-opt`: beside a model, they are what it was made with."""
+    """The given flags, and all options of an `--init-opt`, which beside a model are those of its training."""
     return {name: value for name, value in (opt.get("override") or {}).items() if value is not None}
 
 

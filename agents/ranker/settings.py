@@ -43,11 +43,11 @@ def add_settings(
     architecture: without settings of others. without: settings, or groups of them, to leave out. panel: the group of
     arguments; by default that of the setting. notes: additions to the help, by options.
     """
-    names, groups, others = get_option_names(cls), {}, {*without}
+    names, groups, left_out = get_option_names(cls), {}, {*without}
     flags = {format_flag(name): format_flag(option) for name, option in names.items()}
     for name, leaf in get_leaves(cls).items():
         option = leaf.parlai
-        if option is None or option.theirs or others & {name, *leaf.path} or _belongs_to_others(leaf, architecture):
+        if option is None or option.theirs or left_out & {name, *leaf.path} or _belongs_to_others(leaf, architecture):
             continue
         title = panel or leaf.panel
         if title not in groups:
@@ -62,7 +62,7 @@ def add_settings(
 
 
 def read_settings(opt: Opt, cls: type) -> dict[str, Any]:
-    """The settings of a class from the agents' options, by name, without those that need another that is not given."""
+    """The settings of a class from the agents' options, by name, except those that need a setting that is not given."""
     by_name = get_leaves(cls)
     ours = {name: parlai.name for name, leaf in by_name.items() if (parlai := leaf.parlai) and not parlai.theirs}
     values = {name: opt[option] for name, option in ours.items() if option and opt.get(option) is not None}
@@ -90,8 +90,8 @@ def check_read(opt: Opt, cls: type, *, defaults: Mapping[str, Any]) -> None:
             needed = names.get(other)
             if needed is None or (opt.get(needed) in values if values else opt.get(needed)):
                 continue
-            wanted = f"with {format_flag(needed)} {' or '.join(str(one) for one in values if one is not None)}".rstrip()
-            raise ConfigError(f"{format_flag(option)} {value} is read only {wanted}: give that too, or leave it out")
+            condition = f"with {format_flag(needed)} {' or '.join(str(v) for v in values if v is not None)}".rstrip()
+            raise ConfigError(f"{format_flag(option)} {value} is read only {condition}: give that too, or leave it out")
 
 
 def _belongs_to_others(leaf: Leaf, architecture: str | None) -> bool:
@@ -115,7 +115,8 @@ def _get_type(leaf: Leaf) -> Callable[[str], Any] | str:
 
 def _get_default(leaf: Leaf) -> Any:
     if isinstance(leaf.default, tuple):
-        return next(one.show_default for one in leaf.get_metadata(Parameter) if isinstance(one.show_default, str))
+        texts = (parameter.show_default for parameter in leaf.get_metadata(Parameter))
+        return next(text for text in texts if isinstance(text, str))
     return leaf.default
 
 

@@ -48,7 +48,7 @@ PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "training": speed.measure_training,
     "answering": speed.measure_answering,
 }
-"""Each runs on a device, in miniature if `quick`; gives `rows`, `summary` and `checks`; each may be missing."""
+"""Each runs on a device, in miniature if `quick`; gives `rows`, `summary` and `checks`, or some of them."""
 LIMIT = 8 * 60  # seconds of a part
 
 

@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.multiprocessing.spawn import spawn
+from torch.nn.utils import parameters_to_vector
 
 from benchmarks.common import get_two_towers
 from benchmarks.gpu.fixtures import TINY, Unavailable, check, check_equal, make_examples, make_ranker
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.settings.training import OptimizerConfig, PrecisionName, ScheduleConfig
 from polyencoder.text import TokenBatch
 from polyencoder.training import TrainingConfig
 from polyencoder.training.callbacks import Callback, Checkpoints, Run
@@ -38,12 +38,8 @@ from polyencoder.training.trainer import Trainer
 
 SMALL = {"layers": 4, "dim": 256, "heads": 4}
 # Plain gradient descent: Adam makes a step of full size of a gradient that is rounding alone
-PLAIN = TrainingConfig(
-    epochs=None,
-    max_updates=1,
-    fine_tuned="all",
-    optimizer=OptimizerConfig(name="sgd", learning_rate=0.1, weight_decay=0.0),
-    schedule=ScheduleConfig(name="constant", warmup_updates=0),
+PLAIN = TrainingConfig.of(
+    max_updates=1, fine_tuned="all", optimizer="sgd", learning_rate=0.1, weight_decay=0.0, schedule="constant"
 )
 FLAGS = (
     *("-t", "selection:sample", "--text-truncate", "64", "--fp16", "true"),
@@ -71,15 +67,15 @@ class Losses(Callback):
 def compare_attention(*, device: str, quick: bool) -> dict[str, Any]:
     """Outputs and gradients of a batch of unlike lengths, and of each of its sequences alone."""
     data = make_examples(8 if quick else 64, turns=6)
-    made = make_ranker("bi", data, device=device, size=TINY if quick else SMALL)
-    backbone = get_two_towers(made).context_tower
-    tokens = made.text.batch_contexts([example.turns for example in data]).to(made.device)
+    ranker = make_ranker("bi", data, device=device, size=TINY if quick else SMALL)
+    backbone = get_two_towers(ranker).context_tower
+    tokens = ranker.text.batch_contexts([example.turns for example in data]).to(ranker.device)
     checks = []
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         limits = (1e-4, 1e-3) if dtype == torch.float32 else (5e-2, 1e-1)
         for mode in ("training", "inference"):
             backbone.train(mode == "training")
-            with torch.autocast(made.device.type, dtype, enabled=dtype != torch.float32):
+            with torch.autocast(ranker.device.type, dtype, enabled=dtype != torch.float32):
                 together, gradients = _compute_outputs(backbone, [tokens], train=mode == "training")
                 alone, expected = _compute_outputs(backbone, _split_batch(tokens), train=mode == "training")
             checks.append(check_equal(f"{name}, {mode}: outputs", together, alone, limit=limits[0]))
@@ -117,26 +113,21 @@ def compare_precision(*, device: str, quick: bool) -> dict[str, Any]:
     """
     steps, batch = (24, 8) if quick else (100, 32)
     data = make_examples(64 if quick else 1_600)
-    names: list[PrecisionName] = ["float32", "bfloat16", *(["float16"] if device == "cuda" else [])]  # type: ignore[list-item]
+    names = ["float32", "bfloat16", *(["float16"] if device == "cuda" else [])]
     rows: list[dict[str, Any]] = []
     gradients: dict[str, Tensor] = {}
     for name in names:
-        made = make_ranker("poly", data, device=device, size=TINY if quick else SMALL, reduction="mean", n_codes=16)
-        config = TrainingConfig(
-            epochs=None,
-            max_updates=steps,
-            batch_size=batch,
-            fine_tuned="all",
-            precision=name,
-            optimizer=OptimizerConfig(learning_rate=3e-4),
+        ranker = make_ranker("poly", data, device=device, size=TINY if quick else SMALL, reduction="mean", n_codes=16)
+        config = TrainingConfig.of(
+            max_updates=steps, batch_size=batch, fine_tuned="all", precision=name, learning_rate=3e-4
         )
-        heard = Losses()
-        trainer = Trainer(made, config, train=data, callbacks=[heard])
+        losses = Losses()
+        trainer = Trainer(ranker, config, train=data, callbacks=[losses])
         gradients[name] = _compute_gradient(trainer, data[:batch])
         trainer.fit()
-        last = statistics.fmean(heard.values[-max(1, steps // 4) :])
+        last = statistics.fmean(losses.values[-max(1, steps // 4) :])
         skipped = trainer.updates.left_out
-        rows.append({"precision": name, "first": heard.values[0], "last": last, "skipped_updates": skipped})
+        rows.append({"precision": name, "first": losses.values[0], "last": last, "skipped_updates": skipped})
     expected = gradients["float32"]
     checks = [
         check(f"{name}: gradient", float((gradients[name] - expected).norm() / expected.norm()), limit=0.1)
@@ -150,14 +141,14 @@ def compare_precision(*, device: str, quick: bool) -> dict[str, Any]:
 
 def _compute_gradient(trainer: Trainer, examples: Sequence[Example]) -> Tensor:
     """The gradient of a batch's loss over all parameters."""
-    made = trainer.ranker
-    made.model.train()
+    ranker = trainer.ranker
+    ranker.model.train()
     with trainer.updates.autocast():
-        outcome = trainer.objective(Collator(made.text)(list(examples)).to(made.device))
+        outcome = trainer.objective(Collator(ranker.text)(list(examples)).to(ranker.device))
     assert outcome is not None
     (outcome.loss * 128).backward()  # else the smallest numbers of a float16 gradient are 0
-    gradient = torch.cat([p.grad.flatten() for p in made.model.parameters() if p.grad is not None]) / 128
-    made.model.zero_grad()
+    gradient = torch.cat([p.grad.flatten() for p in ranker.model.parameters() if p.grad is not None]) / 128
+    ranker.model.zero_grad()
     return gradient
 
 
@@ -207,14 +198,10 @@ def _run_member(rank: int, processes: int, device: str, quick: bool, batch: int,
 def _update(device: str, quick: bool, *, batch: int, **settings: int) -> tuple[Tensor, float]:
     """How one update changes all weights, and its loss; of several processes this one's loss."""
     data = make_examples(8 if quick else 128)
-    made = make_ranker("poly", data, device=device, size=TINY if quick else SMALL, n_codes=8, text_truncate=128)
-    losses, before = Losses(), _join_weights(made.model)
-    Trainer(made, replace(PLAIN, batch_size=batch, **settings), train=data, callbacks=[losses]).fit()  # type: ignore[arg-type]
-    return _join_weights(made.model) - before, losses.values[0]
-
-
-def _join_weights(model: nn.Module) -> Tensor:
-    return torch.cat([parameter.detach().flatten().cpu() for parameter in model.parameters()])
+    ranker = make_ranker("poly", data, device=device, size=TINY if quick else SMALL, n_codes=8, text_truncate=128)
+    losses, before = Losses(), parameters_to_vector(ranker.model.parameters()).detach().cpu()
+    Trainer(ranker, replace(PLAIN, batch_size=batch, **settings), train=data, callbacks=[losses]).fit()  # type: ignore[arg-type]
+    return parameters_to_vector(ranker.model.parameters()).detach().cpu() - before, losses.values[0]
 
 
 # ---- resuming
@@ -236,25 +223,21 @@ class KillAt(Callback):
 def resume(*, device: str, quick: bool) -> dict[str, Any]:
     """Compare a run that resumes from its checkpoint with an uninterrupted one, with dropout and autocast."""
     data = make_examples(64 if quick else 512)
-    config = TrainingConfig(
-        epochs=None,
-        max_updates=10,
-        batch_size=8 if quick else 32,
-        fine_tuned="all",
-        precision="bfloat16",
-        optimizer=OptimizerConfig(learning_rate=1e-4),
+    batch = 8 if quick else 32
+    config = TrainingConfig.of(
+        max_updates=10, batch_size=batch, fine_tuned="all", precision="bfloat16", learning_rate=1e-4
     )
     deterministic = torch.are_deterministic_algorithms_enabled()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
 
-    def run(folder: Path, *more: Callback) -> tuple[Tensor, int]:
+    def run(folder: Path, *callbacks: Callback) -> tuple[Tensor, int]:
         size = TINY if quick else SMALL
-        made = make_ranker("bi", data, device=device, size=size, dropout=0.1)
+        ranker = make_ranker("bi", data, device=device, size=size, dropout=0.1)
         checkpoints = Checkpoints(folder / "checkpoint.pt", settings={}, every_seconds=0.0)
-        trainer = Trainer(made, config, train=data, callbacks=[checkpoints, *more])
+        trainer = Trainer(ranker, config, train=data, callbacks=[checkpoints, *callbacks])
         trainer.fit()
-        return _join_weights(made.model), trainer.updates.count
+        return parameters_to_vector(ranker.model.parameters()).detach().cpu(), trainer.updates.count
 
     try:
         with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as other:

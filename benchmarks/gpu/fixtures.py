@@ -24,12 +24,12 @@ class Unavailable(Exception):
 def make_examples(count: int, *, turns: int = 3) -> list[Example]:
     """Synthetic examples of `turns` turns, which can be learned: half of a response's words are the context's."""
     contexts, replies = make_contexts(count), make_candidates(count)
-    made = []
+    examples = []
     for context, reply in zip(contexts, replies, strict=True):
         words, last = reply.split(), context[-1].split()
         mixed = [*last[: len(last) // 2], *words[: len(words) // 2]]
-        made.append(Example(context[-turns:], " ".join(mixed)))
-    return made
+        examples.append(Example(context[-turns:], " ".join(mixed)))
+    return examples
 
 
 def make_ranker(architecture: Architecture, data: Sequence[Example], *, size: dict[str, int], **config: Any) -> Ranker:

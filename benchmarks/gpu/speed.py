@@ -21,7 +21,6 @@ from polyencoder.config import Architecture
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.ranker import Ranker
-from polyencoder.settings.training import OptimizerConfig, ScheduleConfig
 from polyencoder.training import TrainingConfig
 from polyencoder.training.trainer import Trainer
 
@@ -33,26 +32,20 @@ def measure_training(*, device: str, quick: bool) -> dict[str, Any]:
     """Steps in bfloat16 of a batch of 512: at once where the memory allows it, and by gradient caching of 64."""
     batch, size = (8, TINY) if quick else (512, BERT_BASE)
     data = make_examples(batch, turns=8)
-    config = TrainingConfig(
-        epochs=None,
-        max_updates=1_000,
-        batch_size=batch,
-        fine_tuned="all",
-        precision="bfloat16",
-        optimizer=OptimizerConfig(learning_rate=RATE),
-        schedule=ScheduleConfig(name="constant", warmup_updates=0),
+    config = TrainingConfig.of(
+        max_updates=1_000, batch_size=batch, fine_tuned="all", precision="bfloat16", learning_rate=RATE
     )
     kinds: list[Architecture] = ["bi", "poly"]
     rows: list[dict[str, Any]] = []
     for architecture in kinds:
         for cached in (0, 2 if quick else 64):
-            made = make_ranker(architecture, data, device=device, size=size, reduction="mean", share_encoders=True)
-            steps: dict[str, Work] = {"ours": _build_our_step(made, config, data, cached)}
+            ranker = make_ranker(architecture, data, device=device, size=size, reduction="mean", share_encoders=True)
+            steps: dict[str, Work] = {"ours": _build_our_step(ranker, config, data, cached)}
             with tempfile.TemporaryDirectory() as folder:
                 if architecture == "bi" and not cached and importlib.util.find_spec("sentence_transformers"):
-                    steps[PEER] = _build_peer_step(made, data, Path(folder), device=device)
+                    steps[PEER] = _build_peer_step(ranker, data, Path(folder), device=device)
                 about = {"architecture": architecture, "grad_cache": cached, "batch": batch}
-                rows += [{**about, **row} for row in _time_steps(steps, made, data, repeats=2 if quick else 5)]
+                rows += [{**about, **row} for row in _time_steps(steps, ranker, data, repeats=2 if quick else 5)]
             torch.cuda.empty_cache()
     speeds = {(row["architecture"], row["grad_cache"], row["peer"]): row.get("tokens_per_second") for row in rows}
     ours, peer = speeds.get(("bi", 0, "ours")), speeds.get(("bi", 0, PEER))
@@ -60,40 +53,40 @@ def measure_training(*, device: str, quick: bool) -> dict[str, Any]:
 
 
 def _time_steps(
-    steps: Mapping[str, Work], made: Ranker, data: Sequence[Example], *, repeats: int
+    steps: Mapping[str, Work], ranker: Ranker, data: Sequence[Example], *, repeats: int
 ) -> list[dict[str, Any]]:
     """A row for each peer."""
     try:
         times = measure_interleaved_ms(steps, repeats=repeats)
     except torch.cuda.OutOfMemoryError:
         return [{"peer": name, "why": "not enough GPU memory"} for name in steps]
-    lengths = [len(made.text.tokenize_context(example.turns)) for example in data]
-    lengths += [len(ids) for ids in made.text.tokenize_candidates([example.label for example in data])]
+    lengths = [len(ranker.text.tokenize_context(example.turns)) for example in data]
+    lengths += [len(ids) for ids in ranker.text.tokenize_candidates([example.label for example in data])]
     return [
         {
             "peer": name,
             "ms": ms,
             "examples_per_second": len(data) / ms * 1e3,
             "tokens_per_second": sum(lengths) / ms * 1e3,
-            "peak_gb": torch.cuda.max_memory_allocated() / 2**30 if made.device.type == "cuda" else None,
+            "peak_gb": torch.cuda.max_memory_allocated() / 2**30 if ranker.device.type == "cuda" else None,
         }
         for name, ms in times.items()
     ]
 
 
-def _build_our_step(made: Ranker, config: TrainingConfig, data: Sequence[Example], cached: int) -> Work:
-    trainer, collate = Trainer(made, replace(config, grad_cache=cached)), Collator(made.text)
+def _build_our_step(ranker: Ranker, config: TrainingConfig, data: Sequence[Example], cached: int) -> Work:
+    trainer, collate = Trainer(ranker, replace(config, grad_cache=cached)), Collator(ranker.text)
     return lambda: trainer.step(collate(list(data)))
 
 
-def _build_peer_step(made: Ranker, data: Sequence[Example], folder: Path, *, device: str) -> Work:
+def _build_peer_step(ranker: Ranker, data: Sequence[Example], folder: Path, *, device: str) -> Work:
     """A step of MultipleNegativesRankingLoss on the same encoder, tokenizing included, in the same precision."""
     losses = import_peer("sentence_transformers.sentence_transformer.losses")
-    model = load_sentence_transformer(made, folder)
-    model.max_seq_length = 360
-    model = model.to(device).train()
+    ranker.save_pretrained(folder)
+    model = load_sentence_transformer(folder).to(device).train()
     loss = losses.MultipleNegativesRankingLoss(model, scale=20.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    contexts, labels = ["\n".join(example.turns) for example in data], [example.label for example in data]
 
     def tokenize(texts: Sequence[str]) -> dict[str, Any]:
         tokens = model.preprocess(list(texts))
@@ -102,8 +95,7 @@ def _build_peer_step(made: Ranker, data: Sequence[Example], folder: Path, *, dev
     def run_step() -> None:
         optimizer.zero_grad()
         with torch.autocast(device, torch.bfloat16):
-            pair = [tokenize(["\n".join(example.turns) for example in data]), tokenize([one.label for one in data])]
-            value = loss(pair, torch.arange(len(data), device=device))
+            value = loss([tokenize(contexts), tokenize(labels)], torch.arange(len(data), device=device))
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -30,7 +30,7 @@ from benchmarks.reproduce.page import PAGE, PICTURES, generate_page, iter_compar
 from benchmarks.reproduce.pictures import collect_answer_times, draw
 from benchmarks.reproduce.plan import Planned, plan
 from benchmarks.reproduce.results import RESULTS
-from benchmarks.reproduce.runs import Places
+from benchmarks.reproduce.runs import Bindings
 from benchmarks.reproduce.scales import Scale, list_scale_names, read_scale
 from benchmarks.reproduce.schedule import run_all
 from benchmarks.reproduce.tables import list_table_names, read_table
@@ -55,32 +55,32 @@ def _run(flags: argparse.Namespace) -> int:
     if flags.write_docs:
         return _write_docs(flags.out or RESULTS)
     scale = read_scale(flags.scale)
-    places = _build_places(scale, flags)
-    scale = replace(scale, places={name: value for name, value in places.named.items() if name != "data"})
+    bindings = _build_bindings(scale, flags)
+    scale = replace(scale, places={name: value for name, value in bindings.named.items() if name != "data"})
     planned: dict[str, Planned] = {}
-    asked = []
+    selected = []
     for name in list_table_names() if flags.table == "all" else [flags.table]:
         table = read_table(name)
         rows = [table.get_row(row) for row in flags.row] if flags.row else table.rows
-        asked.append((table, rows))
-        for item in plan(table, scale, rows, seeds=flags.seeds):
-            if item.run.name not in planned or planned[item.run.name].seeds < item.seeds:
-                planned[item.run.name] = item
+        selected.append((table, rows))
+        for run, seeds in plan(table, scale, rows, seeds=flags.seeds):
+            if run.name not in planned or planned[run.name].seeds < seeds:
+                planned[run.name] = Planned(run, seeds)
     if not planned:
         raise PolyencoderError(f"{flags.table}: these rows have no runs at --scale {scale.name}; {PAGE} says why")
     if flags.display_commands:
-        return _print_planned(list(planned.values()), places)
+        return _print_planned(list(planned.values()), bindings)
     if flags.dry_run:
-        return _check(list(planned.values()), places)
+        return _check(list(planned.values()), bindings)
     if flags.smoke:
         with tempfile.TemporaryDirectory() as folder:
-            few = replace(places, runs=Path(folder), named={**places.named, "updates": str(flags.smoke)})
-            once = [Planned(one.run.make_smoke_test(), 1) for one in planned.values()]
-            return run_all(once, scale=scale.name, places=few, out=None, deadline=None)
+            smoke = replace(bindings, runs=Path(folder), named={**bindings.named, "updates": str(flags.smoke)})
+            once = [Planned(run.make_smoke_test(), 1) for run, _ in planned.values()]
+            return run_all(once, scale=scale.name, bindings=smoke, out=None, deadline=None)
     deadline = None if flags.max_seconds is None else time.monotonic() + flags.max_seconds
     out = flags.out or OUT
-    code = run_all(list(planned.values()), scale=scale.name, places=places, out=out, deadline=deadline)
-    for table, rows in asked:
+    code = run_all(list(planned.values()), scale=scale.name, bindings=bindings, out=out, deadline=deadline)
+    for table, rows in selected:
         for line in iter_compared(table, scale, rows, out):
             print(line)
     return code
@@ -98,12 +98,12 @@ def _write_docs(results: Path) -> int:
     return 0
 
 
-def _check(planned: Sequence[Planned], places: Places) -> int:
+def _check(planned: Sequence[Planned], bindings: Bindings) -> int:
     """`--dry-run`: print a line for each run; return 1 if a command's flags are invalid."""
     counts = dict.fromkeys(("ready", "invalid", "lack files or models"), 0)
     for item in planned:
-        problems = checks.find_wrong(item.run, places)
-        lacking = checks.find_missing(item.run, places)
+        problems = checks.find_wrong(item.run, bindings)
+        lacking = checks.find_missing(item.run, bindings)
         hours = f", {item.run.hours:g} h each" if item.run.hours else ""
         state = "; ".join(problems) if problems else f"missing: {'; '.join(lacking)}" if lacking else "ready"
         print(f"{item.run.name} ({item.seeds} x{hours}): {state}")
@@ -112,24 +112,24 @@ def _check(planned: Sequence[Planned], places: Places) -> int:
     return int(counts["invalid"] > 0)
 
 
-def _print_planned(planned: Sequence[Planned], places: Places) -> int:
+def _print_planned(planned: Sequence[Planned], bindings: Bindings) -> int:
     for item in planned:
         for seed in range(item.seeds):
             print(f"# {item.run.name}, seed {seed}" + (f": missing: {item.run.missing}" if item.run.missing else ""))
             for step in item.run.steps:
-                print(shlex.join(places.build_command(step, run=item.run.name, seed=seed)))
+                print(shlex.join(bindings.build_command(step, run=item.run.name, seed=seed)))
     return 0
 
 
-def _build_places(scale: Scale, flags: argparse.Namespace) -> Places:
+def _build_bindings(scale: Scale, flags: argparse.Namespace) -> Bindings:
     named = {**scale.places, "data": str(flags.datapath)}
     for setting in flags.set:
         name, equals, value = setting.partition("=")
         if not equals or name not in scale.places:
-            names = ", ".join(f"{one}=..." for one in scale.places)
+            names = ", ".join(f"{key}=..." for key in scale.places)
             raise PolyencoderError(f"--set {setting}: must be one of {names}")
         named[name] = value
-    return Places(named, runs=flags.runs)
+    return Bindings(named, runs=flags.runs)
 
 
 def _build_parser() -> argparse.ArgumentParser:

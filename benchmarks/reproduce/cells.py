@@ -84,11 +84,11 @@ def get_run(scale: Scale, cell: Cell, *, where: str) -> ReproductionRun:
     reasons = [task.missing, start.missing, str(flags.pop("missing", ""))]
     named = {k: v.replace("{task}", cell.task) if isinstance(v, str) else v for k, v in flags.items()}
     processes = int(scale.places.get(PROCESSES, 1))
-    steps, asked = _build_steps(named, task=task, model=model, processes=processes, where=where)
+    steps, amount = _build_steps(named, task=task, model=model, processes=processes, where=where)
     return ReproductionRun(
         name=name,
         steps=steps,
-        **asked,
+        **amount,
         files=task.files,
         seeds=task.seeds or scale.seeds,
         hours=task.hours.get(cell.model, task.hours.get("-".join(cell.model.split("-")[:2]))),
@@ -151,9 +151,9 @@ def _build_steps(
     if ("max-train-steps" in flags) == ("num-epochs" in flags):
         raise ConfigError(f"{where}: needs either examples (or max-train-steps) or num-epochs")
     if "max-train-steps" in flags:
-        asked = {"updates": int(flags["max-train-steps"]), "examples": int(flags["max-train-steps"]) * batch}
+        amount = {"updates": int(flags["max-train-steps"]), "examples": int(flags["max-train-steps"]) * batch}
     else:
-        asked = {"examples": math.ceil(float(flags["num-epochs"]) * task.examples)}
+        amount = {"examples": math.ceil(float(flags["num-epochs"]) * task.examples)}
     common = ["-t", task.teacher, "--datapath", "{data}", "-m", model.agent, "-mf", "{folder}/model"]
     program = LAUNCHER if processes > 1 else ("parlai",)
     words = (*program, "train_model", *common, *_iter_words(flags), "--seed", "{seed}")
@@ -165,7 +165,7 @@ def _build_steps(
             command = ["parlai", "eval_model", *common, "-dt", split, "--batchsize", str(flags["eval-batchsize"])]
             command += ["--report-filename", report, *_iter_words(task.evaluation)]
             steps.append(Step(split, tuple(command), {"report": report}, ("--num-examples", "8")))
-    return steps, asked
+    return steps, amount
 
 
 def _add_warm_up(flags: Flags, batch: int) -> Iterator[tuple[str, Any]]:

@@ -10,16 +10,17 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.reproduce.runs import TORCHRUN, Places, ReproductionRun
+from benchmarks.reproduce.runs import TORCHRUN, Bindings, ReproductionRun
 from polyencoder.cli.main import parse
 from polyencoder.errors import PolyencoderError
+from polyencoder.hub.resolve import was_downloaded
 
 MODULES = {"parlai.agents.ranker.launch": "parlai", "polyencoder.cli.main": "polyencoder"}
 """Modules that torchrun starts, and the command of each."""
 _PATH_LIKE = (".", "/", "~")
 
 
-def find_wrong(run: ReproductionRun, places: Places) -> list[str]:
+def find_wrong(run: ReproductionRun, bindings: Bindings) -> list[str]:
     """Errors in the flags of its commands: one line for each step that would fail.
 
     Runs that differ only in their folders are checked once.
@@ -27,7 +28,7 @@ def find_wrong(run: ReproductionRun, places: Places) -> list[str]:
     lines = []
     for step in run.steps:
         try:
-            problem = _find_refusal(tuple(places.build_command(step, run="any", seed=0)))
+            problem = _find_refusal(tuple(bindings.build_command(step, run="any", seed=0)))
         except PolyencoderError as error:
             problem = str(error)
         if problem:
@@ -35,35 +36,28 @@ def find_wrong(run: ReproductionRun, places: Places) -> list[str]:
     return lines
 
 
-def find_missing(run: ReproductionRun, places: Places) -> list[str]:
-    """Missing files and models, with the places searched; nothing is downloaded."""
+def find_missing(run: ReproductionRun, bindings: Bindings) -> list[str]:
+    """Missing files and models, with the paths that were searched; nothing is downloaded."""
     if run.missing:
         return [run.missing]
     lines = []
-    data = Path(places.named["data"])
+    data = Path(bindings.named["data"])
     for entry in run.files:
         choices = [choice.strip() for choice in entry.split("|")]
         if not any(any(data.glob(name)) for choice in choices for name in (choice, f"{choice}.gz")):
             lines.append(f"{data / choices[0]}" + (f" (or {', '.join(choices[1:])})" if choices[1:] else ""))
     for name in run.models:
         try:
-            value = places.get_placeholder(name)
+            value = bindings.get_placeholder(name)
         except PolyencoderError as error:
             lines.append(str(error))
             continue
         if value.startswith(_PATH_LIKE):
             if not Path(value).expanduser().exists():
                 lines.append(f"{{{name}}}: {value}")
-        elif not _is_cached(value):
+        elif value.startswith("zoo:") or not was_downloaded(value):
             lines.append(f"{{{name}}}: {value}, to be downloaded")
     return lines
-
-
-def _is_cached(name: str) -> bool:
-    """Whether a model of the hub is in the local cache; unknown for models of the zoo."""
-    from huggingface_hub import try_to_load_from_cache
-
-    return not name.startswith("zoo:") and isinstance(try_to_load_from_cache(name, "config.json"), str)
 
 
 @cache

@@ -26,7 +26,7 @@ FILES = (
     "dailydialog/dialogues.jsonl.gz",
 )
 TURNS = 11  # of a context: the last one and ten before it
-SOME = 20_000
+SAMPLE_SIZE = 20_000
 HELD_OUT = 0.01
 
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train = [pair for turns in dialogues[held_out:] for pair in _iter_pairs(turns)]
     draw.shuffle(train)
     valid = [pair for turns in dialogues[:held_out] for pair in _iter_pairs(turns)]
-    for name, pairs in {"valid": valid, "test": valid, "some": train[:SOME], "train": train}.items():
+    for name, pairs in {"valid": valid, "test": valid, "some": train[:SAMPLE_SIZE], "train": train}.items():
         _write(flags.out / f"{name}.jsonl", pairs)
     print(json.dumps({"train": len(train), "valid": len(valid)}))
 

@@ -17,7 +17,7 @@ import filelock
 
 from benchmarks.reproduce.reports import read_numbers, read_training_amount
 from benchmarks.reproduce.results import Result, describe_environment
-from benchmarks.reproduce.runs import PROCESSES, TORCHRUN, Places, ReproductionRun, Step
+from benchmarks.reproduce.runs import PROCESSES, TORCHRUN, Bindings, ReproductionRun, Step
 from polyencoder.errors import PolyencoderError
 from polyencoder.storage.files import write_text
 
@@ -55,7 +55,7 @@ class _SeedProgress:
         write_text(self.path, json.dumps(values, indent=2) + "\n")
 
 
-def execute(run: ReproductionRun, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
+def execute(run: ReproductionRun, *, scale: str, seed: int, bindings: Bindings, deadline: float | None) -> Result:
     """Execute the unfinished steps of one seed and return its result.
 
     At the deadline, a time of `time.monotonic()`, the running command is terminated.
@@ -66,7 +66,7 @@ def execute(run: ReproductionRun, *, scale: str, seed: int, places: Places, dead
         StepFailed: a command failed.
         PolyencoderError: its report cannot be read, or its folder belongs to a run with other commands.
     """
-    folder = places.get_folder(run.name, seed)
+    folder = bindings.get_folder(run.name, seed)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         lock = filelock.FileLock(folder / _LOCK).acquire(blocking=False)
@@ -79,12 +79,12 @@ def execute(run: ReproductionRun, *, scale: str, seed: int, places: Places, dead
         progress.save()  # before a command writes anything, so that the folder's files belong to these commands
         for step in run.steps:
             if step.name not in progress.done:
-                values = _run_step(step, run=run, seed=seed, places=places, deadline=deadline, progress=progress)
+                values = _run_step(step, run=run, seed=seed, bindings=bindings, deadline=deadline, progress=progress)
                 progress.done[step.name] = values
                 progress.save()
             numbers = progress.done[step.name]
             if "training" in step.read:
-                amount = _read_training_amount(step, folder, places)
+                amount = _read_training_amount(step, folder, bindings)
                 numbers["hours"] = progress.seconds[step.name] / 3600
             if "amount" in step.read:
                 amount = {name: int(numbers[name]) for name in amount}
@@ -95,27 +95,27 @@ def execute(run: ReproductionRun, *, scale: str, seed: int, places: Places, dead
         seed=seed,
         date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         commands=run.commands,
-        metrics={f"{step}/{name}": number for step, found in progress.done.items() for name, number in found.items()},
+        metrics={f"{step}/{name}": number for step, values in progress.done.items() for name, number in values.items()},
         **amount,
         seconds={step: round(seconds, 1) for step, seconds in progress.seconds.items()},
         pieces=progress.pieces,
         machine=machine,
         versions=versions,
-        places={name: _cut_path(places.named[name]) for name in run.models},
+        places={name: _cut_path(bindings.named[name]) for name in run.models},
     )
 
 
-def is_finished(run: ReproductionRun, seed: int, *, places: Places) -> bool:
+def is_finished(run: ReproductionRun, seed: int, *, bindings: Bindings) -> bool:
     """Whether all steps of a seed are done."""
     try:
-        progress = _read_progress(places.get_folder(run.name, seed), run)
+        progress = _read_progress(bindings.get_folder(run.name, seed), run)
     except PolyencoderError:  # of other commands; `execute` reports it
         return False
     return all(step.name in progress.done for step in run.steps)
 
 
 def _cut_path(path: str) -> str:
-    """A place as results name it: of a path on this machine its last part."""
+    """A value as results name it; of a path on this machine, the last part."""
     return Path(path).name if os.path.isabs(os.path.expanduser(path)) else path
 
 
@@ -132,13 +132,13 @@ def _read_progress(folder: Path, run: ReproductionRun) -> _SeedProgress:
 
 
 def _run_step(
-    step: Step, *, run: ReproductionRun, seed: int, places: Places, deadline: float | None, progress: _SeedProgress
+    step: Step, *, run: ReproductionRun, seed: int, bindings: Bindings, deadline: float | None, progress: _SeedProgress
 ) -> dict[str, float]:
     """Run one step and read its numbers."""
-    folder = places.get_folder(run.name, seed)
+    folder = bindings.get_folder(run.name, seed)
     where = f"{run.name}, seed {seed}, {step.name}"
     output, log = folder / f"{step.name}.out", folder / f"{step.name}.log"
-    command = _resolve_program(places.build_command(step, run=run.name, seed=seed))
+    command = _resolve_program(bindings.build_command(step, run=run.name, seed=seed))
     start = time.monotonic()
     try:
         code = _wait(command, output=output, log=log, deadline=deadline)
@@ -151,7 +151,7 @@ def _run_step(
         raise StepFailed(f"{where}: {_explain_failure(code, complaints, printed)} (all of it: {log}, {output})")
     read = dict(step.read)
     if "report" in read:
-        read["report"] = places.fill(read["report"], run=run.name, seed=seed)
+        read["report"] = bindings.fill(read["report"], run=run.name, seed=seed)
     return read_numbers(read, printed=printed, where=where)
 
 
@@ -166,11 +166,11 @@ def _explain_failure(code: int, complaints: str, printed: str) -> str:
     return (ours or lines)[-1]
 
 
-def _read_training_amount(step: Step, folder: Path, places: Places) -> dict[str, int]:
+def _read_training_amount(step: Step, folder: Path, bindings: Bindings) -> dict[str, int]:
     words = step.command
     batch = int(words[words.index("--batchsize") + 1])
     if words[: len(TORCHRUN)] == TORCHRUN:
-        batch *= int(places.named[PROCESSES])
+        batch *= int(bindings.named[PROCESSES])
     return read_training_amount(folder / step.read["training"], batch=batch)
 
 

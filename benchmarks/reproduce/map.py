@@ -115,10 +115,10 @@ def compute_recall_at_1(matrix: Tensor, pairs: PairVectors) -> float:
 
 def evaluate_map(ranker: Ranker, examples: Sequence[Example], matrix: Tensor) -> dict[str, float]:
     """The metrics of mapped vectors on examples with candidates."""
-    ids = {text: i for i, text in enumerate(dict.fromkeys(text for one in examples for text in one.choices))}
+    ids = {text: i for i, text in enumerate(dict.fromkeys(text for example in examples for text in example.choices))}
     mapped = torch.from_numpy(ranker.encode(list(ids), kind="candidate")) @ matrix.T
-    contexts = torch.from_numpy(ranker.encode([one.turns for one in examples], kind="context"))
-    scores = (mapped[[ids[text] for text in one.choices]] @ contexts[i] for i, one in enumerate(examples))
+    contexts = torch.from_numpy(ranker.encode([example.turns for example in examples], kind="context"))
+    scores = (mapped[[ids[text] for text in example.choices]] @ contexts[i] for i, example in enumerate(examples))
     return tally_scores(examples, enumerate(scores)).report()
 
 

@@ -17,6 +17,7 @@ from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.scales import Scale, list_scale_names, read_scale
 from benchmarks.reproduce.tables import UNITS, Cell, Column, Row, Table, list_table_names, read_table
 from benchmarks.reproduce.values import Value, compute_mean
+from polyencoder.export.card import format_table
 
 PAGE = Path(__file__).parents[2] / "docs/results.md"
 PICTURES = PAGE.parent / "results"
@@ -98,15 +99,15 @@ def read_measured(table: Table, scale: Scale, results: Path) -> RunMeasures:
                 continue
             run = get_run(scale, cell, where=f"{table.name}, row {row.name}, {column.title}")
             stored = results_of.setdefault(run.name, read_results(results, scale.name, run))
-            inferred = not any(cell.metric in one.metrics for one in stored)
+            inferred = not any(cell.metric in result.metrics for result in stored)
             metric = cell.inferred if inferred else cell.metric
-            numbers = [one.metrics[metric] * UNITS[column.unit] for one in stored if metric in one.metrics]
+            numbers = [result.metrics[metric] * UNITS[column.unit] for result in stored if metric in result.metrics]
             if numbers:
                 values[row.name, column.title] = replace(compute_mean(numbers, digits=column.digits), inferred=inferred)
                 if cell.model and not cell.run:
                     titles = inputs.setdefault(_describe_inputs(scale, cell, run), [])
                     titles += [] if row.title in titles else [row.title]
-    return RunMeasures(scale, values, {name: kept for name, kept in results_of.items() if kept}, inputs)
+    return RunMeasures(scale, values, {name: stored for name, stored in results_of.items() if stored}, inputs)
 
 
 def _describe_inputs(scale: Scale, cell: Cell, run: ReproductionRun) -> str:
@@ -118,16 +119,16 @@ def _describe_inputs(scale: Scale, cell: Cell, run: ReproductionRun) -> str:
     return f"{scale.starts[cell.start].title}, {text} + {label} tokens{between}"
 
 
-def format_grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a Markdown table of these rows and columns; `names` are the headings."""
-    yield _format_line(["", *names])
-    yield _format_line(["---"] * (len(names) + 1))
-    group = None
+def format_grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str]) -> list[str]:
+    """The lines of a Markdown table of these rows and columns; `names` are the headings."""
+    lines: list[list[str]] = []
+    group, is_grouped = None, len({row.group for row in rows}) > 1
     for row in rows:
-        if row.group and row.group != group and len({one.group for one in rows}) > 1:
-            yield _format_line([f"**{row.group}**", *[""] * len(names)])
+        if row.group and row.group != group and is_grouped:
+            lines.append([f"**{row.group}**", *[""] * len(names)])
         group = row.group
-        yield _format_line([row.title, *(_format_cell(table, row, column, one) for column, one in heads)])
+        lines.append([row.title, *(_format_cell(table, row, column, measures) for column, measures in heads)])
+    return format_table(["", *names], lines).splitlines()
 
 
 def iter_compared(table: Table, scale: Scale, rows: Sequence[Row], results: Path) -> Iterator[str]:
@@ -159,15 +160,15 @@ def iter_compared(table: Table, scale: Scale, rows: Sequence[Row], results: Path
 
 
 def _format_section(table: Table, all_measured: Sequence[RunMeasures]) -> Iterator[str]:
-    with_numbers = [one for one in all_measured if one.values]
+    with_numbers = [measures for measures in all_measured if measures.values]
     yield f"\n## {table.name}: {table.title}\n"
     yield f"{table.source}.\n"
     heads: list[Head] = []
     for column in table.columns:
         if any(title == column.title for _, title in table.paper_values):
             heads.append((column, None))
-        heads += [(column, one) for one in with_numbers if any(title == column.title for _, title in one.values)]
-    names = [f"{column.title}, {f'here, {one.scale.name}' if one else 'paper'}" for column, one in heads]
+        heads += [(column, here) for here in with_numbers if any(title == column.title for _, title in here.values)]
+    names = [f"{column.title}, {f'here, {here.scale.name}' if here else 'paper'}" for column, here in heads]
     if not heads:  # no number at all yet
         heads, names = [(column, None) for column in table.columns], [column.title for column in table.columns]
     yield from format_grid(table, table.rows, heads, names)
@@ -200,19 +201,19 @@ def _format_cell(table: Table, row: Row, column: Column, here: RunMeasures | Non
     value = here.values.get((row.name, column.title)) if here else paper
     if value is None:
         return ""
-    shown = str(value)
+    text = str(value)
     if here is None:
-        return shown
+        return text
     if column.unit not in COUNTED:
-        shown += f" ({value.count})"
+        text += f" ({value.count})"
     if here.scale.name == "paper" and paper:
-        shown += ", the same" if value.is_near(paper, tolerance=table.tolerance) else ", **not the same**"
-    return shown
+        text += ", the same" if value.is_near(paper, tolerance=table.tolerance) else ", **not the same**"
+    return text
 
 
 def _describe_measurement(numbers: RunMeasures) -> str:
     """Where, when and in how many hours the numbers of a table were measured."""
-    results = [result for kept in numbers.results.values() for result in kept]
+    results = [result for of_run in numbers.results.values() for result in of_run]
     dates = sorted({result.date for result in results})
     machines = sorted({_shorten(f"{result.machine.get('gpu') or result.machine.get('cpu')}") for result in results})
     threads = sorted({int(result.machine.get("threads", 0)) for result in results})
@@ -232,7 +233,3 @@ def _format_runs(count: int, hours: float) -> str:
     else:
         duration = f"{60 * hours:.0f} minutes" if 60 * hours >= 1.5 else "about a minute or less"
     return f"1 run, {duration}" if count == 1 else f"{count} runs, median {duration}"
-
-
-def _format_line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -119,9 +119,9 @@ class Peer(NamedTuple):
     score: Score
     trainer: Any
     arguments: Any
-    """The trainer's class, and that of its arguments."""
+    """The classes of the trainer and of its arguments."""
     settings: Mapping[str, Any] = {}
-    """Arguments beside those that all have."""
+    """Further arguments of this peer."""
     collator: Any = None
 
 
@@ -183,7 +183,7 @@ def _build_token_score(encoder: Any, *, bf16: bool) -> Score:
             with low:
                 contexts = encoder.encode_query([text for text, _, _ in batch], show_progress_bar=False)
             for context, (_, _, candidates) in zip(contexts, batch, strict=True):
-                yield encoder.similarity([context.float()], [tokens[one].float() for one in candidates])[0]
+                yield encoder.similarity([context.float()], [tokens[candidate].float() for candidate in candidates])[0]
 
     return score
 

@@ -17,7 +17,7 @@ from polyencoder.storage.files import write_text
 _STYLE = {"svg.hashsalt": "benchmarks.reproduce", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
 _SIZE = (5.0, 3.2)  # inches
 _BESIDE = [(x, y, "left" if x > 0 else "right") for y in (-2, 4, -8, 10, -14, 16, -20) for x in (6, -6)]
-"""Places of a point's title: points to the right and up, and the side of the title that is there."""
+"""Offsets of a point's title: points to the right and up, and the side of the title that is there."""
 _MANY = ("latency", "lines")
 """Kinds with one line for each row title."""
 _TIMED = "ms, 100,000"  # a column of peers
@@ -39,11 +39,11 @@ def draw(table: Table, all_measured: Sequence[RunMeasures], times: Mapping[str, 
     series = _collect_series(table, _PAPER, table.paper_values, times[_PAPER])
     for at_scale in all_measured:
         series |= _collect_series(table, f"here, {at_scale.scale.name}", at_scale.values, times[at_scale.scale.name])
-    shown = {name: points for name, points in series.items() if len(points) > 1}
-    if not shown:
+    lines = {name: points for name, points in series.items() if len(points) > 1}
+    if not lines:
         return None
     path = folder / f"{table.name}.svg"
-    write_text(path, _render_svg(table, shown))
+    write_text(path, _render_svg(table, lines))
     return path
 
 
@@ -132,29 +132,29 @@ def _add(axes: Any, kind: str, name: str, points: Sequence[Point], *, style: str
     lines: dict[str, list[Point]] = {}
     for point in points:
         lines.setdefault(point[0] if kind in _MANY else "", []).append(point)
-    for number, (of, line) in enumerate(lines.items()):
+    for number, (title, line) in enumerate(lines.items()):
         line = sorted(line, key=lambda point: point[1])
         axes.errorbar(
-            [place for _, place, _ in line],
+            [position for _, position, _ in line],
             [value.mean for _, _, value in line],
             yerr=[value.deviation or 0 for _, _, value in line],
             marker="os^Dv"[number % 5] if kind in _MANY else "o",
             linestyle="none" if kind == "accuracy" else style,
             markerfacecolor=None if style == "-" else "white",
             color=f"C{number}" if kind in _MANY else color,
-            label=f"{of}, {name}" if kind in _MANY else name,
+            label=f"{title}, {name}" if kind in _MANY else name,
             capsize=2,
         )
 
 
 def _add_titles(axes: Any, series: Mapping[str, Sequence[Point]]) -> None:
-    """Adds each point's title beside it, at the first of a few places inside the axes where it covers nothing."""
+    """Adds each point's title beside it, at the first offset inside the axes where it covers nothing."""
     from matplotlib.transforms import Bbox
 
     axes.figure.draw_without_rendering()  # lays out the axes
-    points = [(title, (place, value.mean)) for line in series.values() for title, place, value in line]
+    points = [(title, (position, value.mean)) for line in series.values() for title, position, value in line]
     centers = axes.transData.transform([point for _, point in points])
-    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in centers]
+    boxes = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in centers]
     for title, point in points:
         for x, y, aligned in _BESIDE:
             where = {"xytext": (x, y), "textcoords": "offset points", "ha": aligned, "fontsize": 7}
@@ -162,9 +162,9 @@ def _add_titles(axes: Any, series: Mapping[str, Sequence[Point]]) -> None:
             note.set_in_layout(False)
             box = note.get_window_extent()
             inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
-            if inside and not any(box.overlaps(other) for other in taken):
+            if inside and not any(box.overlaps(other) for other in boxes):
                 break
             note.remove()
         else:
             note = axes.annotate(title, point, **where)
-        taken.append(box)
+        boxes.append(box)

@@ -46,18 +46,18 @@ def plan(table: Table, scale: Scale, rows: Iterable[Row], *, seeds: int | None) 
     """
     planned: dict[str, Planned] = {}
 
-    def add(run: ReproductionRun, wanted: int, asked_by: Sequence[str]) -> None:
+    def add(run: ReproductionRun, count: int, dependents: Sequence[str]) -> None:
         needs = {} if run.missing else run.needs  # a run that cannot be executed has no dependencies
         runs = collect_runs(scale) if needs else {}
-        if run.name in asked_by:
-            raise ConfigError(f"{' needs '.join([*asked_by, run.name])}: the dependencies form a circle")
+        if run.name in dependents:
+            raise ConfigError(f"{' needs '.join([*dependents, run.name])}: the dependencies form a circle")
         for need, each in needs.items():
             if need not in runs:
                 raise ConfigError(f"{run.name} needs {need}, which is a run of no table")
-            add(runs[need], wanted if each and runs[need].trains else 1, [*asked_by, run.name])
+            add(runs[need], count if each and runs[need].trains else 1, [*dependents, run.name])
         before = planned.get(run.name)
-        if before is None or before.seeds < wanted:
-            planned[run.name] = Planned(run, wanted)
+        if before is None or before.seeds < count:
+            planned[run.name] = Planned(run, count)
 
     for row in rows:
         for item in plan_runs(table, scale, row):

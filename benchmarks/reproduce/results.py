@@ -103,8 +103,8 @@ def describe_environment() -> tuple[dict[str, Any], dict[str, str]]:
 
 def _check_enough(result: Result, run: ReproductionRun, *, where: str) -> None:
     for what in ("updates", "examples"):
-        had, asked = getattr(result, what), getattr(run, what)
-        if had < asked:
+        actual, required = getattr(result, what), getattr(run, what)
+        if actual < required:
             raise ConfigError(
-                f"{where}: was trained on {had:,} {what} where its row asks for {asked:,}; it is not a result"
+                f"{where}: was trained on {actual:,} {what} where its row asks for {required:,}; it is not a result"
             )

@@ -19,7 +19,7 @@ PROCESSES = "processes"
 TORCHRUN = ("torchrun", "--nproc-per-node", f"{{{PROCESSES}}}", "-m")
 LAUNCHER = (*TORCHRUN, "parlai.agents.ranker.launch")
 
-_PLACE = re.compile(r"\{(?P<name>\w+)(?::(?P<of>[\w.-]+))?\}")
+_PLACEHOLDER = re.compile(r"\{(?P<name>\w+)(?::(?P<of>[\w.-]+))?\}")
 _STARTS = ("--backbone", "--init-model", "--model")
 PACKAGE = "package:"
 """Prefix of a folder inside an installed package: `package:NAME/FOLDER`."""
@@ -50,9 +50,9 @@ class ReproductionRun:
     name: str
     steps: list[Step] = field(default_factory=list)
     updates: int = 0
-    """The least, for the run to count as a result; 0: no requirement."""
+    """The minimum, for the run to count as a result; 0: none."""
     examples: int = 0
-    """The same of training examples; a step with `read: {amount: true}` prints both."""
+    """The minimum of training examples; a step with `read: {amount: true}` prints both."""
     files: list[str] = field(default_factory=list)
     """Below the data folder; see `scales.Task.files`."""
     seeds: int = 1
@@ -65,15 +65,15 @@ class ReproductionRun:
     def needs(self) -> dict[str, bool]:
         """The runs it depends on: True if on the same seed's model, False if on the first seed's files."""
         words = [word for step in self.steps for word in step.command]
-        named = {(found["of"], found["name"]) for word in words for found in _PLACE.finditer(word) if found["of"]}
+        named = {(match["of"], match["name"]) for word in words for match in _PLACEHOLDER.finditer(word) if match["of"]}
         return {of: (of, "model") in named for of, _ in sorted(named)}
 
     @property
     def models(self) -> list[str]:
         """Placeholders of the encoders and rankers that it starts from, such as `minilm`; not other runs'."""
         words = [word for step in self.steps for word in step.command]
-        named = [_PLACE.fullmatch(word) for flag, word in pairwise(words) if flag in _STARTS]
-        return sorted({found["name"] for found in named if found and not found["of"]})
+        matches = [_PLACEHOLDER.fullmatch(word) for flag, word in pairwise(words) if flag in _STARTS]
+        return sorted({match["name"] for match in matches if match and not match["of"]})
 
     @property
     def commands(self) -> list[str]:
@@ -92,7 +92,7 @@ class ReproductionRun:
 
 
 @dataclass(frozen=True)
-class Places:
+class Bindings:
     """The values of the {placeholders} in commands."""
 
     named: Mapping[str, str]
@@ -123,7 +123,7 @@ class Places:
                 raise ConfigError(f"{word}: unknown placeholder {{{name}}}; set it with --set {name}=...")
             return self.get_placeholder(name)
 
-        return _PLACE.sub(get_value, word)
+        return _PLACEHOLDER.sub(get_value, word)
 
     def get_placeholder(self, name: str) -> str:
         """The value of a placeholder; a folder for `package:NAME/FOLDER`."""

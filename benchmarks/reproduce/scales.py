@@ -53,7 +53,7 @@ class InitialWeights:
     missing: str = ""
 
 
-@dataclass(frozen=True, eq=False)  # each is its own: what follows from it is remembered
+@dataclass(frozen=True, eq=False)  # equal to itself alone: functions cache what they compute of it
 class Scale:
     """One of `scales/`."""
 

@@ -10,14 +10,16 @@ from benchmarks.reproduce import checks
 from benchmarks.reproduce.execution import OutOfTime, RunsElsewhere, execute, is_finished
 from benchmarks.reproduce.plan import Planned
 from benchmarks.reproduce.results import Result, get_result_path, write_result
-from benchmarks.reproduce.runs import Places, ReproductionRun
+from benchmarks.reproduce.runs import Bindings, ReproductionRun
 from polyencoder.errors import PolyencoderError
 
 MORE_TO_DO = 3
 """Exit code if work is left: out of time, or another process is running it."""
 
 
-def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path | None, deadline: float | None) -> int:
+def run_all(
+    planned: Sequence[Planned], *, scale: str, bindings: Bindings, out: Path | None, deadline: float | None
+) -> int:
     """Execute the runs without a result, seed by seed: first seeds of all runs come before second ones.
 
     A run whose result exists but whose models do not is executed again if another run depends on them; its result is
@@ -31,15 +33,15 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
         The exit code: 0, MORE_TO_DO, or 1 if a run failed, files are missing, or no run can be executed.
     """
     lacking: set[str] = set()  # runs that cannot be executed, and those that depend on them
-    seeds = range(max((one.seeds for one in planned), default=0))
-    left = [(one.run, seed) for seed in seeds for one in planned if seed < one.seeds]
+    seeds = range(max((count for _, count in planned), default=0))
+    left = [(run, seed) for seed in seeds for run, count in planned if seed < count]
     needed: set[tuple[str, int]] = set()  # by unfinished runs
 
     def is_over(run: ReproductionRun, seed: int) -> bool:
         """Whether a seed's result exists and, if another run needs them, its models too."""
         if out is None or not get_result_path(out, scale, run.name, seed).exists():
             return False
-        return (run.name, seed) not in needed or is_finished(run, seed, places=places)
+        return (run.name, seed) not in needed or is_finished(run, seed, bindings=bindings)
 
     for run, seed in reversed(left):
         if not (run.missing or is_over(run, seed)):
@@ -54,7 +56,7 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
         for run, seed in left:
             if is_over(run, seed):
                 continue
-            missing = checks.find_missing(run, places)
+            missing = checks.find_missing(run, bindings)
             if lacks := [*missing, *(f"{need}, see there" for need in run.needs if need in lacking)]:
                 if run.name not in lacking:
                     print(f"{run.name}, seed {seed}: missing: {'; '.join(lacks)}", flush=True)
@@ -64,7 +66,7 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
             try:
                 if any((other.name, of) in _needs(run, seed) for other, of in elsewhere):
                     raise RunsElsewhere
-                result = execute(run, scale=scale, seed=seed, places=places, deadline=deadline)
+                result = execute(run, scale=scale, seed=seed, bindings=bindings, deadline=deadline)
                 where = f" -> {_keep(result, run, out)}" if out else ""
             except RunsElsewhere:
                 elsewhere.append((run, seed))
@@ -82,7 +84,7 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
             print(f"another process is running, or waits for: {names}", flush=True)
             return int(failed) or MORE_TO_DO
         left = elsewhere
-    return int(failed or all(one.run.name in lacking for one in planned))
+    return int(failed or all(run.name in lacking for run, _ in planned))
 
 
 def _keep(result: Result, run: ReproductionRun, out: Path) -> Path:
@@ -96,5 +98,5 @@ def _needs(run: ReproductionRun, seed: int) -> set[tuple[str, int]]:
 
 
 def _format_metrics(metrics: Mapping[str, float]) -> str:
-    shown = {name: value for name, value in metrics.items() if name.rpartition("/")[2].startswith(("R", "mrr"))}
-    return "  ".join(f"{name} {value:.4g}" for name, value in (shown or metrics).items())
+    main = {name: value for name, value in metrics.items() if name.rpartition("/")[2].startswith(("R", "mrr"))}
+    return "  ".join(f"{name} {value:.4g}" for name, value in (main or metrics).items())

@@ -193,8 +193,8 @@ def _build_table(name: str, document: _Document, *, where: str) -> Table:
         for values in check_non_empty_list(cell.pop("rows", None), where=f"{at}, rows"):
             rows.append(_build_row(values, group=title, cell=cell, columns=len(columns), where=at))
     names = [row.name for row in rows]
-    for twice in {one for one in names if names.count(one) > 1}:
-        raise ConfigError(f"{where}: two rows are called {twice}")
+    for duplicate in {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"{where}: two rows are called {duplicate}")
     facts = {fact: getattr(document, fact) for fact in ("title", "source", "tolerance", "notes", "seeds", "picture")}
     return Table(name=name, columns=tuple(columns), rows=tuple(rows), **facts)
 

@@ -28,10 +28,10 @@ class Value:
 
     def __str__(self) -> str:
         mean = float(f"{self.mean:.{_INFERRED}g}") if self.inferred else self.mean
-        shown = f"{mean:,.{self.digits}f}"
+        text = f"{mean:,.{self.digits}f}"
         if self.deviation is not None:
-            shown += f" ± {self.deviation:.{self.digits}f}"
-        return f"≈ {shown}" if self.inferred else shown
+            text += f" ± {self.deviation:.{self.digits}f}"
+        return f"≈ {text}" if self.inferred else text
 
     def is_near(self, other: Value, *, tolerance: float) -> bool:
         """Whether both are equal within the tolerance plus half a unit of the other's last digit."""

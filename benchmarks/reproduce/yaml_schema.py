@@ -24,15 +24,15 @@ def parse_fields(kind: type[T], values: Any, *, where: str, **fixed: Any) -> T:
         ConfigError: not a mapping, or a field is unknown, missing or of another type; the message begins with `where`.
     """
     try:
-        if twice := fixed.keys() & values:
-            raise ConfigError(f"{where}: {', '.join(twice)} is unknown")
+        if unknown := fixed.keys() & values:
+            raise ConfigError(f"{where}: {', '.join(unknown)} is unknown")
         parsed: T = _adapt(kind).validate_json(  # type: ignore[arg-type]
             json.dumps({**values, **fixed}, default=str), strict=True, extra="forbid"
         )
     except TypeError:
         raise ConfigError(f"{where}: must be a mapping of names to values, not {values!r}") from None
     except ValidationError as error:
-        detail = min(error.errors(), key=lambda one: one["type"] != "unexpected_keyword_argument")
+        detail = min(error.errors(), key=lambda detail: detail["type"] != "unexpected_keyword_argument")
         *path, name = map(str, detail["loc"])
         fields = [] if path else [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
         problem = {

@@ -106,11 +106,11 @@ def measure_answers(
     return rows, replies
 
 
-def share_equal(replies: Sequence[str], others: Sequence[str] | None) -> float | None:
-    """The share of replies that equal the others'; None where there are no others."""
-    if others is None:
+def share_equal(replies: Sequence[str], expected: Sequence[str] | None) -> float | None:
+    """The share of replies that equal the expected ones; None without these."""
+    if expected is None:
         return None
-    return sum(one == other for one, other in zip(replies, others, strict=True)) / len(replies)
+    return sum(map(str.__eq__, replies, expected)) / len(replies)
 
 
 def _compare(answers: Mapping[str, Answer], contexts: Sequence[list[str]], *, candidates: int) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ def measure(
     """The rows of the report: one for each index and way to search it."""
     arrays = Contexts.from_encoding(contexts)
     single = [arrays.select([i]) for i in range(len(arrays))]
-    truth = [[str(row) for row in search(one, vectors, k=TOP_K).rows[0].tolist()] for one in single]
+    truth = [[str(row) for row in search(context, vectors, k=TOP_K).rows[0].tolist()] for context in single]
     scan = partial(search_each, partial(search, rows=vectors, k=TOP_K), single[:TIMED])
     rows: list[dict[str, Any]] = []
     for engine in engines:
@@ -72,7 +72,7 @@ def measure(
                         "codes": contexts.n_codes,
                         "built_per_s": len(vectors) / seconds,
                         "same": sum(map(list.__eq__, ids, truth)) / len(truth),
-                        "recall10": sum(len({*own} & {*best}) for own, best in zip(ids, truth, strict=True))
+                        "recall10": sum(len({*row} & {*best}) for row, best in zip(ids, truth, strict=True))
                         / sum(map(len, truth)),
                         "certified": sum(hits[0].found == "certified" for hits in all_hits) / len(all_hits),
                         "built_peak_mb": build_peak,
@@ -111,4 +111,4 @@ def _build(vectors: Vectors, where: str, options: dict[str, Any]) -> None:
 def _collect_hits(
     results: list[list[Hit]], contexts: Sequence[Contexts], find: Callable[[Contexts], list[list[Hit]]]
 ) -> None:
-    results += (find(one)[0] for one in contexts)
+    results += (find(context)[0] for context in contexts)

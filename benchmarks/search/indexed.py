@@ -32,7 +32,7 @@ from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.scan import search
 
 TOP_K = 10
-RECALL_WANTED = 0.99
+MIN_RECALL = 0.99
 LONGEST_LIST = 4096
 TIMED = 10  # contexts that an index is timed with
 CHUNK = 1 << 14
@@ -42,7 +42,6 @@ TRIED = {
     "ivf-flat": [(128, 16), (128, 64), (128, 128), (128, 256), (256, 512)],
     "ivf-pq": [(256, 32), (512, 64), (1024, 128), (4096, 256)],
 }
-KINDS = tuple(TRIED)
 
 
 def measure(
@@ -57,28 +56,28 @@ def measure(
     shards = (vectors.take(np.arange(first, min(first + CHUNK, len(vectors)))) for first in starts)
     small, arrays = store(folder, shards, dtype="int8"), Contexts.from_encoding(contexts)
     truth = search(arrays, vectors, k=TOP_K).rows
-    few = arrays.select(slice(scanned))
+    first_contexts = arrays.select(slice(scanned))
     about = {"case": "indexed", "rows": len(vectors), "codes": contexts.n_codes}
-    rows = [about | row for row in _measure_exact(few, truth[:scanned], vectors, small, repeats=repeats)]
+    rows = [about | row for row in _measure_exact(first_contexts, truth[:scanned], vectors, small, repeats=repeats)]
     faiss = import_faiss()
     cores = faiss.omp_get_max_threads()
-    for asked in kinds:
-        kind, parameters = parse_faiss(asked)
+    for kind_and_parameters in kinds:
+        kind, parameters = parse_faiss(kind_and_parameters)
         start = time.perf_counter()
-        made = build_faiss(vectors, kind=kind, **parameters)  # all cores
+        meta = build_faiss(vectors, kind=kind, **parameters)  # all cores
         built = {"build_s": time.perf_counter() - start}
-        built["size_mb"] = (vectors.folder / made.file).stat().st_size / 2**20
-        searcher = FaissSearch(made, vectors)
+        built["size_mb"] = (vectors.folder / meta.file).stat().st_size / 2**20
+        searcher = FaissSearch(meta, vectors)
         faiss.omp_set_num_threads(torch.get_num_threads())
         rows += [about | row | built for row in _measure_faiss(searcher, arrays, truth, repeats=repeats)]
         faiss.omp_set_num_threads(cores)
-    return [*rows, about | _measure_certified(few, vectors)]
+    return [*rows, about | _measure_certified(first_contexts, vectors)]
 
 
 def select_fastest(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """The row of the fastest index with sufficient recall, else of the one with the highest; None without rows."""
     indexed = [row for row in rows if row.get("kind") in TRIED]
-    enough = [row for row in indexed if row["recall10"] >= RECALL_WANTED]
+    enough = [row for row in indexed if row["recall10"] >= MIN_RECALL]
     if enough:
         return max(enough, key=lambda row: row["vs_scan"])
     return max(indexed, key=lambda row: row["recall10"], default=None)
@@ -100,9 +99,9 @@ def _measure_exact(
         "scan": lambda context: search(context, vectors, k=TOP_K).rows,
         "scan_int8": lambda context: search(context, small, k=TOP_K).rows,
     }
-    ones = [contexts.select([i]) for i in range(min(2, len(contexts)))]
+    singles = [contexts.select([i]) for i in range(min(2, len(contexts)))]
     times = measure_interleaved_ms(
-        {name: partial(search_each, way, ones) for name, way in ways.items()}, repeats=repeats
+        {name: partial(search_each, way, singles) for name, way in ways.items()}, repeats=repeats
     )
     if contexts.n_codes > 1:  # for one code these are the score itself
         ways["maxsim-max"] = lambda context: _search_by_largest_logit(context, vectors)
@@ -111,7 +110,7 @@ def _measure_exact(
         best_rows = truth if name == "scan" else way(contexts)
         row = {"kind": name, "contexts": contexts.batch_size, **_measure_agreement(best_rows, truth)}
         if name in times:
-            row |= {"ms": times[name] / len(ones), "vs_scan": times["scan"] / times[name]}
+            row |= {"ms": times[name] / len(singles), "vs_scan": times["scan"] / times[name]}
         yield row | {"size_mb": compute_size_mb(small if name == "scan_int8" else vectors)}
 
 
@@ -119,10 +118,10 @@ def _measure_faiss(
     searcher: FaissSearch, contexts: Contexts, truth: Array, *, repeats: int
 ) -> Iterator[dict[str, Any]]:
     """Rows of one FAISS index."""
-    ones = [contexts.select([i]) for i in range(min(TIMED, len(contexts)))]
+    singles = [contexts.select([i]) for i in range(min(TIMED, len(contexts)))]
 
-    def scan_one() -> object:
-        return search(ones[0], searcher.vectors, k=TOP_K)
+    def scan_single() -> object:
+        return search(singles[0], searcher.vectors, k=TOP_K)
 
     for length, effort in TRIED[searcher.meta.kind]:
 
@@ -130,9 +129,9 @@ def _measure_faiss(
             return searcher.search(context, top_k=TOP_K, list_length=length, effort=effort).rows
 
         # The scan takes its turns too, so that the ratio is of times on the same, perhaps busy, machine.
-        peers: dict[str, Callable[[], object]] = {"index": partial(search_each, find, ones), "scan": scan_one}
+        peers: dict[str, Callable[[], object]] = {"index": partial(search_each, find, singles), "scan": scan_single}
         times = measure_interleaved_ms(peers, repeats=repeats)
-        ms = times["index"] / len(ones)
+        ms = times["index"] / len(singles)
         yield {
             "kind": searcher.meta.kind,
             "contexts": contexts.batch_size,

@@ -62,8 +62,8 @@ def _measure_sizes(folder: Path) -> dict[str, float]:
 def _keep_first_layer(ranker: Ranker) -> tuple[Ranker, float]:
     """The ranker with one layer in each tower, and the size of the candidate tower's others, in MB."""
     model = copy.deepcopy(get_two_towers(ranker))
-    parameters = (one for layer in model.candidate_tower.get_layers()[1:] for one in layer.parameters())
-    size_mb = sum(one.numel() * one.element_size() for one in parameters) / 2**20
+    parameters = (weights for layer in model.candidate_tower.get_layers()[1:] for weights in layer.parameters())
+    size_mb = sum(weights.numel() * weights.element_size() for weights in parameters) / 2**20
     for tower in {model.candidate_tower, model.context_tower}:
         layers = tower.get_layers()
         del layers[1:]

@@ -69,7 +69,7 @@ def measure(
         {name: make for name, make in kinds.items() if not systems or name in systems}
         for kinds in (SEARCHING, CROSSING)
     )
-    few, largest = folder / str(counts[0]), folder / str(counts[-1])
+    smallest, largest = folder / str(counts[0]), folder / str(counts[-1])
     ranker = _build_ours(backbone, "bi")
     real = torch.from_numpy(ranker.encode_candidates(texts))
     rows: list[dict[str, Any]] = []
@@ -80,7 +80,7 @@ def measure(
         same = {BI: share_equal(replies[BI], replies[THEIR_BI])} if {BI, THEIR_BI} <= replies.keys() else {}
         rows += [{**row, "replies_as_peer": same.get(row["system"])} for row in timed_rows]
         del answers  # and with them the vectors that are in memory
-    crossed_by = {name: make(backbone, few) for name, make in crossing.items()}
+    crossed_by = {name: make(backbone, smallest) for name, make in crossing.items()}
     timed_rows, _ = measure_answers(crossed_by, contexts[:crossed], candidates=counts[0], warm_up=min(crossed, 1))
     rows += timed_rows
     rows += [
@@ -89,10 +89,10 @@ def measure(
         for n in counts[1:]
     ]
     for name in (*searching, *crossing):
-        at = few if name in CROSSING else largest
-        memory = call_alone(_measure_memory, name, backbone, at, contexts[:3], threads=threads)
-        vectors_mb = 0.0 if name in CROSSING else (at / VECTORS).stat().st_size / 2**20
-        rows.append({"system": name, "candidates": int(at.name), "vectors_mb": vectors_mb, **memory})
+        measured = smallest if name in CROSSING else largest
+        memory = call_alone(_measure_memory, name, backbone, measured, contexts[:3], threads=threads)
+        vectors_mb = 0.0 if name in CROSSING else (measured / VECTORS).stat().st_size / 2**20
+        rows.append({"system": name, "candidates": int(measured.name), "vectors_mb": vectors_mb, **memory})
     return [{"case": "peers", **row} for row in rows]
 
 

@@ -53,7 +53,7 @@ def measure(
         times = measure_interleaved_ms(peers, repeats=repeats, clock=time.process_time)
         for name, way in ways.items():
             pairs = zip(each, truth, strict=True)
-            differ = sum(_has_differences(way(one), best, one, in_memory) for one, best in pairs)
+            differ = sum(_has_differences(way(context), best, context, in_memory) for context, best in pairs)
             ms = times[name] / len(each[:TIMED])
             about = {"case": "scan", "rows": len(vectors), "codes": count, "kind": name, "contexts": len(each)}
             rows.append({**about, "processor_ms": ms, "vs_torch": times["torch"] / times[name], "differ": differ})
@@ -92,6 +92,6 @@ def _has_differences(rows: Array, best: Array, context: ContextEncoding, vectors
     """Whether the rows [1, k] are others than the best, and their scores, too."""
     if np.array_equal(rows, best):
         return False
-    numbers = (found[0].astype(np.int64) for found in (rows, best))
-    ours, theirs = (score(context, torch.from_numpy(vectors[found]).double()) for found in numbers)
+    indices = (numbers[0].astype(np.int64) for numbers in (rows, best))
+    ours, theirs = (score(context, torch.from_numpy(vectors[selected]).double()) for selected in indices)
     return not torch.allclose(ours, theirs, rtol=1e-6)

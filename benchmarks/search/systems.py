@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.agents import build_options, build_size_flags
-from benchmarks.common import get_time, get_two_towers
+from benchmarks.common import build_bert_config, get_time, get_two_towers
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.encoding.encode import encode_token_ids
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.build import build_model
-from polyencoder.modeling.encoder_config import build_scratch_config
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding, score, select_best
 from polyencoder.text.encoder import TextEncoder
@@ -71,22 +70,14 @@ def make_ranker(
     vocabulary_size: int = 30_000,
     dropout: float = 0.0,
     text_truncate: int = 360,
-    **config: Any,
+    **options: Any,
 ) -> Ranker:
     """A ranker of this size with random weights, and a vocabulary trained on these texts."""
     tokenizer = train_tokenizer(texts, vocabulary_size=vocabulary_size)
-    backbone = build_scratch_config(
-        vocabulary_size=tokenizer.get_vocab_size(),
-        dim=size_of["dim"],
-        n_layers=size_of["layers"],
-        n_heads=size_of["heads"],
-        ffn_dim=4 * size_of["dim"],
-        n_positions=512,
-        dropout=dropout,
-    )
+    backbone = build_bert_config(size_of, vocabulary_size=tokenizer.get_vocab_size(), dropout=dropout)
     text = TextConfig(text_truncate=text_truncate, label_truncate=72)
-    made = RankerConfig(architecture=architecture, backbone=backbone, text=text, **config)
-    return Ranker(build_model(made), TextEncoder(tokenizer, text), device=device)
+    config = RankerConfig(architecture=architecture, backbone=backbone, text=text, **options)
+    return Ranker(build_model(config), TextEncoder(tokenizer, text), device=device)
 
 
 def build_ours(ranker: Ranker, vectors: Tensor, candidates: Sequence[str]) -> dict[str, Answer]:
@@ -157,7 +148,7 @@ def score_by_formula(context: ContextEncoding, vectors: Tensor) -> Tensor:
     """ParlAI's way: a vector of the context for each candidate, [1, n, dim], their product, and a sort of all scores.
 
     Step by step as its `PolyBasicAttention` and `eval_step` have it, without the lists of Python that these make. Gives
-    the candidates' places [1, n], best first.
+    the candidates' rows [1, n], best first.
     """
     queries = vectors.unsqueeze(0)  # [1, n, dim]
     logits = queries.bmm(context.vectors.transpose(1, 2))  # [1, n, codes]

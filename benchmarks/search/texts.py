@@ -8,8 +8,9 @@ from itertools import count, islice, pairwise
 from pathlib import Path
 
 from polyencoder.data.readers import iter_lines, iter_records
+from polyencoder.data.ubuntu import join_ubuntu_turn
 
-MADE = "words of one to three made syllables, as many as ConvAI2's validation examples have on average"
+SYNTHETIC = "words of one to three made syllables, as many as ConvAI2's validation examples have on average"
 
 _CONVAI2 = "ConvAI2/{split}_*_original*.txt*"
 _UBUNTU = "Ubuntu/train.csv*"
@@ -34,7 +35,7 @@ def read_candidates(datapath: Path | None, count: int | None = None) -> list[str
     replies = [label for _, label in _read_convai2(_find_file(datapath, _CONVAI2.format(split="train")))]
     for _, row in iter_records(_find_file(datapath, _UBUNTU)):
         if float(row["Label"]) == 1:
-            replies.append(" ".join(row["Utterance"].replace("__eou__", " ").replace("__eot__", " ").split()))
+            replies.append(join_ubuntu_turn(row["Utterance"]))
     for _, dialogue in iter_records(_find_file(datapath, _DAILYDIALOG)):
         replies += [reply for _, reply in pairwise(dialogue["turns"])]
     different = [text for text in dict.fromkeys(replies) if text.strip()]
@@ -43,7 +44,7 @@ def read_candidates(datapath: Path | None, count: int | None = None) -> list[str
 
 
 def iter_numbered(texts: Sequence[str], rows: int | None = None) -> Iterator[str]:
-    """`rows` distinct texts, or without end: the given ones, then the same with a number appended."""
+    """`rows` distinct texts, or endlessly many: the given ones, then these with a number appended."""
     seen: set[str] = set()
     for text in (f"{text} {again}" if again else text for again in count() for text in texts):
         if len(seen) == rows:

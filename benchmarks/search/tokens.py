@@ -3,7 +3,7 @@
 Both have the token vectors of one encoder. Ours is an index folder with tokens in 8 bits: vectors of the context find
 100 candidates, which their tokens order. PLAID (the package fast-plaid, if it is installed, with its defaults) sums the
 largest cosine of each token of the context. `recall10` is the share of the ten best among all candidates, by the same
-score. `ms` is a context's time, the median, with its encoding (`encoding_ms`); `build_s` has that of texts in ours.
+score. `ms`, the median for a context, includes its encoding (`encoding_ms`); `build_s` of ours that of all texts.
 """
 
 from __future__ import annotations

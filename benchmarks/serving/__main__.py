@@ -34,12 +34,10 @@ from typing import Any, get_args
 import torch
 
 from benchmarks.common import BACKBONE, build_parser, describe_machine, find_minilm_folder, print_report, use_threads
-from benchmarks.search.texts import MADE, make_candidates, read_candidates
+from benchmarks.search.texts import SYNTHETIC, make_candidates, read_candidates
 from benchmarks.serving.points import DOCUMENTS, IN_PROCESS, MANY, OURS, PATHS, PEER, measure
 from polyencoder.config import Backend
-from polyencoder.errors import PolyencoderError
 from polyencoder.export.folder import export_folder
-from polyencoder.packages import require
 from polyencoder.ranker import Ranker
 from polyencoder.storage.files import write_text
 
@@ -67,8 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flags = parser.parse_args(arguments)
     if min(*flags.clients, flags.requests, flags.rounds, flags.candidates) < 1 or not flags.seconds > 0:
         parser.error("--clients, --requests, --rounds, --candidates and --seconds must be above 0")
-    for package in ("fastapi", "uvicorn", "prometheus_client"):
-        require(package, extra="serve")
     if flags.quick:
         flags.requests, flags.rounds, flags.candidates = min(flags.requests, 64), 1, min(flags.candidates, 1_000)
     use_threads(flags.threads)
@@ -78,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "benchmark": "serving",
         "machine": describe_machine(),
         "settings": {
-            "texts": MADE if flags.datapath is None else "responses of ConvAI2, Ubuntu and DailyDialog",
+            "texts": SYNTHETIC if flags.datapath is None else "responses of ConvAI2, Ubuntu and DailyDialog",
             "words": round(sum(len(text.split()) for text in texts[:1_000]) / len(texts[:1_000]), 1),
             "documents": DOCUMENTS,
             **{name: getattr(flags, name) for name in SETTINGS},
@@ -90,8 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     measured = {(row["case"], row["clients"]) for row in report["rows"]}
     points = flags.only or [(case, n) for case in flags.cases for n in flags.clients if (case, n) not in measured]
     for rows in _measure(flags, points, texts):
-        of = {(row["case"], row["clients"]) for row in rows}
-        report["rows"] = [row for row in report["rows"] if (row["case"], row["clients"]) not in of] + rows
+        new_points = {(row["case"], row["clients"]) for row in rows}
+        report["rows"] = [row for row in report["rows"] if (row["case"], row["clients"]) not in new_points] + rows
         if flags.out is not None:
             write_text(flags.out, json.dumps({**report, "summary": summarize(report["rows"])}, indent=2) + "\n")
         for row in rows:
@@ -110,7 +106,7 @@ def _parse_point(value: str) -> tuple[str, int]:
 def _read_rows(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
     """Read the points measured before; SystemExit if their settings or machine differ."""
     before = json.loads(path.read_text(encoding="utf-8"))
-    then, now = ([of["benchmark"], of["settings"], of["machine"]["threads"]] for of in (before, report))
+    then, now = ([run["benchmark"], run["settings"], run["machine"]["threads"]] for run in (before, report))
     if then != now:
         raise SystemExit(f"{path}: was measured with {then}, this is {now}: give another --out")
     rows: list[dict[str, Any]] = before["rows"]
@@ -120,24 +116,30 @@ def _read_rows(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
 def _measure(
     flags: argparse.Namespace, points: Sequence[tuple[str, int]], texts: list[str]
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each point."""
+    """The rows of each point, measured with the folder's model, which is made if it is missing, and its index."""
     if not points:
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = flags.folder or Path(temporary)
-        try:
-            _prepare(flags, folder, texts)
-        except PolyencoderError as error:
-            raise SystemExit(str(error)) from None
-        yield from measure(flags, points, folder / "model", folder / "index", texts)
+        model = folder / "model"
+        if not model.exists():
+            torch.manual_seed(0)
+            codes: dict[str, Any] = {"n_codes": CODES} if flags.architecture == "poly" else {}
+            backbone = flags.backbone or find_minilm_folder()
+            ranker = Ranker.from_backbone(backbone, flags.architecture, device="cpu", reduction="mean", **codes)
+            export_folder(ranker, model, onnx=flags.backend != "torch", int8=flags.backend == "onnx-int8")
+        ranker = Ranker.from_pretrained(model, backend=flags.backend, device="cpu")
+        tokens = "int8" if flags.architecture == "late" else None
+        ranker.index(texts[: flags.candidates], folder / "index", store_tokens=tokens)
+        yield from measure(flags, points, model, folder / "index", texts)
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """The numbers that matter, of `rerank` but for `lost`; None for what was not measured."""
-    of = {(row["system"], row["clients"]): row for row in rows if row["case"] == "rerank"}
+    row_of = {(row["system"], row["clients"]): row for row in rows if row["case"] == "rerank"}
 
     def compute_ratio(column: str, clients: int, peer: str) -> float | None:
-        ours, theirs = (of.get((system, clients), {}).get(column) for system in (OURS, peer))
+        ours, theirs = (row_of.get((system, clients), {}).get(column) for system in (OURS, peer))
         return ours / theirs if ours and theirs else None
 
     return {
@@ -145,20 +147,6 @@ def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
         "p99_1_vs_in_process": compute_ratio("p99_ms", 1, IN_PROCESS),
         "lost": sum(row["lost"] for row in rows if row["system"].startswith(OURS)),
     }
-
-
-def _prepare(flags: argparse.Namespace, folder: Path, texts: list[str]) -> None:
-    """The model and its index in the folder, unless they are there."""
-    model = folder / "model"
-    if not model.exists():
-        torch.manual_seed(0)
-        codes: dict[str, Any] = {"n_codes": CODES} if flags.architecture == "poly" else {}
-        backbone = flags.backbone or find_minilm_folder()
-        made = Ranker.from_backbone(backbone, flags.architecture, device="cpu", reduction="mean", **codes)
-        export_folder(made, model, onnx=flags.backend != "torch", int8=flags.backend == "onnx-int8")
-    ranker = Ranker.from_pretrained(model, backend=flags.backend, device="cpu")
-    tokens = "int8" if flags.architecture == "late" else None
-    ranker.index(texts[: flags.candidates], folder / "index", store_tokens=tokens)
 
 
 if __name__ == "__main__":

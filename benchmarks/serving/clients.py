@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-_PATIENCE = 180.0  # seconds for one answer: who waits for longer has lost it
+_PATIENCE = 180.0  # seconds for one answer; a request that takes longer is lost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Load:
     bodies: list[bytes]
     clients: int
     seconds: float
-    """After which nobody asks anew."""
+    """After them no client sends another request."""
 
 
 @dataclass

@@ -11,10 +11,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +22,6 @@ from fastapi import FastAPI
 from benchmarks.common import use_threads
 from benchmarks.search.encoding import load_sentence_transformer
 from polyencoder.index.folder.index import FolderIndex
-from polyencoder.ranker import Ranker
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.messages import build_answer_fields
 from polyencoder.serving.rerank import RerankRequest, RerankResponse, Result
@@ -39,7 +36,7 @@ def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI
     model = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
 
     def encode(texts: list[str]) -> torch.Tensor:
-        encoded: torch.Tensor = encoder.encode(
+        encoded: torch.Tensor = encoder.encode_document(
             texts, convert_to_tensor=True, normalize_embeddings=True, show_progress_bar=False
         )
         return encoded
@@ -55,7 +52,7 @@ def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI
 
     @app.post("/v1/rerank", response_model_exclude_none=True)
     async def rerank(request: RerankRequest) -> RerankResponse:
-        documents = [one if isinstance(one, str) else one.text for one in request.documents]
+        documents = [document if isinstance(document, str) else document.text for document in request.documents]
         best = await rank(request.collect_turns(system="leave-out"), len(documents), documents)
         results = [Result(index=idx, relevance_score=score) for idx, score in best]
         return RerankResponse(**build_answer_fields("rerank", model="peer", tokens=0), results=results, meta={})
@@ -76,13 +73,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     flags = parser.parse_args()
     use_threads(flags.threads)
-    ranker = Ranker.from_pretrained(flags.model, device="cpu")
     index = FolderIndex.open(flags.index)
     texts = index.texts()
     vectors = torch.cat([torch.tensor(block.read_vectors()) for block in index.vectors.iter_blocks(1 << 14)])
-    with tempfile.TemporaryDirectory() as folder:
-        encoder = load_sentence_transformer(ranker, Path(folder))
-    encoder.encode(["a text that is not the first", "another"], show_progress_bar=False)
+    encoder = load_sentence_transformer(flags.model)
+    encoder.encode_document(["a text that is not the first", "another"], show_progress_bar=False)
     app = create_app(encoder, texts, vectors)
     with bind(ServerConfig(model=flags.model, port=0)) as listener:
         print(f"serving on http://127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)

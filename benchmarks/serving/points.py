@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.common import describe_machine, run_in_process
 from benchmarks.search.texts import iter_numbered
 from benchmarks.serving.clients import Load, Outcome, ask
-from benchmarks.serving.servers import started
+from benchmarks.serving.servers import start_server
 from polyencoder.config import Backend
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
@@ -46,8 +46,8 @@ def measure(
     new = iter_numbered(texts[::-1])  # those that are indexed last
     with contextlib.ExitStack() as stack:
         ports = {
-            OURS: stack.enter_context(started(*serve, asked="/ready")).port,
-            PEER: stack.enter_context(started("-m", "benchmarks.serving.peer", *files, asked="/openapi.json")).port,
+            OURS: stack.enter_context(start_server(*serve, path="/ready")).port,
+            PEER: stack.enter_context(start_server("-m", "benchmarks.serving.peer", *files, path="/openapi.json")).port,
         }
         clients = stack.enter_context(run_in_process(partial(partial, ask), threads=1))
         calling = partial(_build_calling, model, index, flags.backend)
@@ -98,15 +98,15 @@ def _build_row(outcome: Outcome) -> dict[str, Any]:
 
 def make_bodies(case: str, new: Iterator[str], count: int, *, documents: int = DOCUMENTS) -> list[bytes]:
     """Requests of a case, with texts that were in none before."""
-    asked = []
+    bodies = []
     for _ in range(count):
         body: dict[str, Any] = {"query": next(new)}
         if case == "rerank":
             body["documents"] = list(itertools.islice(new, documents))
         else:
             body["top_k"] = TOP_K
-        asked.append(json.dumps(body).encode())
-    return asked
+        bodies.append(json.dumps(body).encode())
+    return bodies
 
 
 def _build_calling(model: Path, index: Path, backend: Backend) -> Callable[[str, list[bytes], float], Outcome]:

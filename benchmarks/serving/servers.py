@@ -26,8 +26,8 @@ class Server(NamedTuple):
 
 
 @contextlib.contextmanager
-def started(*arguments: str, asked: str, python: str = sys.executable) -> Iterator[Server]:
-    """A server, `python arguments`, that prints its URL, once it answers at the path `asked`.
+def start_server(*arguments: str, path: str, python: str = sys.executable) -> Iterator[Server]:
+    """A server, `python arguments`, that prints its URL, once it answers at `path`.
 
     Raises SystemExit with what it printed last if it ends before.
     """
@@ -36,7 +36,7 @@ def started(*arguments: str, asked: str, python: str = sys.executable) -> Iterat
         with log.open("w") as file:
             process = subprocess.Popen([python, *arguments], stdout=file, stderr=file)
         try:
-            yield Server(_wait_until_ready(process, log, asked), process.pid)
+            yield Server(_wait_until_ready(process, log, path), process.pid)
         finally:
             process.terminate()
             try:
@@ -46,12 +46,12 @@ def started(*arguments: str, asked: str, python: str = sys.executable) -> Iterat
                 process.wait()
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, asked: str) -> int:
+def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, path: str) -> int:
     until = time.monotonic() + _STARTING
     while process.poll() is None and time.monotonic() < until:
         if match := re.search(r"serving .*on http://127\.0\.0\.1:(\d+)", log.read_text(errors="replace")):
             with contextlib.suppress(urllib.error.URLError, OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{match[1]}{asked}", timeout=5).close()
+                urllib.request.urlopen(f"http://127.0.0.1:{match[1]}{path}", timeout=5).close()
                 return int(match[1])
         time.sleep(0.1)
     output = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]

@@ -27,7 +27,7 @@ from benchmarks.common import build_parser, find_minilm_folder, print_report, re
 from benchmarks.search.texts import iter_numbered, make_candidates
 from benchmarks.serving.clients import Load, ask
 from benchmarks.serving.points import MANY, PATHS, make_bodies
-from benchmarks.serving.servers import Server, started
+from benchmarks.serving.servers import Server, start_server
 from polyencoder.export.folder import export_folder
 from polyencoder.ranker import Ranker
 
@@ -74,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             else:
                 command = ("-m", "polyencoder", "serve", "--port", "0", "--backend", BACKENDS[name], *files, *served)
             python = flags.runtime if name.startswith("without") else sys.executable
-            asked = "/openapi.json" if name == PEER else "/ready"
-            servers[name] = stack.enter_context(started(*command, asked=asked, python=python))
+            path = "/openapi.json" if name == PEER else "/ready"
+            servers[name] = stack.enter_context(start_server(*command, path=path, python=python))
             _load(clients, servers[name], make_bodies(case, texts, 1, documents=DOCUMENTS), 1, case=case)
             resident = read_memory_mb("VmRSS", servers[name].pid)
             rows.append({"server": name, "start_cpu_s": _read_cpu_seconds(servers[name]), "resident_mb": resident})
@@ -90,8 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for row in rows:
                 rates, times = zip(*measured[row["server"]], strict=True)
                 row |= {f"per_second_{n}": statistics.median(rates), f"cpu_ms_{n}": statistics.median(times)}
-    of = {row["server"]: row for row in rows}
-    ratio = of[PEER][f"cpu_ms_{MANY}"] / of[RUNTIME][f"cpu_ms_{MANY}"] if {PEER, RUNTIME} <= of.keys() else None
+    cpu_ms = {row["server"]: row[f"cpu_ms_{MANY}"] for row in rows}
+    ratio = cpu_ms[PEER] / cpu_ms[RUNTIME] if {PEER, RUNTIME} <= cpu_ms.keys() else None
     settings = {"model": str(flags.model or "all-MiniLM-L6-v2"), "index": flags.index, "requests": count * rounds}
     settings["documents"] = None if flags.index else DOCUMENTS
     report = {"benchmark": "serving.without_torch", "settings": settings, "rows": rows}

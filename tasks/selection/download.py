@@ -23,8 +23,8 @@ def find(opt: Opt, folder: str, names: Sequence[str], *, build: Callable[[Opt], 
         InputError: no file exists, and they could not be downloaded.
     """
     root = Path(opt["datapath"]) / folder
-    wanted = [root / f"{name}{end}" for name in names for end in ("", ".gz")]
-    if path := next((path for path in wanted if path.is_file()), None):
+    paths = [root / f"{name}{end}" for name in names for end in ("", ".gz")]
+    if path := next((path for path in paths if path.is_file()), None):
         return path
     missing = f"{root}: has none of {', '.join(names)} (plain or .gz)"
     if build is None:
@@ -36,7 +36,7 @@ def find(opt: Opt, folder: str, names: Sequence[str], *, build: Callable[[Opt], 
         raise InputError(
             f"{missing}, and ParlAI's download failed ({cause}); give --datapath a folder with {folder}/ in it"
         ) from error
-    if path := next((path for path in wanted if path.is_file()), None):
+    if path := next((path for path in paths if path.is_file()), None):
         return path
     raise InputError(f"{missing}, also after ParlAI's download")
 

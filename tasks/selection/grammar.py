@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from parlai.tasks.selection.phrases import OPENERS, PERSONA, TALK, TOLD, PersonaTopic, TalkTopic, ToldTopic, Value
+from parlai.tasks.selection.phrases import OPENERS, PERSONA, STATED, TALK, PersonaTopic, StatedTopic, TalkTopic, Value
 
 from polyencoder.data.seeded_random import SeededRandom
 
@@ -64,8 +64,8 @@ class _Writer:
         self.rng = rng
         self.facts = [(topic, rng.choose(topic.values)) for topic in rng.sample(PERSONA, FACTS)]
         self.unasked = rng.shuffle_buffered(self.facts)
-        self.untold = rng.shuffle_buffered(TOLD)
-        self.told: list[tuple[ToldTopic, Value]] = []
+        self.unstated = rng.shuffle_buffered(STATED)
+        self.stated: list[tuple[StatedTopic, Value]] = []
         self.replies: list[Reply] = []
 
     def compose_dialogue(self) -> Dialogue:
@@ -92,14 +92,14 @@ class _Writer:
         )
 
     def tell(self) -> Turn:
-        topic = self.untold.pop()
+        topic = self.unstated.pop()
         value = self.rng.choose(topic.values)
-        self.told.append((topic, value))
+        self.stated.append((topic, value))
         text = value.fill(self.rng.choose(topic.statements))
         return self.build_turn(text, self.acknowledge(topic, value), [self.acknowledge(topic, v) for v in topic.values])
 
     def recall(self) -> Turn:
-        topic, value = self.rng.choose(self.told)
+        topic, value = self.rng.choose(self.stated)
         text = self.rng.choose(topic.questions)
         return self.build_turn(text, self.remind(topic, value), [self.remind(topic, v) for v in topic.values])
 
@@ -112,10 +112,10 @@ class _Writer:
     def answer(self, topic: PersonaTopic, value: Value) -> Reply:
         return self.write_reply(value.fill(self.rng.choose(topic.answers)), topic.name, value.plain)
 
-    def acknowledge(self, topic: ToldTopic, value: Value) -> Reply:
+    def acknowledge(self, topic: StatedTopic, value: Value) -> Reply:
         return self.write_reply(value.fill(self.rng.choose(topic.acknowledgements)), topic.name, value.plain)
 
-    def remind(self, topic: ToldTopic, value: Value) -> Reply:
+    def remind(self, topic: StatedTopic, value: Value) -> Reply:
         return self.write_reply(value.fill(self.rng.choose(topic.recalls)), topic.name, value.plain)
 
     def chat(self, topic: TalkTopic) -> Reply:
@@ -131,11 +131,11 @@ class _Writer:
         if kind == 0:
             return self.chat(self.rng.choose(TALK))
         if kind == 1:
-            topic = self.rng.choose(TOLD)
+            topic = self.rng.choose(STATED)
             write = self.remind if self.rng.draw_chance(0.5) else self.acknowledge
             return write(topic, self.rng.choose(topic.values))
-        asked = self.rng.choose(PERSONA)
-        return self.answer(asked, self.rng.choose(asked.values))
+        topic = self.rng.choose(PERSONA)
+        return self.answer(topic, self.rng.choose(topic.values))
 
     # Candidates.
 
@@ -144,7 +144,7 @@ class _Writer:
         speaker = [
             *self.replies[-1:],  # word for word: rankers tend to repeat themselves
             *(self.answer(topic, value) for topic, value in self.facts),
-            *(self.remind(topic, value) for topic, value in self.told),
+            *(self.remind(topic, value) for topic, value in self.stated),
         ]
         chosen = {label.text: label}
 

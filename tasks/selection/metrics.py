@@ -30,6 +30,6 @@ class RankingMetrics(TeacherMetrics):
             return
         right = {normalize_answer(label) for label in labels}
         looked_at = enumerate(islice(ranked, max(self.eval_pr)), start=1)
-        rank = next((place for place, text in looked_at if normalize_answer(text) in right), None)
+        rank = next((rank for rank, text in looked_at if normalize_answer(text) in right), None)
         for k in self.eval_pr:
             self.add(f"hits@{k}", AverageMetric(rank is not None and rank <= k))

@@ -1,4 +1,4 @@
-"""The phrases of the sample task, from `phrases.json`: persona facts, facts told by the partner, small talk.
+"""The phrases of the sample task, from `phrases.json`: persona facts, facts that the partner states, small talk.
 
 A value has a `plain` form ("two dogs") and a `hint` that means the same in other words ("they bark whenever the
 mailman comes"), so that matching words is not enough to find the right reply. Within a topic no two values mean the
@@ -33,7 +33,7 @@ class PersonaTopic:
 
 
 @dataclass(frozen=True)
-class ToldTopic:
+class StatedTopic:
     """A fact that the partner states and may ask for some turns later."""
 
     name: str
@@ -56,12 +56,12 @@ def _convert_topic(topic: dict[str, Any]) -> dict[str, Any]:
     """Converts a topic from JSON: texts to tuples; values, a plain form or one with a hint, to `Value`s."""
     fields = {name: tuple(texts) if isinstance(texts, list) else texts for name, texts in topic.items()}
     if "values" in fields:
-        fields["values"] = tuple(Value(*([one] if isinstance(one, str) else one)) for one in fields["values"])
+        fields["values"] = tuple(Value(*([value] if isinstance(value, str) else value)) for value in fields["values"])
     return fields
 
 
 _TABLE = json.loads(Path(__file__).with_name("phrases.json").read_text(encoding="utf-8"))
 OPENERS: list[str] = _TABLE["openers"]
 PERSONA = [PersonaTopic(**_convert_topic(topic)) for topic in _TABLE["persona"]]
-TOLD = [ToldTopic(**_convert_topic(topic)) for topic in _TABLE["told"]]
+STATED = [StatedTopic(**_convert_topic(topic)) for topic in _TABLE["told"]]
 TALK = [TalkTopic(**_convert_topic(topic)) for topic in _TABLE["talk"]]

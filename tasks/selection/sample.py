@@ -34,6 +34,6 @@ class SampleTeacher(SelectionTeacher):
 def _build_episode(dialogue: Dialogue) -> Episode:
     before = [f"your persona: {fact}" for fact in dialogue.persona]
     return [
-        Example([*(before * (number == 0)), turn.text], turn.label.text, [one.text for one in turn.candidates])
+        Example([*(before * (number == 0)), turn.text], turn.label.text, [reply.text for reply in turn.candidates])
         for number, turn in enumerate(dialogue.turns)
     ]

@@ -138,7 +138,7 @@ class SelectionTeacher(FixedDialogTeacher):
         return split == "train" and not variant
 
     def _compose(self, episode: Episode, rng: SeededRandom) -> Messages:
-        """The messages of an episode, of which mutators may have made several."""
+        """The messages of an episode, which mutators may split into several episodes."""
         drawn = self.draw(episode, rng)
         messages = [_build_message(example, is_last=example is drawn[-1]) for example in drawn]
         for mutator in self.mutators:
@@ -187,7 +187,7 @@ class SelectionTeacher(FixedDialogTeacher):
         else:
             episodes = (episode for file in self.files("train") for episode in self._read(file))
         rng = SeededRandom("labels")
-        labels = (text for episode in episodes for one in self.draw(episode, rng) for text in one.right)
+        labels = (text for episode in episodes for example in self.draw(episode, rng) for text in example.right)
         yield from islice(labels, SAMPLED_FROM if DatatypeHelper.is_streaming(self.datatype) else None)
 
     def num_episodes(self) -> int:
@@ -305,7 +305,7 @@ def _compute_epochs_done(opt: Opt) -> float:
 
 
 def _check_mutators(names: str | None) -> None:
-    """Raises ConfigError for an unknown mutator, of which ParlAI says only a KeyError."""
+    """Raises ConfigError for an unknown mutator, where ParlAI raises a bare KeyError."""
     setup_mutator_registry()
     for name in names.replace("+", ",").split(",") if names else ():
         if name not in MUTATOR_REGISTRY:

@@ -64,25 +64,25 @@ class WikiTeacher(SelectionTeacher):
             yield [Example(sentences, "")]  # the label is drawn
 
     def open_source(self, split: str) -> Source[Episode]:
-        if (wanted := self.opt.get("wiki_candidates", 10_000)) < 0:
-            raise ConfigError(f"--wiki-candidates {wanted}: give 0 or more")
-        self._others: list[str] = []
+        if (count := self.opt.get("wiki_candidates", 10_000)) < 0:
+            raise ConfigError(f"--wiki-candidates {count}: give 0 or more")
+        self._distractors: list[str] = []
         source = super().open_source(split)
         if not self.training and self.opt.get("wiki_candidates", 10_000):
-            self._others = self._read_other_articles(split)
+            self._distractors = self._read_other_articles(split)
         return source
 
     def draw(self, episode: Episode, rng: SeededRandom) -> Episode:
         sentences = episode[0].turns
         query = rng.draw_below(len(sentences))
         rest = " ".join([*sentences[:query], *sentences[query + 1 :]])
-        others = None
-        if self._others:
+        candidates = None
+        if self._distractors:
             article = " ".join(sentences)
-            wanted = self.opt.get("wiki_candidates", 10_000)
-            others = [text for text in self._others if text not in (article, rest)][:wanted]
-            others.insert(rng.draw_below(len(others) + 1), rest)
-        return [Example([sentences[query]], rest, others)]
+            count = self.opt.get("wiki_candidates", 10_000)
+            candidates = [text for text in self._distractors if text not in (article, rest)][:count]
+            candidates.insert(rng.draw_below(len(candidates) + 1), rest)
+        return [Example([sentences[query]], rest, candidates)]
 
     def _read_other_articles(self, split: str) -> list[str]:
         """The other candidates, and two spare ones, for queries whose own article is among them.
@@ -90,19 +90,19 @@ class WikiTeacher(SelectionTeacher):
         They come from StarSpace's file, else from the split itself and, if it is too small, from the training data.
         Articles of one sentence are included.
         """
-        wanted = self.opt["wiki_candidates"] + 2
+        count = self.opt["wiki_candidates"] + 2
         base = [BASE[split]] if split in BASE else []
         pools = [[*base, *NAMES[split]], NAMES["train"]]
-        others: dict[str, None] = {}
+        drawn: dict[str, None] = {}
         for names in pools:
             path = self._find(names)
             articles = [" ".join(sentences) for _, sentences in _read_articles(str(path), self.bad) if sentences]
-            others.update(dict.fromkeys(SeededRandom(f"other articles of {path.name}").sample(articles, len(articles))))
-            if len(others) >= wanted:
+            drawn.update(dict.fromkeys(SeededRandom(f"other articles of {path.name}").sample(articles, len(articles))))
+            if len(drawn) >= count:
                 break
         else:
-            logging.warning(f"{self.opt['task']}: only {len(others)} articles exist, --wiki-candidates is {wanted - 2}")
-        return list(others)[:wanted]
+            logging.warning(f"{self.opt['task']}: only {len(drawn)} articles exist, --wiki-candidates is {count - 2}")
+        return list(drawn)[:count]
 
     def _find(self, names: list[str]) -> Path:
         return find(self.opt, FOLDER, names, build=_build)

@@ -73,7 +73,7 @@ def test_exactly_one_candidate_is_right(turns):
 def test_no_words_mean_two_things():
     """What makes `meaning` trustworthy: each sentence without its opener is written for one topic and value alone."""
     meanings: dict[str, set] = {}
-    for topic in (*phrases.PERSONA, *phrases.TOLD):
+    for topic in (*phrases.PERSONA, *phrases.STATED):
         templates = topic.answers if topic in phrases.PERSONA else (*topic.acknowledgements, *topic.recalls)
         for value in topic.values:
             for template in templates:
@@ -106,7 +106,7 @@ def test_labels_vary(turns):
 
 
 def test_what_is_recalled_was_told_before():
-    names = {topic.name: topic for topic in phrases.TOLD}
+    names = {topic.name: topic for topic in phrases.STATED}
     recalled = 0
     for dialogue in sample_dialogues("valid"):
         for number, turn in enumerate(dialogue.turns):

@@ -17,7 +17,7 @@ RATIO, ROOM = 20, 1 << 30
 """An archive may unpack to this many times its size, and this many bytes more: weights do not compress to half."""
 _PIECE = 1 << 20
 _DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, OverflowError)
-_NAMES = {errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR}  # a member's name that cannot be
+_NAMES = {errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR}  # of names that no member can have
 
 
 class _MemberError(Exception):
@@ -39,8 +39,8 @@ def unpack(archive: Path, folder: Path) -> None:
     """Unpacks a `.tgz` archive into an empty folder.
 
     Raises:
-        CheckpointError: it is damaged or too large, or a member is a link or a device, has a name or time that cannot
-            be, or would be written outside the folder; or this Python's tarfile has no filters.
+        CheckpointError: it is damaged or too large, or a member is a link or a device, has an impossible name or
+            time, or would be written outside the folder; or this Python's tarfile has no filters.
         OSError: the disk is full, or it cannot be written to. The folder is emptied after any error.
     """
     if not hasattr(tarfile, "data_filter"):

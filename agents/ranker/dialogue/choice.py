@@ -29,16 +29,16 @@ _ALONE = "takes the other labels of the batch as wrong answers, and {flag} 1 lea
 
 
 def is_training_script(opt: Opt) -> bool:
-    """Whether these are options of ParlAI's training script (including its evaluations), by an option of its own."""
+    """Whether these are options of ParlAI's training script (or its evaluations), which alone has this option."""
     return opt.get("load_from_checkpoint") is not None and "train" in (opt.get("datatype") or "")
 
 
 def check_index_options(opt: Opt) -> None:
     """Raises ConfigError for options that need an index, or contradict one."""
     if not opt.get("index"):
-        others = {"index_top_k", *get_option_names(AnswerOptions)}
+        without_index = {"index_top_k", *get_option_names(AnswerOptions)}
         for name in ("rerank", "rerank_k", *get_option_names(SearchOptions).values()):
-            if name not in others and opt.get(name) not in (None, False):
+            if name not in without_index and opt.get(name) not in (None, False):
                 raise ConfigError(f"{format_flag(name)} {opt[name]}: is an option of searches, so it needs --index")
         return
     if is_training_script(opt):
@@ -65,10 +65,10 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
         if explicit.get("eval_candidates", "fixed") != "fixed":
             raise ConfigError(f"--index replaces fixed candidates, not --eval-candidates {explicit['eval_candidates']}")
         opt.update(candidates=INDEX, eval_candidates=INDEX, interactive_candidates=INDEX)
-    asked, taken = explicit.get("eval_candidates"), opt.get("interactive_candidates", "fixed")
-    if opt.get("interactive_mode") and not opt.get("index") and asked not in (None, taken):
+    named, source = explicit.get("eval_candidates"), opt.get("interactive_candidates", "fixed")
+    if opt.get("interactive_mode") and not opt.get("index") and named not in (None, source):
         by = " (--interactive-candidates)" if "interactive_candidates" in opt else ""
-        logging.warning(f"--eval-candidates {asked} is not read in a conversation, whose candidates are {taken}{by}")
+        logging.warning(f"--eval-candidates {named} is not read in a conversation, whose candidates are {source}{by}")
     in_script = is_training_script(opt)
     evaluates = not (in_script or opt.get("interactive_mode"))
     if evaluates and opt["eval_candidates"] == "batch" and "eval_candidates" not in explicit:
@@ -90,17 +90,17 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
 
 
 def _warn_of_unread(opt: Opt, explicit: Mapping[str, Any]) -> None:
-    """Warns of flags of fixed candidates where answers are of others. In training they are kept for conversations."""
+    """Warns of flags of fixed candidates where answers have others. In training they are kept for conversations."""
     chooses = "interactive_candidates" if opt.get("interactive_mode") else "eval_candidates"
     source = opt.get(chooses, "fixed")
     if source == "fixed":
         return
-    other, remedy = f"{format_flag(chooses)} {source}", f"give {format_flag(chooses)} fixed, or leave it out"
+    choice, remedy = f"{format_flag(chooses)} {source}", f"give {format_flag(chooses)} fixed, or leave it out"
     if source == INDEX:
-        other, remedy = "--index", "leave it out"
+        choice, remedy = "--index", "leave it out"
     for name in OF_FIXED:
         if explicit.get(name) not in (None, False, "reuse"):
-            logging.warning(f"{format_flag(name)} {explicit[name]} is not read with {other}: {remedy}")
+            logging.warning(f"{format_flag(name)} {explicit[name]} is not read with {choice}: {remedy}")
 
 
 def _check_batch_size(opt: Opt) -> None:

@@ -65,7 +65,7 @@ def iter_training_labels(opt: Opt) -> Iterator[str]:
 def _list_task_options(opt: Opt) -> list[str]:
     """The names of the options that the task's teachers have."""
     parser, hook = ParlaiParser(add_parlai_args=False), sys.excepthook
-    checked = dict.fromkeys(("init_opt", "final_extra_opt", "model_file", "init_model"))  # by the command
+    checked = dict.fromkeys(("init_opt", "final_extra_opt", "model_file", "init_model"))  # the command checks these
     try:
         parser.add_task_args(opt["task"], Opt({**opt, **checked}))
     finally:

@@ -55,7 +55,7 @@ def read_grades(obs: Message) -> dict[str, float] | None:
 
 
 def get_right_candidates(obs: Message, *, among: Container[str] | None = None) -> dict[str, float] | None:
-    """The right candidates, if not the label alone; without the candidates `among`, ungraded labels count as one."""
+    """The right candidates and their grades; None if that is the label alone, or without both grades and `among`."""
     grades = read_grades(obs)
     if grades is None and among is None:
         return None
@@ -79,7 +79,7 @@ class Examples:
         self._has_skipped = self._has_examined = False
 
     def is_usable(self, obs: Message, source: Source) -> bool:
-        """Whether an example can be used with this source. InputError: it cannot, and bad ones are not skipped."""
+        """Whether an example can be used with this source. InputError: it cannot, and bad examples are not skipped."""
         problem = self._find_problem(obs, source)
         if problem is None:
             return True
@@ -93,7 +93,7 @@ class Examples:
         return False
 
     def check_exam(self, labels: Sequence[str] | None, source: str, *, is_ranked: bool) -> None:
-        """Counts examples whose label is the only candidate of a batch. InputError: the evaluation begins with one."""
+        """Counts examples whose label is the only candidate of a batch. InputError: the first batch has one."""
         if not is_ranked and labels is not None:
             if len(labels) == 1 and not self._has_examined and not self._skips:
                 raise InputError(

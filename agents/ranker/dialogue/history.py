@@ -17,8 +17,8 @@ LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 class RankerHistory(History):
     """ParlAI's history without token ids: `--history-size` messages, and the persona lines of older ones."""
 
-    def __init__(self, opt: Opt, **others: Any) -> None:
-        super().__init__(opt, **others)
+    def __init__(self, opt: Opt, **options: Any) -> None:
+        super().__init__(opt, **options)
         self._personas: list[str] = []
         self._keeps_replies = opt.get("use_reply", "label") != "none"
         self._interactive = bool(opt.get("interactive_mode"))
@@ -59,7 +59,7 @@ class RankerHistory(History):
         self.temp_history = temp_history
 
     def add_reply(self, text: str | None) -> None:
-        """Adds a reply, also an empty one; None is none."""
+        """Adds a reply, which may be empty; None adds nothing."""
         if text is not None:
             super().add_reply(text)
 

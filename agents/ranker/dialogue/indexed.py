@@ -39,13 +39,13 @@ class IndexSource(Source):
 
     def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
         self._ranker, opt, model = ranker, self.opt, ranker()
-        answers, asked = get_option_names(AnswerOptions), read_settings(opt, SearchOptions)
-        if opt.get("interactive_mode") or answers.keys() & asked:
+        answers, settings = get_option_names(AnswerOptions), read_settings(opt, SearchOptions)
+        if opt.get("interactive_mode") or answers.keys() & settings:
             model.calibration = super()._get_calibration()
         index, rerank = open_index(opt["index"], model), opt.get("rerank")
         self.where = index.address
         # whose results are all those of exams, too: `answer` leaves out improbable ones
-        options = SearchOptions(**{name: value for name, value in asked.items() if name not in answers})
+        options = SearchOptions(**{name: value for name, value in settings.items() if name not in answers})
         searcher = partial(
             Searcher,
             model,
@@ -72,16 +72,16 @@ class IndexSource(Source):
         with self._autocast():
             contexts = Contexts.from_encoding(self._ranker().model.encode_context(build_contexts(batch)))
         before = dict(searcher.seconds)
-        hits = searcher.find(contexts, batch.turns)
+        all_hits = searcher.find(contexts, batch.turns)
         costs = {f"{step}_ms": 1000 * (searcher.seconds[step] - before[step]) for step in STEPS if step in before}
         metrics = None
         if batch.labels is not None:
             n, k = len(searcher.index), searcher.top_k
-            labelled = zip(batch.labels, map(merge_equal_texts, hits), strict=True)
-            places = [find_rank(label.strip(), pairs) for label, pairs in labelled]
-            metrics = [convert_metrics(of_search(place, n, top_k=k, hits_at=self.hits_at)) for place in places]
+            labelled = zip(batch.labels, map(merge_equal_texts, all_hits), strict=True)
+            ranks = [find_rank(label.strip(), pairs) for label, pairs in labelled]
+            metrics = [convert_metrics(of_search(rank, n, top_k=k, hits_at=self.hits_at)) for rank in ranks]
         threshold = 0.0 if self.confidence is None else self.confidence.threshold
-        return Ranked([merge_equal_texts(some, threshold=threshold) for some in hits], metrics, costs)
+        return Ranked([merge_equal_texts(hits, threshold=threshold) for hits in all_hits], metrics, costs)
 
     def clear(self) -> None:
         """Closes the index, which another model has made."""

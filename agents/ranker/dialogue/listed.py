@@ -67,12 +67,12 @@ class ListedSource(Source):
     def _encode_texts(self, texts: Sequence[str], ranker: Ranker) -> Tensor:
         """Vectors [len(texts), dim] of distinct texts, cached until the model changes."""
         ids = tokenize_candidates(ranker.text, texts, remember=True)
-        return torch.stack([one.vector for one in self._read_candidates(ranker, ids)])
+        return torch.stack([candidate.vector for candidate in self._read_candidates(ranker, ids)])
 
     def _read_candidates(self, ranker: Ranker, ids: Sequence[Sequence[int]]) -> list[TokenVectors]:
         """The vectors of candidates with these tokens, cached, on the model's device."""
         read = self._reader(ranker.encoder, ids)
-        return [TokenVectors(*(torch.from_numpy(array).to(ranker.device) for array in one)) for one in read]
+        return [TokenVectors(*(torch.from_numpy(array).to(ranker.device) for array in arrays)) for arrays in read]
 
     def clear(self) -> None:
         self._reader = CandidateReader(max_bytes=CAPACITY)
@@ -91,7 +91,7 @@ class InBatchSource(ListedSource):
 
 
 class OwnSource(ListedSource):
-    """The candidates of the examples: its own for each (`inline`), or those of all (`batch-all-cands`)."""
+    """Each example's own candidates (`inline`), or those of all examples of the batch (`batch-all-cands`)."""
 
     def __init__(self, name: str, opt: Opt) -> None:
         super().__init__(name, opt)

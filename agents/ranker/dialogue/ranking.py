@@ -38,9 +38,9 @@ def convert_metrics(values: Mapping[str, float]) -> dict[str, Metric]:
 def compute_pool_metrics(
     scores: Tensor, pool: CandidatePool, keys: Sequence[Hashable], *, has_n: bool, hits_at: Sequence[int]
 ) -> list[dict[str, Metric]]:
-    """ParlAI's metrics of each label, from scores [batch, n]. Texts with equal `keys` are one."""
+    """ParlAI's metrics of each label, from scores [batch, n]. Texts with equal `keys` count as one."""
     metrics = of_pool(*merge_twins(scores, pool, keys), has_n=has_n, hits_at=hits_at)
-    return [convert_metrics(one) for one in metrics]
+    return [convert_metrics(values) for values in metrics]
 
 
 def rank_pool(scores: Tensor, pool: CandidatePool, *, top_k: int) -> list[ObjectiveScores]:

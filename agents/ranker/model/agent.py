@@ -154,8 +154,7 @@ class RankerModelAgent(TorchRankerAgent):
         if opt.get("load_from_checkpoint") and not is_resumed:
             # else ParlAI would load it instead of the best model, or resume the run of another model's checkpoint
             opt["load_from_checkpoint"] = False
-        path, is_finetune = super()._get_init_model(opt, shared)
-        return path, is_finetune
+        return super()._get_init_model(opt, shared)
 
     def _get_origin(self) -> CheckpointSource | None:
         """The source of the loaded weights, if any."""
@@ -295,9 +294,9 @@ class RankerModelAgent(TorchRankerAgent):
 
     def batch_act(self, observations: list[Message] | Batch) -> list[Message]:
         if self.trainer is not None and isinstance(observations, list):
-            told = {obs["id"]: obs[EPOCH_EXAMPLES] for obs in observations if EPOCH_EXAMPLES in obs}
-            self._epochs |= told
-            if told and len(self._epochs) == len(self.opt["task"].split(",")):
+            counts = {obs["id"]: obs[EPOCH_EXAMPLES] for obs in observations if EPOCH_EXAMPLES in obs}
+            self._epochs |= counts
+            if counts and len(self._epochs) == len(self.opt["task"].split(",")):
                 self.trainer.goal = read_goal(self.opt, epoch=sum(self._epochs.values()))
         return super().batch_act(observations)
 

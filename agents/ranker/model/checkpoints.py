@@ -28,7 +28,7 @@ from polyencoder.storage.files import atomic_write, discard_leftovers, write_tex
 COUNTERS = ".trainstats"
 NOT_BEGUN = "{}"  # counters of a run that has not begun, for ParlAI
 _TENSORS = "adapted"  # the adapters, and the weights beside them
-_SCALE = "lora_scale"  # what a product of the matrices is multiplied by
+_SCALE = "lora_scale"  # the factor of the matrices' product
 
 
 def write_checkpoint(path: str, states: Mapping[str, Any], *, in_loop: bool = False) -> None:
@@ -68,8 +68,8 @@ def restore_adapters(model: RankerModel, lora: LoraConfig, state: Mapping[str, A
     current = select_adapted_tensors(model) if model.is_adapted else {}
     if not (current or stored):
         return
-    shapes, begun = ({name: one.shape for name, one in tensors.items()} for tensors in (current, stored))
-    if shapes != begun or state.get(_SCALE, lora.scale) != lora.scale:
+    shapes, stored_shapes = ({name: tensor.shape for name, tensor in tensors.items()} for tensors in (current, stored))
+    if shapes != stored_shapes or state.get(_SCALE, lora.scale) != lora.scale:
         raise CheckpointError(
             f"--model-file {path}: this run began with another --lora, --lora-alpha or --lora-targets: give the same, "
             "or train another model file"

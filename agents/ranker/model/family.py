@@ -147,7 +147,7 @@ class ModelFamily:
         fields = {name: opt[dest] for name, dest in RANKER_FIELDS.items() if opt.get(dest) is not None}
         is_measured = fields.get("output_scaling") == "auto"
         if is_measured:
-            fields["output_scaling"] = 1.0  # until then
+            fields["output_scaling"] = 1.0  # until it is measured
         residual = fields.pop("residual", None)
         if residual and start is None:
             raise build_residual_error("this one starts from none (--init-model)")

@@ -51,9 +51,9 @@ def settle_datatype(opt: Opt) -> None:
 
 
 def find_train_loop_on_stack() -> TrainLoop | None:
-    """The ParlAI training loop that creates an agent, if any: it passes itself to none, so it is among the callers."""
+    """The ParlAI training loop that creates an agent, if any; no agent gets it, so it is sought among the callers."""
     callers = (frame.f_locals.get("self") for frame, _ in walk_stack(None))
-    return next((one for one in callers if isinstance(one, TrainLoop)), None)
+    return next((caller for caller in callers if isinstance(caller, TrainLoop)), None)
 
 
 def get_checkpoint_path(opt: Opt) -> str:

@@ -74,9 +74,9 @@ def check_metric(opt: Opt, report: Mapping[str, Any]) -> None:
     """Raises ConfigError if a validation lacks `--validation-metric`, or ParlAI would keep the highest of a loss."""
     name = opt.get("validation_metric") or "accuracy"
     if name not in report:
-        metrics, meant = ", ".join(sorted(report)), suggest_similar(name, report, listed=False)
-        raise ConfigError(f"--validation-metric {name}: validations report no such metric; there are {metrics}{meant}")
-    is_lower_better = name.rpartition("/")[2] in LOWER_IS_BETTER and name != "loss"  # that one ParlAI knows
+        metrics, hint = ", ".join(sorted(report)), suggest_similar(name, report, listed=False)
+        raise ConfigError(f"--validation-metric {name}: validations report no such metric; there are {metrics}{hint}")
+    is_lower_better = name.rpartition("/")[2] in LOWER_IS_BETTER and name != "loss"  # which ParlAI knows
     if is_lower_better and opt.get("validation_metric_mode") != "min":
         raise ConfigError(f"--validation-metric {name}: a lower one is better: give --validation-metric-mode min")
 

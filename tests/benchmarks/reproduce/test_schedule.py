@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.reproduce.plan import Planned
 from benchmarks.reproduce.results import get_result_path, read_results
-from benchmarks.reproduce.runs import Places, ReproductionRun, Step
+from benchmarks.reproduce.runs import Bindings, ReproductionRun, Step
 from benchmarks.reproduce.schedule import MORE_TO_DO, run_all
 
 pytestmark = pytest.mark.slow
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def start(tmp_path):
     """(runs, seeds) -> the exit code of running all of them."""
-    places = Places({"data": str(tmp_path)}, runs=tmp_path / "runs")
+    bindings = Bindings({"data": str(tmp_path)}, runs=tmp_path / "runs")
 
     def start(*runs: ReproductionRun, seeds: int = 1) -> int:
         planned = [Planned(run, seeds) for run in runs]
-        return run_all(planned, scale="small", places=places, out=tmp_path / "results", deadline=None)
+        return run_all(planned, scale="small", bindings=bindings, out=tmp_path / "results", deadline=None)
 
     return start
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.reproduce import __main__ as command
 from benchmarks.reproduce.plan import Planned, collect_runs
-from benchmarks.reproduce.runs import Places, ReproductionRun
+from benchmarks.reproduce.runs import Bindings, ReproductionRun
 from benchmarks.reproduce.scales import read_scale
 from benchmarks.reproduce.schedule import run_all
 from tests.task_files import make_datapath
@@ -64,8 +64,8 @@ def test_runs_of_the_paper_in_miniature(names, processes, bert, tmp_path, capsys
     named = {**scale.places, "bert": str(bert), "bert_large": str(bert), "processes": str(processes)}
     runs = collect_runs(replace(scale, places=named))
     planned = [Planned(small(runs[name]), 1) for name in names]
-    places = Places({**named, "data": str(data), "updates": "1"}, runs=tmp_path / "runs")
-    code = run_all(planned, scale="paper", places=places, out=None, deadline=None)
+    bindings = Bindings({**named, "data": str(data), "updates": "1"}, runs=tmp_path / "runs")
+    code = run_all(planned, scale="paper", bindings=bindings, out=None, deadline=None)
     output = capsys.readouterr()
     assert code == 0, output.err
     assert all(f"{name}, seed 0: " in output.out for name in names)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.reproduce import checks, scales, tables
 from benchmarks.reproduce.cells import get_run
 from benchmarks.reproduce.plan import collect_runs
-from benchmarks.reproduce.runs import Places, ReproductionRun
+from benchmarks.reproduce.runs import Bindings, ReproductionRun
 from benchmarks.reproduce.scales import list_scale_names, read_scale
 from benchmarks.reproduce.tables import read_table
 from polyencoder.errors import ConfigError, InputError
@@ -113,12 +113,12 @@ def test_the_runs_of_all_tables_have_names_of_their_own_and_need_none_that_is_no
 @pytest.mark.parametrize("scale", list_scale_names())
 def test_the_commands_of_the_tables_are_understood(scale, tmp_path):
     at = read_scale(scale)
-    places = Places({**at.places, "data": str(tmp_path), "updates": "2"}, runs=tmp_path)
+    bindings = Bindings({**at.places, "data": str(tmp_path), "updates": "2"}, runs=tmp_path)
     different: dict[object, ReproductionRun] = {}  # one of those that have the same flags, whatever their values
     for run in collect_runs(at).values():
         tried = run.make_smoke_test()  # with some words more
         different.setdefault(frozenset(word for step in tried.steps for word in step.command if word[:1] == "-"), tried)
-    problems = [line for run in different.values() for line in checks.find_wrong(run, places)]
+    problems = [line for run in different.values() for line in checks.find_wrong(run, bindings)]
     assert not problems, "\n".join(problems)
 
 
@@ -150,11 +150,11 @@ def test_flags_that_a_command_does_not_know_are_found(tmp_path):
     scale = read_scale("small")
     table = read_table("poly-10")
     run = get_run(scale, table.get_cell(table.get_row("bert-bi"), table.columns[0]), where="here")
-    places = Places({**scale.places, "data": str(tmp_path)}, runs=tmp_path)
+    bindings = Bindings({**scale.places, "data": str(tmp_path)}, runs=tmp_path)
     train, *others = run.steps
     for words, message in ((["--lerningrate", "1"], "lerningrate"), (["--optimizer", "sdg"], "sdg")):
         wrong = type(run)(**{**vars(run), "steps": (type(train)(train.name, (*train.command, *words), {}), *others)})
-        (line,) = checks.find_wrong(wrong, places)
+        (line,) = checks.find_wrong(wrong, bindings)
         assert re.match(f"{run.name}, train: .*{message}", line)
 
 
@@ -162,13 +162,13 @@ def test_what_is_missing_is_named(tmp_path):
     scale = read_scale("paper")
     table = read_table("poly-10")
     run = get_run(scale, table.get_cell(table.get_row("reddit-bi"), table.columns[0]), where="here")
-    places = Places({**scale.places, "data": str(tmp_path)}, runs=tmp_path)
-    missing = checks.find_missing(run, places)
+    bindings = Bindings({**scale.places, "data": str(tmp_path)}, runs=tmp_path)
+    missing = checks.find_missing(run, bindings)
     assert [line for line in missing if "train_self_original.txt" in line]
     (tmp_path / "ConvAI2").mkdir()
     for name in ("train_self_original.txt.gz", "valid_self_original.txt"):
         (tmp_path / "ConvAI2" / name).touch()
-    assert not [line for line in checks.find_missing(run, places) if "ConvAI2" in line]
+    assert not [line for line in checks.find_missing(run, bindings) if "ConvAI2" in line]
 
 
 def test_the_papers_settings_are_those_of_its_section_5_1():
