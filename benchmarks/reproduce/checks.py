@@ -13,10 +13,10 @@ from pathlib import Path
 from benchmarks.reproduce.runs import TORCHRUN, Places, ReproductionRun
 from polyencoder.cli.main import parse
 from polyencoder.errors import PolyencoderError
+from polyencoder.hub.resolve import exists, explain_invalid_hub_id, was_downloaded
 
 MODULES = {"parlai.agents.ranker.launch": "parlai", "polyencoder.cli.main": "polyencoder"}
 """Modules that torchrun starts, and the command of each."""
-_PATH_LIKE = (".", "/", "~")
 
 
 def find_wrong(run: ReproductionRun, places: Places) -> list[str]:
@@ -51,19 +51,12 @@ def find_missing(run: ReproductionRun, places: Places) -> list[str]:
         except PolyencoderError as error:
             lines.append(str(error))
             continue
-        if value.startswith(_PATH_LIKE):
-            if not Path(value).expanduser().exists():
-                lines.append(f"{{{name}}}: {value}")
-        elif not _is_cached(value):
+        of_zoo = value.startswith("zoo:")
+        if not (of_zoo or exists(value)) and (reason := explain_invalid_hub_id(value)):
+            lines.append(f"{{{name}}}: {value}: {reason}")
+        elif of_zoo or not (exists(value) or was_downloaded(value)):
             lines.append(f"{{{name}}}: {value}, to be downloaded")
     return lines
-
-
-def _is_cached(name: str) -> bool:
-    """Whether a model of the hub is in the local cache; unknown for models of the zoo."""
-    from huggingface_hub import try_to_load_from_cache
-
-    return not name.startswith("zoo:") and isinstance(try_to_load_from_cache(name, "config.json"), str)
 
 
 @cache
