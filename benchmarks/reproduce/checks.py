@@ -13,11 +13,10 @@ from pathlib import Path
 from benchmarks.reproduce.runs import TORCHRUN, Bindings, ReproductionRun
 from polyencoder.cli.main import parse
 from polyencoder.errors import PolyencoderError
-from polyencoder.hub.resolve import was_downloaded
+from polyencoder.hub.resolve import exists, explain_invalid_hub_id, was_downloaded
 
 MODULES = {"parlai.agents.ranker.launch": "parlai", "polyencoder.cli.main": "polyencoder"}
 """Modules that torchrun starts, and the command of each."""
-_PATH_LIKE = (".", "/", "~")
 
 
 def find_wrong(run: ReproductionRun, bindings: Bindings) -> list[str]:
@@ -52,10 +51,10 @@ def find_missing(run: ReproductionRun, bindings: Bindings) -> list[str]:
         except PolyencoderError as error:
             lines.append(str(error))
             continue
-        if value.startswith(_PATH_LIKE):
-            if not Path(value).expanduser().exists():
-                lines.append(f"{{{name}}}: {value}")
-        elif value.startswith("zoo:") or not was_downloaded(value):
+        of_zoo = value.startswith("zoo:")
+        if not (of_zoo or exists(value)) and (reason := explain_invalid_hub_id(value)):
+            lines.append(f"{{{name}}}: {value}: {reason}")
+        elif of_zoo or not (exists(value) or was_downloaded(value)):
             lines.append(f"{{{name}}}: {value}, to be downloaded")
     return lines
 

@@ -49,9 +49,11 @@ class _SeedProgress:
     pieces: int = 0
     commands: list[str] = field(default_factory=list)
     """The commands that the run started with; it cannot resume with others."""
+    bindings: dict[str, str] = field(default_factory=dict)
+    """What their placeholders stand for, likewise."""
 
     def save(self) -> None:
-        values = {"done": self.done, "seconds": self.seconds, "pieces": self.pieces, "commands": self.commands}
+        values = {name: value for name, value in vars(self).items() if name != "path"}
         write_text(self.path, json.dumps(values, indent=2) + "\n")
 
 
@@ -74,7 +76,7 @@ def execute(run: ReproductionRun, *, scale: str, seed: int, bindings: Bindings, 
         raise RunsElsewhere from None
     amount = {"updates": 0, "examples": 0}
     with lock:
-        progress = _read_progress(folder, run)
+        progress = _read_progress(run, seed, bindings)
         progress.pieces += 1
         progress.save()  # before a command writes anything, so that the folder's files belong to these commands
         for step in run.steps:
@@ -108,8 +110,8 @@ def execute(run: ReproductionRun, *, scale: str, seed: int, bindings: Bindings, 
 def is_finished(run: ReproductionRun, seed: int, *, bindings: Bindings) -> bool:
     """Whether all steps of a seed are done."""
     try:
-        progress = _read_progress(bindings.get_folder(run.name, seed), run)
-    except PolyencoderError:  # of other commands; `execute` reports it
+        progress = _read_progress(run, seed, bindings)
+    except PolyencoderError:  # of other commands or bindings; `execute` reports it
         return False
     return all(step.name in progress.done for step in run.steps)
 
@@ -119,14 +121,17 @@ def _cut_path(path: str) -> str:
     return Path(path).name if os.path.isabs(os.path.expanduser(path)) else path
 
 
-def _read_progress(folder: Path, run: ReproductionRun) -> _SeedProgress:
+def _read_progress(run: ReproductionRun, seed: int, bindings: Bindings) -> _SeedProgress:
+    folder = bindings.get_folder(run.name, seed)
     path = folder / PROGRESS
+    named = {name: bindings.named[name] for name in run.list_placeholders() & bindings.named.keys()}
     if not path.exists():
-        return _SeedProgress(path, commands=run.commands)
+        return _SeedProgress(path, commands=run.commands, bindings=named)
     progress = _SeedProgress(path, **json.loads(path.read_text(encoding="utf-8")))
-    if progress.commands != run.commands:
+    if progress.commands != run.commands or progress.bindings not in (named, {}):
         raise PolyencoderError(
-            f"{folder}: was started with other commands than the current ones; delete it, or give another --runs"
+            f"{folder}: was started with other commands, encoders or data than the current ones; delete it, or give "
+            "another --runs"
         )
     return progress
 

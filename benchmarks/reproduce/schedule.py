@@ -49,7 +49,7 @@ def run_all(
     for run, seed in left:
         if out is not None and is_over(run, seed):
             path = get_result_path(out, scale, run.name, seed)
-            print(f"{run.name}, seed {seed}: its result is in {path}; to rerun it, give another --out")
+            print(f"{run.name}, seed {seed}: its result is in {path}; to rerun it, give another --out and --runs")
     failed = False
     while left:
         elsewhere: list[tuple[ReproductionRun, int]] = []

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--task", required=True, help="a task whose examples have candidates of their own")
     parser.add_argument("--datatype", default="valid")
     parser.add_argument("--datapath", help="default: ParlAI's")
-    parser.add_argument("--selection-file", help="the evaluated file, if it is not the task's own")
+    parser.add_argument("--selection-file", help="read this file, not the task's own, for the weights too")
     parser.add_argument("--num-examples", type=int, help="evaluate only this many")
     parser.add_argument("--whole-context", action="store_true", help="compare the whole context, not its last line")
     flags = parser.parse_args(arguments)

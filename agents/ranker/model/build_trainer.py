@@ -58,23 +58,22 @@ def build_trainer(
     agent: TorchRankerAgent, config: TrainingConfig, *, run: TrainLoopState, restored: Mapping[str, Any] | None
 ) -> Trainer:
     """Builds and starts an agent's trainer for ParlAI's loop, and resumes a `restored` state."""
-    model = agent.ranker
     callbacks: list[Callback] = [Report(agent)]
     if agent.output_scaling_pending:
         callbacks.append(MeasuredScaling(agent.handle_measured_scaling))
-    if run.is_in_loop and (updates := run.planned_updates) and is_primary_worker():
-        too_short = model.explain_too_short((updates - agent.updates.count) * config.accumulate)
-        reasons = [too_short, config.hard_negatives.why_unused(updates)]
-        if (warmup := config.schedule.warmup_updates or 0) >= updates:
-            reasons.append(f"--warmup-updates {warmup}: the run of {updates} updates ends before the peak of the rate")
-        for reason in filter(None, reasons):
-            logging.warning(reason)
     if run.is_in_loop and is_primary_worker():
         callbacks += _build_watchers(agent.opt)
     trainer = Trainer(agent.build_ranker(), config, callbacks=callbacks, updates=agent.updates)
     trainer.goal = read_goal(agent.opt, epoch=None)
     if restored is not None:
         trainer.load_run_state(restored)
+    if run.is_in_loop and (updates := run.planned_updates) and is_primary_worker():
+        too_short = agent.ranker.explain_too_short((updates - agent.updates.count) * config.accumulate)
+        reasons = [too_short, config.hard_negatives.why_unused(updates)]
+        if (warmup := config.schedule.warmup_updates or 0) >= updates:
+            reasons.append(f"--warmup-updates {warmup}: the run of {updates} updates ends before the peak of the rate")
+        for reason in filter(None, reasons):
+            logging.warning(reason)
     if run.is_in_loop:
         trainer.start()
     return trainer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
+import parlai.utils.logging as logging
 import pytest
 from parlai.core.agents import create_agent_from_model_file
 from parlai.scripts.eval_model import EvalModel
@@ -182,3 +183,13 @@ def test_it_learns_as_other_agents_do(options, learn, small, trained, tmp_path):
     losses = [report["mean_loss"] for report in stats["train_reports"]]
     assert all(0 < loss < 100 for loss in losses)
     assert len({round(loss, 4) for loss in losses}) > 2
+
+
+def test_a_resumed_run_that_is_too_short_for_the_scale_has_a_warning(learn, small, tmp_path, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(logging, "warning", lambda line: said.append(str(line)))
+    options = {"init_model": str(small(scale_batches=10)), "num_epochs": -1.0, "validation_every_n_epochs": -1.0}
+    for updates in (5, 7):  # from the fourth
+        learn(tmp_path / "model", **options, validation_every_n_steps=2, max_train_steps=updates)
+    warnings = [line.partition(", with a scale")[0] for line in said if "rises over" in line]
+    assert warnings == [f"the scale of cosines rises over 10 batches, but the run ends after {n}" for n in (5, 7)]

@@ -121,6 +121,20 @@ def test_a_folder_that_was_begun_with_other_commands_is_left_alone(bindings):
         execute(a_run(python("first", "print(2)")), scale="small", seed=0, bindings=bindings, deadline=None)
 
 
+def test_a_folder_that_was_begun_with_another_encoder_or_data_is_left_alone(bindings):
+    step = python("first", "print('{data}/{encoder}'.count('a'), 'thing')", pattern=r"(?P<n>\d+) thing")
+    run = a_run(step)
+
+    def metrics(**changed: str) -> dict[str, float]:
+        named = {"encoder": "aa", "data": "a", "other": "x", **changed}
+        return execute(run, scale="small", seed=0, bindings=Bindings(named, runs=bindings.runs), deadline=None).metrics
+
+    assert metrics() == metrics(other="y") == {"first/n": 3.0}
+    for changed in ({"encoder": "aaaa"}, {"data": "aaaa"}):
+        with pytest.raises(PolyencoderError, match="other commands, encoders or data than the current ones"):
+            metrics(**changed)
+
+
 def test_a_folder_has_its_commands_before_the_first_one_leaves_anything(bindings):
     code = "import json; print(len(json.load(open(r'{folder}/progress.json'))['commands']), 'known')"
     run = a_run(python("first", code, pattern=r"(?P<n>\d+) known"))

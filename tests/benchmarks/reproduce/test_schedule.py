@@ -96,7 +96,9 @@ def test_a_result_without_its_models_is_run_again_for_what_needs_them_and_stays(
     assert start(base, other, upon) == 0
     output = capsys.readouterr().out
     other_result = get_result_path(tmp_path / "results", "small", "other", 0)
-    assert output.startswith(f"other, seed 0: its result is in {other_result}; to rerun it, give another --out\n")
+    assert output.startswith(
+        f"other, seed 0: its result is in {other_result}; to rerun it, give another --out and --runs\n"
+    )
     assert (tmp_path / "notes").read_text().split() == ["base-0", "other-0", "base-0", "upon-0"]
     assert base_result.read_text() == before
     assert start(base, other, upon) == 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from benchmarks.reproduce import checks, scales, tables
 from benchmarks.reproduce.cells import get_run
 from benchmarks.reproduce.plan import collect_runs
-from benchmarks.reproduce.runs import Bindings, ReproductionRun
+from benchmarks.reproduce.runs import Bindings, ReproductionRun, Step
 from benchmarks.reproduce.scales import list_scale_names, read_scale
 from benchmarks.reproduce.tables import read_table
 from polyencoder.errors import ConfigError, InputError
@@ -169,6 +170,23 @@ def test_what_is_missing_is_named(tmp_path):
     for name in ("train_self_original.txt.gz", "valid_self_original.txt"):
         (tmp_path / "ConvAI2" / name).touch()
     assert not [line for line in checks.find_missing(run, bindings) if "ConvAI2" in line]
+
+
+def test_a_folder_needs_no_dot_before_its_name_to_be_a_models(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    step = Step("train", ("parlai", "train_model", "-m", "biencoder", "--backbone", "{minilm}"))
+    bindings = Bindings({"data": "nowhere", "minilm": "runs/x/encoder"}, runs=tmp_path)
+
+    def missing() -> list[str]:
+        return checks.find_missing(ReproductionRun("mine", [step]), bindings)
+
+    assert missing() == ["{minilm}: runs/x/encoder: no such folder or file"]
+    (tmp_path / "runs/x/encoder").mkdir(parents=True)
+    assert missing() == []
+    bindings = replace(bindings, named={**bindings.named, "minilm": "encoder"})
+    assert missing() == ["{minilm}: encoder, to be downloaded"]
+    (tmp_path / "encoder").mkdir()
+    assert missing() == []
 
 
 def test_the_papers_settings_are_those_of_its_section_5_1():
