@@ -73,8 +73,8 @@ def test_many_codes_without_tolerance_stay_as_they_are(tolerance):
     torch.manual_seed(0)
     vectors = torch.randn(64, 96)
     assert as_set(group_means(vectors, tolerance=tolerance)) == as_set(vectors)
-    twice = group_means(torch.cat([vectors, vectors]), tolerance=tolerance)
-    assert as_set(twice) == as_set(vectors)
+    doubled = group_means(torch.cat([vectors, vectors]), tolerance=tolerance)
+    assert as_set(doubled) == as_set(vectors)
 
 
 def test_codes_of_zeros_are_one_group():
