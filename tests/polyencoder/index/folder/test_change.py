@@ -154,7 +154,7 @@ class TestOneChange:
 
     def test_no_faiss_index_of_no_vectors(self, index, candidates):
         pytest.importorskip("faiss")
-        index.remove([one.id for one in candidates])
+        index.remove([candidate.id for candidate in candidates])
         index.compact()
         for kind in ("auto", "ivf-flat"):
             with pytest.raises(InputError, match="index: there are no vectors to index"):

@@ -28,8 +28,8 @@ def test_a_search_is_a_ranking_of_all(tmp_path, make_ranker, candidates, assert_
 def test_the_first_k(index, contexts):
     everything = index.search(contexts, top_k=len(index))
     for k in range(1, len(index)):
-        for few, all_hits in zip(index.search(contexts, top_k=k), everything, strict=True):
-            assert [hit.id for hit in few] == [hit.id for hit in all_hits[:k]]  # twins that share a row are cut too
+        for hits, all_hits in zip(index.search(contexts, top_k=k), everything, strict=True):
+            assert [hit.id for hit in hits] == [hit.id for hit in all_hits[:k]]  # twins that share a row are cut too
 
 
 def test_more_than_there_are(index, contexts):
