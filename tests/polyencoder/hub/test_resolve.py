@@ -115,6 +115,6 @@ def test_a_hub_is_asked_once(silent_server, tmp_path):
     environment = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
     command = [sys.executable, "-c", LOADS]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    said = done.stdout.splitlines()
-    assert len(said) == len(connections) == 3
-    assert all(f"{address} cannot be reached" in line for line in said)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(connections) == 3
+    assert all(f"{address} cannot be reached" in line for line in lines)

@@ -22,11 +22,11 @@ CONTEXTS = [["hello !", "do you like dogs ?"], "hi", ["what do you do for a livi
 )
 def ranker(request, make_convert_ranker) -> Ranker:
     extra_contexts, quantized = request.param
-    made = make_convert_ranker(scale_batches=3, **({"extra_contexts": extra_contexts} if extra_contexts else {}))
+    built = make_convert_ranker(scale_batches=3, **({"extra_contexts": extra_contexts} if extra_contexts else {}))
     if quantized:
-        made.model.quantize()
-    made.model.scale.advance()
-    return made
+        built.model.quantize()
+    built.model.scale.advance()
+    return built
 
 
 def test_a_folder_gives_the_same_scores(ranker, sentences, tmp_path):
@@ -77,15 +77,15 @@ def test_without_a_history_the_extra_vector_is_0(make_convert_ranker, tmp_path):
     """By onnxruntime alone, in a batch with a context that has one."""
     export_onnx(make_convert_ranker(extra_contexts=2), tmp_path)
     session = onnxruntime.InferenceSession(tmp_path / "context.onnx", providers=["CPUExecutionProvider"])
-    given = {
+    inputs = {
         "ids": np.array([[3, 4, 5], [6, 7, 0]]),
         "mask": np.array([[True, True, True], [True, True, False]]),
         "extra_ids": np.array([[4, 0, 0], [0, 0, 0]]),
         "extra_mask": np.array([[True, False, False], [False, False, False]]),
     }
-    vectors, mask = session.run(["vectors", "codes_mask"], given)
+    vectors, mask = session.run(["vectors", "codes_mask"], inputs)
     assert mask.tolist() == [[True, True, True], [True, True, False]]
     assert (vectors[1, 2] == 0).all()
     assert np.abs(vectors[0, 2]).max() > 0
-    alone, _ = session.run(["vectors", "codes_mask"], {name: array[1:] for name, array in given.items()})
+    alone, _ = session.run(["vectors", "codes_mask"], {name: array[1:] for name, array in inputs.items()})
     np.testing.assert_allclose(alone[0], vectors[1], rtol=1e-5, atol=1e-6)
