@@ -69,8 +69,8 @@ def test_places_without_a_candidate_score_minus_infinity(model, sequences, padde
     batches = seen(model)
     with torch.set_grad_enabled(learning):
         scores = model(contexts, candidates, index)
-    wanted = expected.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
-    torch.testing.assert_close(scores, wanted, rtol=1e-4, atol=1e-5)
+    gathered = expected.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
+    torch.testing.assert_close(scores, gathered, rtol=1e-4, atol=1e-5)
     assert sum(len(batch) for batch in batches) == 7
 
 

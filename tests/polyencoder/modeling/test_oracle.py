@@ -158,4 +158,4 @@ def test_a_reranker(make_reranker, tmp_path, family, prompt):
     ranker = Ranker.load(tmp_path, device="cpu")
     torch.testing.assert_close(torch.as_tensor(ranker.score(contexts, candidates)), expected, atol=1e-5, rtol=0)
     ranked = oracle.rank(contexts[0], candidates)
-    assert [one["corpus_id"] for one in ranked] == [one.index for one in ranker.rank(contexts[0], candidates)]
+    assert [hit["corpus_id"] for hit in ranked] == [hit.index for hit in ranker.rank(contexts[0], candidates)]

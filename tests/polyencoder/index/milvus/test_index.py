@@ -197,7 +197,7 @@ class TestChanging:
     def test_a_bad_request_is_not_tried_again(self, monkeypatch, index):
         upsert, requests = index.collection._client.upsert, []
         monkeypatch.setattr(
-            index.collection._client, "upsert", lambda *args, **more: [requests.append(args), upsert(*args, **more)]
+            index.collection._client, "upsert", lambda *args, **kw: [requests.append(args), upsert(*args, **kw)]
         )
         with pytest.raises(PolyencoderError, match="Milvus refused the request"):
             index.collection.write([(Entry("x", "too short a vector", {}), np.zeros(3, np.float32))])

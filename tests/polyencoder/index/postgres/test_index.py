@@ -43,14 +43,14 @@ def index(where, ranker) -> Iterator[PostgresIndex]:
 @pytest.mark.slow
 def test_changes_are_counted_and_texts_read_in_steps(index, monkeypatch):
     monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 2)
-    more = [Candidate("new", "a"), Candidate("new", "a"), Candidate("newer", "b")]
-    assert (index.add([*SAMPLE, *more]), index.put(more)) == (2, 0)
+    additions = [Candidate("new", "a"), Candidate("new", "a"), Candidate("newer", "b")]
+    assert (index.add([*SAMPLE, *additions]), index.put(additions)) == (2, 0)
     assert (index.update([*SAMPLE, Candidate("new", "c")]), index.remove(["gone", "new"], missing_ok=True)) == (1, 1)
     monkeypatch.setattr(table_module, "ROWS_AT_ONCE", 2)
     calls, ask = [], Table.ask
     monkeypatch.setattr(Table, "ask", lambda self, text, values=None: calls.append(values) or ask(self, text, values))
-    texts = {candidate.id: candidate.text for candidate in [*SAMPLE, more[-1]]}
-    assert index.get_texts(candidate.id for candidate in [*SAMPLE, *more]) == texts
+    texts = {candidate.id: candidate.text for candidate in [*SAMPLE, additions[-1]]}
+    assert index.get_texts(candidate.id for candidate in [*SAMPLE, *additions]) == texts
     assert [len(values[0]) for values in calls if isinstance(values, tuple)] == [2, 2, 2, 2, 1]
     vectors = index.get_vectors(iter(["id 1", "gone", "newer", "id 2"]))
     expected = index._ranker.encode_candidates(["text 1", "b", "text 2"])

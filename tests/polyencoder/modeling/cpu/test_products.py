@@ -156,7 +156,7 @@ def test_a_scaled_product(monkeypatch, is_faster, scale):
     tensors = [torch.randn(shape, requires_grad=True) for shape in ((7, 5), (3, 5), (3,))]
     double = [tensor.detach().double().requires_grad_() for tensor in tensors]
     gradient = torch.randn(7, 3)
-    found = results(lambda *given: apply_scaled_linear(*given, scale=scale), tensors, gradient)
+    actual = results(lambda *args: apply_scaled_linear(*args, scale=scale), tensors, gradient)
     exact = results(lambda x, weight, bias: scale * (x @ weight.t()) + bias, double, gradient)
-    for ours, wanted in zip(found, exact, strict=True):
-        torch.testing.assert_close(ours, wanted.float(), rtol=1e-5, atol=1e-5)
+    for ours, expected in zip(actual, exact, strict=True):
+        torch.testing.assert_close(ours, expected.float(), rtol=1e-5, atol=1e-5)
