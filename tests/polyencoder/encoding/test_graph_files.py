@@ -123,7 +123,7 @@ def test_the_files_of_each_precision():
 
 
 def test_the_weights_that_are_saved_beside(tmp_path):
-    """By their fingerprint alone, which is read without torch."""
+    """The check reads their fingerprint alone, without torch."""
     check_saved_weights(tmp_path, "abc")  # no weights
     for metadata in (None, {DIGESTS: json.dumps({WEIGHTS: "abc"})}):
         safetensors.torch.save_file({"a": torch.ones(3)}, tmp_path / WEIGHTS, metadata=metadata)

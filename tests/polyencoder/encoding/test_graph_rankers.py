@@ -190,7 +190,7 @@ def test_without_onnxruntime(folder, block_import):
 
 
 def test_onnxruntime_reports_nothing(folder, tmp_path):
-    """Its telemetry keeps an id of the machine in the user's cache, and sends events from there."""
+    """onnxruntime's telemetry would keep an id of the machine in the user's cache, and send events."""
     code = f"from polyencoder import Ranker; Ranker.load({str(folder)!r}, backend='onnx').score(['hi'], ['hello'])"
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=tmp_path)

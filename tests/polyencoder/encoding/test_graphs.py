@@ -49,7 +49,7 @@ def test_a_name_of_the_hub_without_its_package(tmp_path, monkeypatch):
 
 
 def test_weights_that_are_not_for_the_graphs(exported, edit_json, tmp_path):
-    """Without them the scores would be those of other vectors."""
+    """With other weights the scores would be of other vectors."""
     score = GraphEncoder.open(exported("late")[1]).model.term_weights
     changes = [None, {}, score | {"term_weights": [1.0]}, score | {"scale": []}, score | {"token_weight": [0.0] * 15}]
     for kind, wrong in (("late", changes), ("bi", [score])):

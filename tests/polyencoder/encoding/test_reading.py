@@ -59,7 +59,7 @@ def test_candidates_are_read_once_until_the_weights_change(ranker, read, sentenc
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "late"])
 def test_weights_that_are_overwritten_through_data_are_other_weights(make_ranker, sentences, architecture):
-    """As averages of weights replace those that are trained."""
+    """Averages of weights replace the trained ones so."""
     ranker, other = make_ranker(architecture), make_ranker(architecture, seed=1)
     ranker.score(CONTEXTS, sentences)
     for ours, theirs in zip(ranker.model.parameters(), other.model.parameters(), strict=True):

@@ -1,4 +1,4 @@
-"""One function scores texts with a ranker of any kind; what putting a model into a ranker leaves as it was."""
+"""One function scores texts with a ranker of any kind, and a ranker leaves its model unchanged."""
 
 from __future__ import annotations
 

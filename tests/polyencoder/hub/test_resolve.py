@@ -109,7 +109,7 @@ LOADS = """if True:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_hub_is_asked_once(silent_server, tmp_path):
-    """By each process: transformers and huggingface_hub would ask it for most of a minute."""
+    """Each process asks it once: transformers and huggingface_hub would ask for most of a minute."""
     address, connections = silent_server
     environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}
     environment = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}

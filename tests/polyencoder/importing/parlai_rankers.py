@@ -69,7 +69,7 @@ class Dictionary:
 
 
 def theirs(architecture, **options):
-    """ParlAI's agent around its model, no weight of which is what ParlAI starts with."""
+    """ParlAI's agent around its model, each of whose weights was changed at random."""
     torch.manual_seed(7)
     agent = AGENTS[architecture].__new__(AGENTS[architecture])
     agent.opt, agent.dict, agent.NULL_IDX, agent.use_cuda = OPT | options, Dictionary(), NULL, False

@@ -22,7 +22,7 @@ LINES = [
 
 
 def notation(token: str) -> str:
-    """As ParlAI's `gpt2` and `slow_bytelevel_bpe` write a token: each byte of a character beyond ASCII as \\xNN."""
+    """A token as ParlAI's `gpt2` and `slow_bytelevel_bpe` write it: each byte of a character beyond ASCII as \\xNN."""
     return "".join(c if ord(c) < 128 else "".join(f"\\x{byte:02x}" for byte in c.encode()) for c in token)
 
 
@@ -35,7 +35,7 @@ def trained() -> ByteLevelBPETokenizer:
 
 @pytest.fixture(scope="module")
 def ordered(trained) -> list[str]:
-    """Its tokens in the order of their ids: the 256 bytes, then what the merges make."""
+    """The tokens in the order of their ids: the 256 bytes, then what the merges make."""
     vocabulary = trained.get_vocab()
     return sorted(vocabulary, key=vocabulary.__getitem__)
 

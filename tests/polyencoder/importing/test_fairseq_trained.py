@@ -88,7 +88,7 @@ class Encoder(NamedTuple):
     theirs: Any
     """fairseq's own, with `encode`."""
     flags: list[object]
-    """Those of `polyencoder import` for the same files."""
+    """The flags of `polyencoder import` for the same files."""
 
 
 @pytest.fixture(scope="module")

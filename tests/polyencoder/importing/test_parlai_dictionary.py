@@ -166,7 +166,7 @@ def test_byte_level_options(kind, options, make_both):
 
 
 def test_the_merges_of_gpt2_come_from_its_vocabulary(make_both):
-    """Without the files in ParlAI's data folder, which other machines have not."""
+    """Other machines do not have the files of ParlAI's data folder."""
     both = make_both("gpt2")
     fitted = (both.path.parent / "gpt2" / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
     merges = json.loads(both.tokenizer.to_str())["model"]["merges"]

@@ -185,7 +185,7 @@ def test_inline_candidates_of_normalized_vectors():
 
 
 def test_mean_of_the_variant_that_normalizes_last():
-    """Behind its last normalization ParlAI does not mask: padding counts with that one's bias."""
+    """ParlAI does not mask behind its last normalization: padding counts with the normalization's bias."""
     options = {"variant": "prelayernorm", "reduction_type": "mean"}
     check_scores("bi", (6, 6, 6), (4, 4, 4, 4), **options)
     contexts = sequences((6, 6, 6), seed=1)

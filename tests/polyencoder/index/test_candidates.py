@@ -46,7 +46,7 @@ def test_json_lines(tmp_path):
 
 
 def test_the_corpus_of_a_beir_folder(tmp_path):
-    """Its `_id` is the id, and its title the beginning of the text, which may be long, or be the title alone."""
+    """`_id` is the id, and the title begins the text, which may be long, or be the title alone."""
     path = tmp_path / "corpus.jsonl"
     records = [
         {"_id": "7", "title": "Ants", "text": "They dig.", "metadata": {"url": "x"}},
@@ -80,7 +80,7 @@ def test_an_object_of_metadata_is_the_metadata(tmp_path):
 
 
 def test_an_empty_cell_of_parquet_is_no_field(tmp_path):
-    """As in CSV; in JSON lines null is written, and stays."""
+    """CSV has the same rule; JSON lines keep a null, which somebody wrote."""
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow
 
@@ -101,7 +101,7 @@ def test_an_empty_cell_of_a_table_is_no_value(tmp_path):
 
 
 def test_the_metadata_of_a_table_may_be_json(tmp_path):
-    """As in the files of vectors, and where Ray or Spark read the table."""
+    """Files of vectors have the same rule, and so have tables that Ray or Spark read."""
     (tmp_path / "c.csv").write_text('text,metadata\nhello,"{""lang"": ""en""}"\nhi,\nbye,plain\n')
     expected = [(None, "hello", {"lang": "en"}), (None, "hi", None), (None, "bye", {"metadata": "plain"})]
     assert drop_location(candidates_from(tmp_path / "c.csv")) == expected

@@ -112,7 +112,7 @@ def test_where_no_list_helps_none_is_asked_for(exactness):
 
 @pytest.mark.parametrize("exactness", ["certified", "approximate"])
 def test_a_score_that_reaches_the_bound_is_proven(exactness):
-    """Of one code the k-th best is the last of a list of k."""
+    """With one code the k-th best row is the last of a list of k."""
     engine = Engine(*drawn(0, batch=3, n=50, codes=1))
     engine.propose = lambda *arguments: (
         Shortlist(rows, vectors, search(engine.contexts, vectors, k=1).scores[i, 0].item())

@@ -110,7 +110,7 @@ def test_an_address_of_no_engine(ranker, where):
     ],
 )
 def test_settings_that_contradict_the_place_make_nothing(ranker, tmp_path, monkeypatch, where, settings, problem):
-    """Nor do they wait for a server, or show its password."""
+    """They neither wait for a server nor show its password."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=problem) as error:
         make_index(RECORDS, where, ranker, **settings)

@@ -37,7 +37,7 @@ def test_another_vector_is_a_change(how):
 
 
 def test_a_vector_goes_with_its_text():
-    """Of one candidate in one change: another text forgets the vector, other metadata keep it."""
+    """Within a change, another text of a candidate drops its vector, and other metadata keep it."""
     (vector,) = STORED.values()
     steps = [("two", {}, None), ("two", {}, vector), ("two", {"n": 1}, None), ("one", {"n": 1}, None)]
     new = [(Candidate("a", text, data, vector=row_vector), Entry("a", text, data)) for text, data, row_vector in steps]

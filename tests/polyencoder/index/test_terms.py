@@ -89,7 +89,7 @@ def test_random_filters_against_python(open_random, engine, filters):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["folder", "milvus", "postgres"])
 def test_what_is_removed_by_a_filter_is_what_the_block_has_made(make_where, make_ranker, engine):
-    """Of a field that the block has removed, no candidate has a value: all would pass what is no value of it."""
+    """No candidate has a value of a field that the block has removed: each would pass a test that excludes values."""
     with make_index(["a", Candidate("old", "b", {"k": 1})], make_where(engine), make_ranker("bi")) as index:
         with index.changing():
             index.add([Candidate("new", "c", {"k": "text", "n": 1})])

@@ -48,7 +48,7 @@ def test_multi_head_attention_is_not_exported(make_ranker):
 
 @torch.no_grad()
 def test_tokens_and_turns(make_ranker, sentences):
-    """A late-interaction encoder's steps: as many turns as tokens, of which the mask says how many there are."""
+    """A late-interaction encoder's steps give as many turns as tokens, and a mask of the turns that exist."""
     ranker = make_ranker("late", turn_end=3)
     model, text = ranker.model.eval(), ranker.text
     steps = model.export_steps()

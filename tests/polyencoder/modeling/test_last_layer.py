@@ -64,7 +64,7 @@ def test_an_encoder_with_it_saves_and_computes_the_same():
 
 
 def test_its_mode_is_that_of_its_parts():
-    """It is built while the model is in evaluation mode for a moment, and must not stay so."""
+    """The layer is built while the model is in evaluation mode for a moment, and must not stay in it."""
     layer = encoder("bert", hidden_dropout_prob=0.5).get_layers()[-1]
     ours = LastLayer(layer)
     assert not ours.training

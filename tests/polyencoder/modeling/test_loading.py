@@ -94,7 +94,7 @@ def test_weights_that_are_missing_are_named(copied, load):
     + [(kind, "module._orig_mod.") for kind in ENCODERS],
 )
 def test_prefixes_of_wrapped_models_are_taken_off(copied, kind, prefix):
-    """As DistributedDataParallel, torch.compile and sentence-transformers name weights."""
+    """DistributedDataParallel, torch.compile and sentence-transformers add such prefixes."""
     path = copied(kind) / "model.safetensors"
     expected = load_pretrained(path.parent).state_dict()
     save_file({f"{prefix}{name}": tensor for name, tensor in load_file(path).items()}, path)
@@ -118,7 +118,7 @@ def test_a_tokenizer_with_more_tokens_than_embeddings(copied):
 
 
 def test_heads_and_poolers_are_no_matter_for_a_report(make_reranker, caplog, capfd):
-    """Of a reranker transformers says that it does not know its head, and that its pooler is to be trained."""
+    """transformers reports that it does not know a reranker's head, and that its pooler is to be trained."""
     folder, log = make_reranker("roberta"), logging.getLogger("transformers")
     level = log.level
     capfd.readouterr()
@@ -287,7 +287,7 @@ def test_what_needs_layers_is_refused(saved, tmp_path):
 
 
 def test_a_folder_of_model2vec(tmp_path):
-    """Its names of tensors, rows that tokens share, a weight for each token, and 16 bits."""
+    """model2vec has other names of tensors, rows that tokens share, a weight for each token, and 16 bits."""
     tokenizer = tokenizer_of("words", pad=0)
     generator = torch.Generator().manual_seed(1)
     size = len(tokenizer)

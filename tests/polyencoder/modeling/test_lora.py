@@ -26,7 +26,7 @@ CONTEXTS, CANDIDATES = [["hello , how are you ?"], ["no .", "do you ski ?"]], ["
 
 
 def trained(ranker: Ranker, **options) -> Ranker:
-    """Its adapters, and all else that is trained, after some steps."""
+    """The ranker after some steps of its adapters and of all else that is trained."""
     freeze(ranker.model, fine_tuned="all")
     ranker.model.add_adapters(rank=2, **options)
     optimizer = torch.optim.Adam((p for p in ranker.model.parameters() if p.requires_grad), lr=0.02)

@@ -164,7 +164,7 @@ def test_lengths_are_those_that_it_reads(make_reranker, tmp_path, family, fields
 
 @pytest.mark.parametrize("family", ["bert", "xlm-roberta", "modernbert"])
 def test_a_passage_has_all_that_the_question_leaves(make_reranker, family):
-    """Its end is lost, as in transformers where it is the longer text: whatever the question's length."""
+    """The passage's end is lost, as transformers cuts the longer text, whatever the question's length."""
     folder, passage = make_reranker(family), " ".join(SENTENCES * 3)
     model, tokenizer = oracle(folder)
     for question in ("pets", "i am fine , thank you"):
@@ -193,7 +193,7 @@ def test_lengths_where_nothing_limits_them(copy, edit_json, longest):
 
 @pytest.mark.slow
 def test_training_begins_with_its_scores(make_reranker):
-    """And is compared with them; a new cross-encoder is random, so that a bi-encoder takes its place there."""
+    """Training is compared with these scores; a new cross-encoder is random, and compared with a bi-encoder."""
     folder = make_reranker("electra")
     options = TrainSettings(backbone=str(folder), architecture="cross", train="any.jsonl", out="any", device="cpu")
     for ranker in (build_starting_ranker(options), build_untrained_ranker(options)):

@@ -134,7 +134,7 @@ def test_its_score_is_the_sum_of_both_and_a_folder_keeps_them(start, sentences, 
 
 @pytest.mark.parametrize("start", ["poly", "late"], indirect=True)
 def test_updates_of_a_user_never_change_the_base(start, sentences):
-    """Those of no configuration, which a `Trainer` is given."""
+    """A `Trainer` takes updates that no configuration names."""
     cross = Ranker.from_backbone(start[1], "cross", device="cpu")
     optimizer = torch.optim.SGD(cross.model.parameters(), lr=0.1, weight_decay=0.1)
     schedule = Schedule(optimizer, ScheduleConfig(name="constant", warmup_updates=0), total_updates=None)

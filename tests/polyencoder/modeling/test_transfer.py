@@ -93,7 +93,7 @@ def test_weights_of_something_else(make_model, weights):
 
 
 def test_a_cross_encoder_hands_no_normalization_on(make_config):
-    """It has no vectors, and its scaling is none of a cosine."""
+    """A cross-encoder has no vectors, and it scales no cosine."""
     config = replace(make_config("cross"), normalize=True, output_scaling=1.0)
     assert select_inherited_fields(config, "bi")["normalize"] is False
 

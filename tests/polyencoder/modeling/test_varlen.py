@@ -20,7 +20,7 @@ ENDS = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
 
 
 def expected(query, key, value, *, scale, window):
-    """Of each sequence alone, within the window."""
+    """Attention of each sequence alone, within the window."""
     outputs = []
     for start, end in zip(ENDS[:-1].tolist(), ENDS[1:].tolist(), strict=True):
         positions = torch.arange(end - start)

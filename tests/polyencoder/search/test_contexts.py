@@ -82,7 +82,7 @@ def test_numbers_that_are_not_finite():
 
 
 def test_vectors_of_single_contexts_have_no_padding():
-    """Of a batch that a graph computed; a text without tokens has that of its padding."""
+    """A graph computed the batch; a text without tokens has the vector of its padding."""
     ids, turns = [[5, 6, 7], [], [8]], [2, 1, 3]
     outputs = {name: np.random.default_rng(0).normal(size=(3, 3, 4)) for name in ("tokens", "turns")}
     outputs |= {"vector": np.arange(12.0).reshape(3, 4), "codes_mask": np.arange(3) < np.array(turns)[:, None]}

@@ -144,7 +144,7 @@ def test_tools_are_found_listed_and_called_though_a_server_or_a_tool_does_not_an
     ("server", "mode"), [("growing", "legacy"), ("old", "auto"), ("growing", "auto"), ("old", "legacy")], quick=2
 )
 def test_tools_that_come_and_go_are_followed(model, server, mode):
-    """By servers and clients of both kinds: those that tell unasked, and those that are asked to tell."""
+    """Some servers and clients send changes unasked, others on request; both kinds are followed."""
 
     async def ask():
         changed = anyio.Event()

@@ -74,7 +74,7 @@ def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wa
 
 
 def test_a_new_dialogue_forgets_the_request_under_way(serve, browser, wait, all_of, keys, visit):
-    """Its answer neither appears in the new dialogue nor is sent with its messages."""
+    """The answer neither appears in the new dialogue nor is sent with its messages."""
     client = serve("bi")
     visit(client, "", "5 candidates")
     browser.execute_script("""

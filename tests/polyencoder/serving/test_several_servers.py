@@ -101,7 +101,7 @@ def test_servers_over_one_milvus_answer_alike_and_see_each_others_changes(worksp
 
 
 def test_a_milvus_that_hangs_or_was_away_keeps_the_server_from_nothing_else(make_ranker, tmp_path, port):
-    """One that was started again counts its candidates, and refuses to search them until it loads them."""
+    """A restarted Milvus counts its candidates, but refuses to search them until it has loaded them."""
     ranker, where = make_ranker("poly"), f"milvus:http://127.0.0.1:{port}#replies"
     limits = Limits(ready_seconds=0.5, seconds=5)
     config = ServerConfig(model="tiny", index=where, port=0, limits=limits)

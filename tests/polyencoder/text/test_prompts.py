@@ -53,7 +53,7 @@ def test_a_candidate_loses_its_end_and_not_its_prompt(candidate, length):
 
 
 def test_prompt_and_text_are_tokenized_as_one(tokenizer, text_config, sentences):
-    """As sentence-transformers does: the space at the end of a prompt belongs to the word behind it."""
+    """sentence-transformers does the same: the space at the end of a prompt belongs to the next word."""
     text = TextEncoder(tokenizer, replace(text_config, context_prompt="a query: ", candidate_prompt="the reply: "))
     for sentence in [*sentences[:5], ""]:
         alone = tokenizer.encode(f"a query: {sentence}", add_special_tokens=False).ids

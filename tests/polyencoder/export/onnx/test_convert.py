@@ -66,7 +66,7 @@ def test_graphs_give_the_scores_of_torch(ranker, sentences, tmp_path):
 def test_by_the_current_exporter(
     make_convert_ranker, sentences, tmp_path, by_current_exporter, trace_candidates, monkeypatch
 ):
-    """Of the graph of contexts, which has all that the other has; with one layer, as each takes seconds."""
+    """The graph of contexts has all that the other has; it has one layer, as each takes seconds."""
     trace_candidates(monkeypatch)
     ranker = make_convert_ranker(extra_contexts=2, attention_limits=(2,))
     export_onnx(ranker, tmp_path)
@@ -74,7 +74,7 @@ def test_by_the_current_exporter(
 
 
 def test_without_a_history_the_extra_vector_is_0(make_convert_ranker, tmp_path):
-    """By onnxruntime alone, in a batch with a context that has one."""
+    """onnxruntime alone computes a batch in which another context has a history."""
     export_onnx(make_convert_ranker(extra_contexts=2), tmp_path)
     session = onnxruntime.InferenceSession(tmp_path / "context.onnx", providers=["CPUExecutionProvider"])
     inputs = {

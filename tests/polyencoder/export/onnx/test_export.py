@@ -104,7 +104,7 @@ def test_a_scorer_gives_what_torch_gives(exported, make_tokens, kind):
 def test_there_are_no_warnings_and_the_ranker_and_the_generator_are_left_alone(
     make_ranker, make_backbone_config, sentences, tmp_path, request, trace_candidates, monkeypatch, exporter
 ):
-    """Nor is there more to a graph than int8 can take."""
+    """The graph has only operators that int8 can take."""
     if exporter == "current":
         request.getfixturevalue("by_current_exporter")
         trace_candidates(monkeypatch)

@@ -1,4 +1,4 @@
-"""FAISS search against the scan: what is said to be certified is the truth, and full lists give everything."""
+"""FAISS search against the scan: certified results are the true ones, and full lists give everything."""
 
 from __future__ import annotations
 

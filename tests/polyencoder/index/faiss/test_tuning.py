@@ -42,7 +42,7 @@ def drawn(n: int, *, seed: int) -> list[Contexts]:
 
 
 def recall_of(searcher: FaissSearch, contexts: list[Contexts], *, k: int = 10, **options) -> float:
-    """Counted by rows, as nobody else does."""
+    """Recall counted row by row, which the library does not do."""
     hits = 0
     for part in contexts:
         truth = search(part, searcher.vectors, k=k).rows.tolist()
@@ -80,7 +80,7 @@ def test_efforts_and_lengths_double_up_to_the_most(searcher):
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5, 0.9, 1.0]))
 def test_the_fastest_that_reaches_it_is_chosen(searcher, seed, recall):
-    """Of any recalls and times that grow with effort and length, against looking at all pairs."""
+    """Recalls and times that grow with effort and length; the reference looks at all pairs."""
     efforts, lengths = tuning._list_efforts(searcher), tuning._list_lengths(searcher)
     torch.manual_seed(seed)
     grown = [torch.rand(len(efforts), len(lengths)).cumsum(0).cumsum(1) for _ in range(2)]
@@ -124,7 +124,7 @@ def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_t
 
 @pytest.mark.slow
 def test_what_cannot_be_reached(make_search):
-    """Of rows in two lists, one may be looked at, and both are far too compressed for short ones."""
+    """Searches may look at one of two lists, whose codes are far too short to rank well."""
     torch.manual_seed(0)
     searcher = make_search(torch.randn(20_000, DIM), kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1)
     tuned = tune(searcher, drawn(20, seed=1), recall=1.0)

@@ -208,7 +208,7 @@ def test_a_disk_that_fails_when_the_database_gets_its_name(monkeypatch, make_ind
 
 @pytest.mark.parametrize("keep", [0, 60, -7])
 def test_a_shard_that_was_cut_short_is_encoded_again(make_index, keep):
-    """As a loss of power can leave it, where the disk does not do as it is told."""
+    """A loss of power can cut a file, if the disk reports writes before they are made."""
     folder = make_index(dtype="int8")
     undisturbed = contents(folder)
     (folder / DATABASE).rename(folder / UNFINISHED)

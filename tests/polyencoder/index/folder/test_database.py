@@ -59,7 +59,7 @@ class TestReading:
         assert {hit.id for hit in hits} == {candidate.id for candidate in new}
 
     def test_a_process_that_was_forked(self, index, folder, ranker, contexts):
-        """It has connections of its own, and its changes are found."""
+        """The new process opens new connections, and other processes find its changes."""
         index.search(contexts)
         if (child := os.fork()) == 0:
             try:
@@ -97,7 +97,7 @@ class TestReading:
         assert_finds(index, ranker, [candidate for candidate in candidates if candidate.id != "3"])
 
     def test_a_log_that_is_removed_meanwhile(self, folder, monkeypatch):
-        """By the last process that has the index open, when it ends."""
+        """The last process that has the index open removes the log when it ends."""
         exists = Path.exists
         monkeypatch.setattr(Path, "exists", lambda path: path.name == f"{DATABASE}-wal" or exists(path))
         assert not (folder / f"{DATABASE}-shm").exists()
@@ -175,7 +175,7 @@ class TestFromElsewhere:
         assert victim.read_text() == "important"
 
     def test_a_link_in_place_of_a_file(self, folder, index, tmp_path, contexts):
-        """It is searched, but neither change nor build writes to what is elsewhere."""
+        """The index is searched, but neither a change nor a build writes to the link's target."""
         victim = tmp_path / "victim"
         (folder / "meta.json").rename(victim)
         before = victim.read_bytes()

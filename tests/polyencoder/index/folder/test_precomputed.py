@@ -90,7 +90,7 @@ def test_a_text_has_one_vector_and_other_vectors_are_another_index(tmp_path, bui
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
 def test_a_text_that_comes_again_after_its_vector_was_written(tmp_path, dtype):
-    """As of encoders with one large number: int8 rounds the others to a hundredth of it."""
+    """Some encoders have one large number in each vector: int8 rounds the others to a hundredth of it."""
     vectors = np.random.default_rng(0).normal(size=(5, 384)).astype(np.float32)
     vectors[:, 7] = 27
     texts = [f"text {row}" for row in range(5)]

@@ -141,7 +141,7 @@ def test_a_database_that_is_made_up(folder, ranker, script, message):
 
 
 def test_another_version_made_it(folder, ranker, sentences):
-    """Its tables may differ, too."""
+    """The tables of another version may differ, too."""
     with closing(sqlite3.connect(folder / DATABASE)) as connection:
         (text,) = connection.execute("SELECT json FROM description").fetchone()
         connection.execute("UPDATE description SET json = ?", (json.dumps(json.loads(text) | {"format_version": 4}),))
@@ -153,7 +153,7 @@ def test_another_version_made_it(folder, ranker, sentences):
 
 
 def test_neither_vectors_nor_texts_are_read(folder, index, ranker):
-    """A gigabyte of vectors (a file with a hole), ten million texts of which there is only the last."""
+    """A gigabyte of vectors (a file with a hole), and the last of ten million texts."""
     rows, dim = 10_000_000, 16
     path = folder / f"vectors-000000000000-{index.meta.build}.npy"
     for name, kind, size in (
@@ -203,7 +203,7 @@ def test_neither_vectors_nor_texts_are_read(folder, index, ranker):
     ],
 )
 def test_a_crafted_database(folder, ranker, contexts, statement):
-    """It passes for one of SQLite, and is none of ours: one line, whatever it holds, or results."""
+    """The database is valid SQLite, but not an index: whatever it holds, there are results or an error of our own."""
     with closing(connect(folder / DATABASE)) as connection:
         connection.execute(statement)
     fingerprints = Fingerprints.of(ranker)

@@ -36,7 +36,7 @@ class TestOpening:
     @pytest.mark.slow
     @pytest.mark.parametrize(("kind", "other"), [("flat", "auto"), ("auto", "flat")])
     def test_one_made_anew_of_another_kind(self, where, ranker, contexts, sample, kind, other):
-        """Its results are certified only if its lists are exact."""
+        """The new collection's results are certified only if its lists are exact."""
         index = MilvusIndex.create(where, ranker, kind=kind)
         index.add(sample)
         index.search(contexts, top_k=2)
@@ -143,7 +143,7 @@ class TestAServer:
 
     @pytest.mark.parametrize("accepts", [True, False])
     def test_that_refuses_has_answered(self, accepts, monkeypatch):
-        """As one with a wrong token, at once or at the first request: no missing index of a partial search."""
+        """A server refuses a wrong token at once or at the first request: a partial search does not pass over it."""
         grpc = pytest.importorskip("grpc")
         monkeypatch.setattr(collection_module, "_CONNECT_SECONDS", 2)
 

@@ -70,7 +70,7 @@ class TestChanging:
         np.testing.assert_allclose([vectors["y"], vectors["z"]], [encoded, encoded], atol=1e-5)
 
     def test_a_given_vector_is_not_that_of_an_equal_text(self, index):
-        """Not even where its candidate gets another text in the same change."""
+        """This holds where the candidate of the vector gets another text in the same change, too."""
         supplied = np.arange(16, dtype=np.float32)
         index.put([Candidate("x", "text", vector=supplied), Candidate("y", "other")])
         index.put([Candidate("x", "other"), Candidate("y", "text"), Candidate("z", "text", vector=supplied)])
@@ -140,7 +140,7 @@ class TestChanging:
             index.add([Candidate("x", "text", {"m": float("nan")})])
 
     def test_a_call_that_fails_in_a_block_does_nothing(self, monkeypatch, index, sample):
-        """Also of more than one step, and where the error is caught."""
+        """This holds for calls of more than one step, and where the error is caught."""
         monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 2)
         updates = [candidate._replace(text=f"{candidate.text} again") for candidate in sample[:3]]
         new = [Candidate(f"new {i}", "new") for i in range(3)]

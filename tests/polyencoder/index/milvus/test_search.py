@@ -48,7 +48,7 @@ class TestSearching:
         assert_best(index.search(contexts, top_k=5), ranker, contexts, many, k=5, kinds={"certified"})
 
     def test_a_longer_vector_may_break_the_proof(self, where, make_ranker, many, dialogues, monkeypatch):
-        """Of a vector long enough rounding alone can hide that it is better."""
+        """A long vector may be better by less than its scores are rounded."""
         ranker = make_ranker("bi")
         index = MilvusIndex.create(where, ranker, kind="flat")
         index.add(many)

@@ -37,7 +37,7 @@ def table_of(values: torch.Tensor) -> QuantizationAwareEmbedding:
 @settings(max_examples=60)
 @given(tables)
 def test_no_value_is_further_from_its_code_than_half_a_step_and_there_is_room_around_them(values):
-    """A step is a 255th of the range: that of the values and 0, and a tenth or 0.01 on either side."""
+    """A step is a 255th of the range, which spans the values and 0, and a tenth or 0.01 on either side."""
     values = torch.from_numpy(values)
     bounds = Range.from_values(values)
     minimum, maximum = float(values.min()), float(values.max())
