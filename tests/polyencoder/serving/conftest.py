@@ -81,6 +81,13 @@ def running(service: Service, *, keep_alive: int = 5) -> Iterator[str]:
             pytest.fail("the server does not end: the stacks of all threads and tasks are on standard error")
 
 
+def check_refused(answer: httpx.Response, param: str | None, says: str = "") -> None:
+    """The answer refuses the request, names its field, and says why."""
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (422, 422, param), answer.text
+    assert says in answer.json()["message"]
+
+
 @pytest.fixture
 def make_service(make_ranker, tmp_path):
     """(architecture or ranker, records=REPLIES, reranker=None, **fields of the config) -> a `Service`."""

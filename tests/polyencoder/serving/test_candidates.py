@@ -17,7 +17,7 @@ from polyencoder.index.folder.index import FolderIndex
 from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.forward import Forward
 from polyencoder.serving.service import Service
-from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running, started
+from tests.polyencoder.serving.conftest import REPLIES, SECONDS, check_refused, running, started
 from tests.processes import full_disk
 
 pytestmark = pytest.mark.slow
@@ -72,9 +72,8 @@ def test_what_passes_a_filter_is_removed(serve):
     client = serve("bi")
     before = read_candidates(client)
     for wrong in ('{"lang": 3}', '{"lagn": "de"}', '{"lagn": null}', "lang=de", "{}", '{"lang": {"$like": "d"}}', "["):
-        answer = client.delete("/v1/candidates", params={"filter": wrong})
-        assert (answer.status_code, answer.json()["error"]["param"]) == (422, "filter"), wrong
-    assert client.delete("/v1/candidates").json()["error"]["param"] == "ids"
+        check_refused(client.delete("/v1/candidates", params={"filter": wrong}), "filter")
+    check_refused(client.delete("/v1/candidates"), "ids")
     assert read_candidates(client) == before
     answer = client.delete("/v1/candidates", params={"filter": '{"about": {"$exists": true}, "lang": {"$ne": "de"}}'})
     assert answer.json() == {"candidates": len(before) - 1}

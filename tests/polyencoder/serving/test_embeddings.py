@@ -11,6 +11,8 @@ import pytest
 import torch
 from huggingface_hub import InferenceClient
 
+from tests.polyencoder.serving.conftest import check_refused
+
 TEXTS = ["do you have any pets ?", "hello", "i like to ski in the mountains ."]
 
 
@@ -85,9 +87,7 @@ def test_openais_client_lists_the_model_and_is_told_where_chats_are(shared, open
     ],
 )
 def test_what_is_wrong_is_said(shared, route, body, param, says):
-    answer = shared.post(route, json=body)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
-    assert says in answer.json()["message"]
+    check_refused(shared.post(route, json=body), param, says)
 
 
 @pytest.mark.parametrize("architecture", ["poly", "cross"])

@@ -13,6 +13,7 @@ from polyencoder.errors import ConfigError, PolyencoderError
 from polyencoder.serving.feedback import Feedback
 from tests.commands import run_command
 from tests.polyencoder.calibration.test_probability import calibrated, promise
+from tests.polyencoder.serving.conftest import check_refused
 from tests.processes import full_disk
 
 pytestmark = pytest.mark.slow
@@ -67,8 +68,7 @@ def test_promises_are_tested_by_the_replies_that_have_one(serve, make_ranker, tm
 def test_what_training_would_refuse_is_not_kept(serve, tmp_path, wrong, param):
     client = serve("bi", records=None, feedback=str(tmp_path / "said.jsonl"))
     body = {"messages": [{"role": "user", "content": "hello"}], "response": "a", "good": True}
-    answer = client.post("/v1/feedback", json=body | wrong)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
+    check_refused(client.post("/v1/feedback", json=body | wrong), param)
     assert (tmp_path / "said.jsonl").read_text() == ""
 
 

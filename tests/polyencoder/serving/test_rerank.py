@@ -11,6 +11,7 @@ import pytest
 
 from polyencoder.text.passages import split_text
 from tests.polyencoder.calibration.test_probability import calibrated
+from tests.polyencoder.serving.conftest import check_refused
 
 QUERY = "do you have any pets ?"
 DOCUMENTS = ["i have two dogs and a cat .", "i am a teacher .", "hello", "i like to ski ."]
@@ -140,9 +141,7 @@ def test_messages_are_turns_and_the_system_s_if_asked_the_persona(serve, field):
 )
 def test_what_is_wrong_is_said_with_its_field(shared, body, param, says):
     answer = shared.post("/v1/rerank", content=json.dumps(body), headers={"Content-Type": "application/json"})
-    assert answer.status_code == 422
-    assert says in answer.json()["message"]
-    assert (answer.json()["error"]["code"], answer.json()["error"]["param"]) == (422, param)
+    check_refused(answer, param, says)
 
 
 def test_what_is_not_json_is_said_with_its_place(shared):
@@ -192,5 +191,4 @@ def test_texts_of_text_embeddings_inference_are_ranked(serve, architecture):
     ],
 )
 def test_a_wrong_request_is_said_with_its_field(shared, body, param):
-    answer = shared.post("/rerank", json={"query": "a", **body})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param), answer.text
+    check_refused(shared.post("/rerank", json={"query": "a", **body}), param)
