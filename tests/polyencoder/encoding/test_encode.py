@@ -29,7 +29,7 @@ def candidates(sentences) -> list[str]:
 @pytest.fixture
 def one_by_one(text):
     return lambda model, candidates: torch.cat(
-        [model.encode_candidates(text.batch_candidates([c])) for c in candidates]
+        [model.encode_candidates(text.batch_candidates([candidate])) for candidate in candidates]
     )
 
 

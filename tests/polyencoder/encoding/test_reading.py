@@ -107,7 +107,7 @@ def test_what_is_kept_stays_within_its_bytes(ranker, read, sentences):
     ranker.encoder.reader = reader = CandidateReader(max_bytes=sum(sizes[:5]))
     for texts in (sentences[:5], sentences[2:5]):
         torch.testing.assert_close(
-            torch.as_tensor(ranker.score(CONTEXTS, texts)), expected[:, [sentences.index(t) for t in texts]]
+            torch.as_tensor(ranker.score(CONTEXTS, texts)), expected[:, [sentences.index(text) for text in texts]]
         )
     assert read() == len(CONTEXTS) * 3 + len(sentences) + 5
     ranker.score(["hello"], sentences[5:6])  # in place of the first ones, which were not used lately

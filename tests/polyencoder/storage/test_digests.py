@@ -15,7 +15,7 @@ from polyencoder.storage.digests import (
 
 def test_the_fingerprint_counts_where_a_part_ends():
     parts = [["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], ["", "abc"], []]
-    assert len({compute_fingerprint(p) for p in parts}) == len(parts)
+    assert len({compute_fingerprint(part) for part in parts}) == len(parts)
 
 
 def test_the_fingerprint_is_of_the_bytes():

@@ -32,7 +32,7 @@ class TestChanging:
 
     def test_a_removed_text_comes_back_without_encoding(self, index, ranker, candidates, folder, assert_finds):
         index.remove(["3"])
-        assert_finds(index, ranker, [c for c in candidates if c.id != "3"])
+        assert_finds(index, ranker, [candidate for candidate in candidates if candidate.id != "3"])
         index.add([candidates[3]])
         assert_finds(index, ranker, candidates)
         assert len(list(folder.glob(FILES))) == 3

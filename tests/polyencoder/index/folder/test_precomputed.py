@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def with_vectors(ranker, candidates) -> list[Candidate]:
-    vectors = {c.text: ranker.encode_candidates([c.text])[0] for c in candidates}
-    return [c._replace(vector=vectors[c.text]) for c in candidates]
+    vectors = {candidate.text: ranker.encode_candidates([candidate.text])[0] for candidate in candidates}
+    return [candidate._replace(vector=vectors[candidate.text]) for candidate in candidates]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_its_files_hold_the_vectors(build, tmp_path, ranker, with_vectors, dtype
     assert stored.keys() == encoded.keys()
     index, other = (FolderIndex.open(tmp_path / name, ranker) for name in ("given", "encoded"))
     assert index.texts() == other.texts()
-    rows = list({c.text: c.vector for c in with_vectors}.values())
+    rows = list({candidate.text: candidate.vector for candidate in with_vectors}.values())
     error = np.abs(index.vectors.take(np.arange(len(rows))) - np.stack(rows)).max()
     assert error <= {"float32": 0, "bfloat16": 2**-8, "int8": 1 / 250}[dtype] * np.abs(rows).max()
     if dtype == "float32":
@@ -114,7 +114,7 @@ def test_a_foreign_encoder_is_a_name(tmp_path, build, ranker, with_vectors, cont
     index = open_index(tmp_path / "foreign", Fingerprints("their encoder v2"))
     vectors = contexts.vectors[:, 0]
     results = index.search(vectors, top_k=3)
-    scores = np.stack([c.vector for c in with_vectors]) @ vectors.T
+    scores = np.stack([candidate.vector for candidate in with_vectors]) @ vectors.T
     for context, hits in enumerate(results):
         assert [hit.score for hit in hits] == pytest.approx(sorted(scores[:, context])[::-1][:3], rel=1e-5)
     assert open_index(tmp_path / "foreign").search(vectors, top_k=3) == results

@@ -70,7 +70,7 @@ def assert_best():
     """(hits, ranker, contexts, candidates, *, k, kinds): the hits are the k best, in any order of equal scores."""
 
     def check(hits, ranker, contexts, candidates, *, k, kinds) -> None:
-        vectors = ranker.encode_candidates([c.text for c in candidates])
+        vectors = ranker.encode_candidates([candidate.text for candidate in candidates])
         scores = score(contexts, vectors, attention=ranker.model.config.poly_attention)
         positions = {candidate.id: position for position, candidate in enumerate(candidates)}
         for row, best in zip(scores, hits, strict=True):

@@ -215,8 +215,8 @@ def test_any_sequence_of_changes(database, ranker, check_any_changes):
 
 def test_vectors_that_exist(where, make_ranker, sample, assert_best, contexts):
     ranker = make_ranker("poly")
-    vectors = ranker.encode_candidates([c.text for c in sample])
-    records = [c._replace(vector=vector) for c, vector in zip(sample, vectors, strict=True)]
+    vectors = ranker.encode_candidates([candidate.text for candidate in sample])
+    records = [candidate._replace(vector=vector) for candidate, vector in zip(sample, vectors, strict=True)]
     index = make_index(iter(records), where, Fingerprints(Fingerprints.of(ranker).model), milvus="flat")
     index = make_index(iter(records), where, ranker)  # nothing is new
     hits = index.search(contexts, top_k=3, exactness="certified")

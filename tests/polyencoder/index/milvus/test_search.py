@@ -94,7 +94,7 @@ class TestSearching:
     )
     @pytest.mark.parametrize("exactness", ["exact", "certified", None])
     def test_a_filter(self, shared, ranker, contexts, many, filter, passes, exactness, assert_best):
-        passing = [c for c in many if passes(c.metadata or {})]
+        passing = [candidate for candidate in many if passes(candidate.metadata or {})]
         index = MilvusIndex.open(shared.collection.where, ranker)
         hits = index.search(contexts, top_k=12, filter=filter, exactness=exactness, list_length=40)
         assert_best(hits, ranker, contexts, passing, k=12, kinds={"exact", "certified", "approximate"})
