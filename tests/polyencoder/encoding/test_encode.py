@@ -29,7 +29,7 @@ def candidates(sentences) -> list[str]:
 @pytest.fixture
 def one_by_one(text):
     return lambda model, candidates: torch.cat(
-        [model.encode_candidates(text.batch_candidates([c])) for c in candidates]
+        [model.encode_candidates(text.batch_candidates([candidate])) for candidate in candidates]
     )
 
 
@@ -56,12 +56,12 @@ def test_in_the_order_asked_whatever_the_batches(
 def test_contexts_in_the_order_asked(monkeypatch, make_model, text, candidates, fields, batch_tokens):
     monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", batch_tokens)
     model = make_model("poly", **fields)
-    contexts = [[one or "?", "hi"] for one in candidates]
-    found = encode_token_ids(model, text, [text.tokenize_context(turns) for turns in contexts])
+    contexts = [[candidate or "?", "hi"] for candidate in candidates]
+    encoded = encode_token_ids(model, text, [text.tokenize_context(turns) for turns in contexts])
     vectors = torch.randn(9, model.dim)
-    expected = torch.cat([model.score(model.encode_context(text.batch_contexts([one])), vectors) for one in contexts])
-    torch.testing.assert_close(model.score(found, vectors), expected, rtol=1e-4, atol=1e-4)
-    assert found.batch_size == len(contexts)
+    expected = torch.cat([model.score(model.encode_context(text.batch_contexts([row])), vectors) for row in contexts])
+    torch.testing.assert_close(model.score(encoded, vectors), expected, rtol=1e-4, atol=1e-4)
+    assert encoded.batch_size == len(contexts)
 
 
 @torch.no_grad()
@@ -72,14 +72,12 @@ def test_a_short_context_may_have_the_most_turns(monkeypatch, make_model, text, 
     fields = {"context_vectors": "turns", "n_codes": 8} if architecture == "poly" else {}
     model = make_model(architecture, turn_end=end, **fields)
     contexts = [["hi", "you", "me", "no"], [" ".join(sentences[:4])], ["hello", "hi"]]
-    found, vectors = (
-        encode_token_ids(model, text, [text.tokenize_context(turns) for turns in contexts]),
-        torch.randn(5, model.dim),
-    )
-    expected = torch.cat([model.score(model.encode_context(text.batch_contexts([one])), vectors) for one in contexts])
-    torch.testing.assert_close(model.score(found, vectors), expected, rtol=1e-4, atol=1e-4)
-    assert found.mask is not None
-    assert found.mask.sum(1).tolist() == [4, 1, 2]
+    encoded = encode_token_ids(model, text, [text.tokenize_context(turns) for turns in contexts])
+    vectors = torch.randn(5, model.dim)
+    expected = torch.cat([model.score(model.encode_context(text.batch_contexts([row])), vectors) for row in contexts])
+    torch.testing.assert_close(model.score(encoded, vectors), expected, rtol=1e-4, atol=1e-4)
+    assert encoded.mask is not None
+    assert encoded.mask.sum(1).tolist() == [4, 1, 2]
 
 
 def test_a_batch_of_contexts_stays_within_its_budget(monkeypatch, make_ranker, sentences):
@@ -89,7 +87,7 @@ def test_a_batch_of_contexts_stays_within_its_budget(monkeypatch, make_ranker, s
     ranker, batches = make_ranker("poly"), []
     contexts = [*sentences, " ".join(sentences)] * 2
     index = ranker.index(sentences)
-    expected = [torch.as_tensor(ranker.score([one], sentences)) for one in contexts]
+    expected = [torch.as_tensor(ranker.score([context], sentences)) for context in contexts]
     ranker.model.context_tower.register_forward_pre_hook(lambda module, inputs: batches.append(inputs[0]))
     ranker.encode_contexts(contexts)
     torch.testing.assert_close(
@@ -143,8 +141,8 @@ def test_the_fingerprint_tells_everything_apart_that_changes_a_vector(make_model
         return model
 
     model = make_model("bi")
-    more = Tokenizer.from_str(tokenizer.to_str())
-    more.add_tokens(["pets"])
+    extended = Tokenizer.from_str(tokenizer.to_str())
+    extended.add_tokens(["pets"])
     fingerprints = [
         compute_candidate_fingerprint(model, text),
         compute_candidate_fingerprint(nudged(), text),
@@ -154,7 +152,7 @@ def test_the_fingerprint_tells_everything_apart_that_changes_a_vector(make_model
         compute_candidate_fingerprint(make_model("bi", prompt_tokens=(0, 2)), text),
         compute_candidate_fingerprint(make_model("bi", dense=(DenseConfig(size=8),)), text),
         compute_candidate_fingerprint(make_model("bi", dense=(DenseConfig(size=8, activation="tanh"),)), text),
-        compute_candidate_fingerprint(model, TextEncoder(more, text_config)),
+        compute_candidate_fingerprint(model, TextEncoder(extended, text_config)),
         compute_candidate_fingerprint(model, TextEncoder(tokenizer, replace(text_config, label_truncate=5))),
     ]
     assert len(set(fingerprints)) == len(fingerprints)
@@ -189,14 +187,14 @@ CONTEXT_FIELDS = {
 def test_the_fingerprint_has_those_fields_of_the_text_that_change_a_candidate(make_model, text):
     others = {"label_truncate": 5, "truncation": "tokens", "surround": False, "candidate_prompt": "hi"}
     others |= {"pad_token": "[SEP]", "start_token": "[SEP]", "end_token": "[CLS]", "empty_token": "[SEP]"}
-    values, model, some = CONTEXT_FIELDS | others, make_model("bi"), ["hi", "do you have any pets ?", ""]
-    fingerprint, ids = compute_candidate_fingerprint(model, text), text.tokenize_candidates(some)
+    values, model, texts = CONTEXT_FIELDS | others, make_model("bi"), ["hi", "do you have any pets ?", ""]
+    fingerprint, ids = compute_candidate_fingerprint(model, text), text.tokenize_candidates(texts)
     assert values.keys() == {field.name for field in dataclasses.fields(TextConfig)} - {"candidate_rows"}
     for name, value in values.items():
         other = TextEncoder(text.tokenizer, replace(text.config, **{name: value}))
         same = compute_candidate_fingerprint(model, other) == fingerprint
         assert same == (name in CONTEXT_FIELDS), name
-        assert not same or other.tokenize_candidates(some) == ids, name
+        assert not same or other.tokenize_candidates(texts) == ids, name
 
 
 def test_a_warning_says_once_how_many_candidates_are_cut(make_ranker, caplog, tmp_path):

@@ -6,13 +6,13 @@ from polyencoder.encoding.fingerprint import compute_model_fingerprint
 
 
 def test_it_is_that_of_weights_settings_and_tokenizer(make_ranker):
-    def of(**fields) -> str:
+    def compute(**fields) -> str:
         ranker = make_ranker("bi", **fields)
         return compute_model_fingerprint(ranker.model, ranker.text)
 
-    assert of() == of()
-    assert len({of(), of(seed=5), of(reduction="mean"), of(output_scaling=2.0)}) == 4
+    assert compute() == compute()
+    assert len({compute(), compute(seed=5), compute(reduction="mean"), compute(output_scaling=2.0)}) == 4
     ranker = make_ranker("bi")
-    assert compute_model_fingerprint(ranker.model, ranker.text, dtype="bfloat16") != of()
+    assert compute_model_fingerprint(ranker.model, ranker.text, dtype="bfloat16") != compute()
     ranker.text.tokenizer.add_tokens(["never seen"])
-    assert compute_model_fingerprint(ranker.model, ranker.text) != of()
+    assert compute_model_fingerprint(ranker.model, ranker.text) != compute()

@@ -43,9 +43,9 @@ def graph_of(tmp_path):
 
 
 def test_outputs_are_in_the_order_of_the_sequences(graph_of):
-    sequences = [[1] * (7 * place % 40) for place in range(200)]  # among them empty ones
-    found = graph_of("ids")(sequences)
-    assert found["sum ids"].tolist() == [len(ids) for ids in sequences]
+    sequences = [[1] * (7 * row % 40) for row in range(200)]  # among them empty ones
+    sums = graph_of("ids")(sequences)
+    assert sums["sum ids"].tolist() == [len(ids) for ids in sequences]
 
 
 @given(st.lists(st.one_of(st.integers(0, 130), st.just(CALL_TOKENS + 1)), max_size=80))
@@ -61,5 +61,5 @@ def test_both_texts_of_a_context(graph_of):
     graph = graph_of("ids", "extra_ids")
     assert graph.takes_both_texts
     graph.separator = 50
-    found = graph([[1, 2, 50, 3, 4], [5], [50, 6]])
-    assert (found["sum ids"].tolist(), found["sum extra_ids"].tolist()) == ([3, 5, 0], [7, 0, 6])
+    sums = graph([[1, 2, 50, 3, 4], [5], [50, 6]])
+    assert (sums["sum ids"].tolist(), sums["sum extra_ids"].tolist()) == ([3, 5, 0], [7, 0, 6])

@@ -100,16 +100,16 @@ def test_a_description_that_is_missing_or_cut_off(folder):
 
 def test_weights_of_another_model(make_ranker, tmp_path):
     ranker, other = make_ranker("bi"), make_ranker("bi", seed=1)
-    own, others = (compute_weights_fingerprint(one.model.state_dict()) for one in (ranker, other))
+    first, second = (compute_weights_fingerprint(owner.model.state_dict()) for owner in (ranker, other))
     check_weights(tmp_path, "anything", remedy="export again")  # none there: the graphs are all
     ranker.save_pretrained(tmp_path)
-    check_weights(tmp_path, own, remedy="export again")
+    check_weights(tmp_path, first, remedy="export again")
     with pytest.raises(CheckpointError, match=rf"{WEIGHTS}: not the weights of these graphs; export again"):
-        check_weights(tmp_path, others, remedy="export again")
+        check_weights(tmp_path, second, remedy="export again")
     for name in ("query_0_Transformer/model.safetensors", WEIGHTS):
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
         with pytest.raises(CheckpointError, match=f"{name}: damaged or not a safetensors file"):
-            check_weights(tmp_path, own, remedy="export again")
+            check_weights(tmp_path, first, remedy="export again")
 
 
 def test_the_files_of_each_precision():
@@ -123,7 +123,7 @@ def test_the_files_of_each_precision():
 
 
 def test_the_weights_that_are_saved_beside(tmp_path):
-    """By their fingerprint alone, which is read without torch."""
+    """The check reads their fingerprint alone, without torch."""
     check_saved_weights(tmp_path, "abc")  # no weights
     for metadata in (None, {DIGESTS: json.dumps({WEIGHTS: "abc"})}):
         safetensors.torch.save_file({"a": torch.ones(3)}, tmp_path / WEIGHTS, metadata=metadata)

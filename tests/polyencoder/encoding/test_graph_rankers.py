@@ -42,24 +42,24 @@ def test_a_ranker_of_graphs_is_that_of_torch(kind, exported, dialogues, sentence
     names += ["token_dim", "token_fingerprint", *(["dim"] if ranker.model.has_vectors else [])]
     for name in names:
         assert getattr(graphs.model, name) == getattr(ranker.model, name), name
-    expected, found = (one.score(dialogues, sentences) for one in (ranker, graphs))
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    expected, actual = (engine.score(dialogues, sentences) for engine in (ranker, graphs))
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
     assert expected.std() > 1e-2  # or any score would do
-    np.testing.assert_allclose(found, expected, **CLOSE)
-    expected, found = (one.rank(sentences[:2], sentences[2:], top_k=3) for one in (ranker, graphs))
-    assert [(one.index, one.text) for one in found] == [(one.index, one.text) for one in expected]
-    assert [one.score for one in found] == pytest.approx([one.score for one in expected], rel=1e-5, abs=1e-5)
+    np.testing.assert_allclose(actual, expected, **CLOSE)
+    expected, actual = (engine.rank(sentences[:2], sentences[2:], top_k=3) for engine in (ranker, graphs))
+    assert [(hit.index, hit.text) for hit in actual] == [(hit.index, hit.text) for hit in expected]
+    assert [hit.score for hit in actual] == pytest.approx([hit.score for hit in expected], rel=1e-5, abs=1e-5)
     if not ranker.model.has_vectors:
         return
-    expected, found = (one.encode_contexts(dialogues) for one in (ranker, graphs))
-    assert (found.dim, found.vectors.dtype) == (expected.dim, np.float32)
+    expected, actual = (engine.encode_contexts(dialogues) for engine in (ranker, graphs))
+    assert (actual.dim, actual.vectors.dtype) == (expected.dim, np.float32)
     if expected.mask is None:
-        assert found.mask is None
-        np.testing.assert_allclose(found.vectors, expected.vectors, **CLOSE)
+        assert actual.mask is None
+        np.testing.assert_allclose(actual.vectors, expected.vectors, **CLOSE)
     else:
-        assert found.mask.sum(1).tolist() == expected.mask.sum(1).tolist()
-        assert found.n_codes <= expected.n_codes  # a scan multiplies masked ones, too
-        np.testing.assert_allclose(found.vectors[found.mask], expected.vectors[expected.mask], **CLOSE)
+        assert actual.mask.sum(1).tolist() == expected.mask.sum(1).tolist()
+        assert actual.n_codes <= expected.n_codes  # a scan multiplies masked ones, too
+        np.testing.assert_allclose(actual.vectors[actual.mask], expected.vectors[expected.mask], **CLOSE)
     candidates = graphs.encode_candidates(sentences, batch_size=3)
     np.testing.assert_allclose(candidates, ranker.encode_candidates(sentences), **CLOSE)
     assert graphs.encode_candidates([]).shape == (0, graphs.model.dim) == (0, ranker.model.dim)
@@ -89,9 +89,9 @@ def test_each_context_has_candidates_of_its_own(exported, kind, make_tokens):
     contexts, candidates = make_tokens([5, 9]), make_tokens([4, 3, 8], seed=1)
     index = np.array([[2, 0, -1], [1, 1, 0]])
     expected = torch_ranker.encoder.score_ids(contexts, candidates, index)
-    found = GraphEncoder.open(folder, device="cpu").score_ids(contexts, candidates, index)
-    assert found[0, 2] == -np.inf
-    np.testing.assert_allclose(found, expected, **CLOSE)
+    scores = GraphEncoder.open(folder, device="cpu").score_ids(contexts, candidates, index)
+    assert scores[0, 2] == -np.inf
+    np.testing.assert_allclose(scores, expected, **CLOSE)
 
 
 def test_a_cross_encoder_has_no_vectors(exported):
@@ -190,7 +190,7 @@ def test_without_onnxruntime(folder, block_import):
 
 
 def test_onnxruntime_reports_nothing(folder, tmp_path):
-    """Its telemetry keeps an id of the machine in the user's cache, and sends events from there."""
+    """onnxruntime's telemetry would keep an id of the machine in the user's cache, and send events."""
     code = f"from polyencoder import Ranker; Ranker.load({str(folder)!r}, backend='onnx').score(['hi'], ['hello'])"
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=tmp_path)
@@ -208,9 +208,9 @@ def test_an_index_of_torch_is_searched_with_graphs(exported, sentences, tmp_path
     ranker, folder = exported("poly-codes")
     index = ranker.index(sentences, tmp_path / "index")
     graphs = Ranker.from_pretrained(folder, backend="onnx")
-    found, expected = (r.search(["hi !"], tmp_path / "index", top_k=len(index)) for r in (graphs, ranker))
-    assert [hit.text for hit in found] == [hit.text for hit in expected]
-    assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-5)
+    hits, expected = (engine.search(["hi !"], tmp_path / "index", top_k=len(index)) for engine in (graphs, ranker))
+    assert [hit.text for hit in hits] == [hit.text for hit in expected]
+    assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in expected], rel=1e-5)
 
 
 def test_probabilities(exported, sentences, tmp_path):
@@ -221,13 +221,13 @@ def test_probabilities(exported, sentences, tmp_path):
         temperature=0.2, none=-3.0, fingerprint=fingerprint, promises=(promise(threshold=0.1),)
     )
     ranker.calibration.save(folder)
-    found = Ranker.from_pretrained(folder, backend="onnx")
+    graphs = Ranker.from_pretrained(folder, backend="onnx")
     try:
-        for asked in ({}, {"min_probability": 0.2}, {"max_risk": 0.1}):
-            expected = ranker.rank("hi", [*sentences, sentences[0]], **asked)
-            ranked = found.rank("hi", [*sentences, sentences[0]], **asked)
-            assert [one.index for one in ranked] == [one.index for one in expected]
-            assert [one.probability for one in ranked] == pytest.approx([one.probability for one in expected], abs=1e-5)
+        for options in ({}, {"min_probability": 0.2}, {"max_risk": 0.1}):
+            expected = ranker.rank("hi", [*sentences, sentences[0]], **options)
+            ranked = graphs.rank("hi", [*sentences, sentences[0]], **options)
+            assert [hit.index for hit in ranked] == [hit.index for hit in expected]
+            assert [hit.probability for hit in ranked] == pytest.approx([hit.probability for hit in expected], abs=1e-5)
         assert 0 < len(expected) < len(sentences)
     finally:
         ranker.calibration = None  # other tests share it
@@ -239,10 +239,10 @@ def test_probabilities(exported, sentences, tmp_path):
 
 def test_a_selector_chooses_as_with_torch(exported, sentences):
     ranker, folder = exported("poly-first_n_last")
-    found = Selector(Ranker.from_pretrained(folder, backend="onnx")).select("hi", sentences, top_k=3)
+    actual = Selector(Ranker.from_pretrained(folder, backend="onnx")).select("hi", sentences, top_k=3)
     expected = Selector(ranker).select("hi", sentences, top_k=3)
-    assert [one.option for one in found.chosen] == [one.option for one in expected.chosen]
-    assert [one.score for one in found.chosen] == pytest.approx([one.score for one in expected.chosen], abs=1e-5)
+    assert [pick.option for pick in actual.chosen] == [pick.option for pick in expected.chosen]
+    assert [pick.score for pick in actual.chosen] == pytest.approx([pick.score for pick in expected.chosen], abs=1e-5)
 
 
 def test_int8_graphs_need_a_calibration_of_their_own(exported, sentences, tmp_path):
@@ -253,9 +253,9 @@ def test_int8_graphs_need_a_calibration_of_their_own(exported, sentences, tmp_pa
         folder
     )
     with pytest.warns(UserWarning, match=r"calibration.json: not used, .* with another (--)?backend"):
-        found = Ranker.from_pretrained(folder, backend="onnx-int8")
+        int8 = Ranker.from_pretrained(folder, backend="onnx-int8")
     with pytest.raises(ConfigError, match=f"trained since: calibrate {folder} with .* (--)?backend"):
-        found.rank("hi", sentences, min_probability=0.5)
+        int8.rank("hi", sentences, min_probability=0.5)
 
 
 def test_a_damaged_model_has_no_ranking(exported, sentences, monkeypatch):

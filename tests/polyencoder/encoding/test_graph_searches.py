@@ -30,25 +30,22 @@ KIND = "poly-first_n_last"
 def records(sentences):
     """One text has two entries."""
     texts = [*sentences, *(f"{text} really ?" for text in sentences), sentences[0]]
-    return [
-        {"id": str(place), "text": text, "metadata": {"part": place % 3} if place else None}
-        for place, text in enumerate(texts)
-    ]
+    return [{"id": str(i), "text": text, "metadata": {"part": i % 3} if i else None} for i, text in enumerate(texts)]
 
 
-def same_hits(found, expected, scores=None) -> None:
+def same_hits(hits, expected, scores=None) -> None:
     """Equal, save that hits whose scores differ by rounding alone may change places: processors round otherwise.
 
     `scores` are torch's by id, also of candidates that are no hits: the last one may change places with one of them.
     """
     by_id = {hit.id: hit for hit in expected}
     scores = scores or {hit.id: hit.score for hit in expected}
-    assert len({hit.id for hit in found}) == len(found)
-    for hit, there in zip(found, expected, strict=True):
+    assert len({hit.id for hit in hits}) == len(hits)
+    for hit, reference in zip(hits, expected, strict=True):
         same = by_id.get(hit.id, hit)
         assert (hit.text, hit.metadata, hit.found) == (same.text, same.metadata, "exact")
-        assert hit.id == there.id or scores[hit.id] == pytest.approx(there.score, rel=1e-6)
-    assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-5, abs=1e-5)
+        assert hit.id == reference.id or scores[hit.id] == pytest.approx(reference.score, rel=1e-6)
+    assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in expected], rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="maps of files are read as Linux shows them")
@@ -94,14 +91,14 @@ def test_probabilities(exported, records, tmp_path, monkeypatch):
     try:
         for settings in ({"top_k": 2}, {"min_probability": 0.1}):
             expected = ranker.search("hi", index, **settings)
-            found = small.search("hi", tmp_path / "index", **settings)
-            same_hits(found, expected)
-            assert [hit.probability for hit in found] == pytest.approx([hit.probability for hit in expected], abs=1e-5)
-        opened, asked = open_index(tmp_path / "index", small), []
+            hits = small.search("hi", tmp_path / "index", **settings)
+            same_hits(hits, expected)
+            assert [hit.probability for hit in hits] == pytest.approx([hit.probability for hit in expected], abs=1e-5)
+        opened, calls = open_index(tmp_path / "index", small), []
         search = opened.search
-        monkeypatch.setattr(opened, "search", lambda *given, **settings: asked.append(1) or search(*given, **settings))
+        monkeypatch.setattr(opened, "search", lambda *args, **settings: calls.append(1) or search(*args, **settings))
         assert len(small.search("hi", opened, top_k=2)) == 2
-        assert len(asked) == 1  # for the hits that probabilities need, too
+        assert len(calls) == 1  # for the hits that probabilities need, too
     finally:
         ranker.calibration = None  # other tests share it
 
@@ -120,10 +117,10 @@ def test_a_late_interaction_encoder_reranks_as_with_torch(exported, records, sen
     monkeypatch.setattr(encoder, "read_candidates", lambda ids, **how: read.append(len(ids)) or usual(ids, **how))
     for context in (sentences[:2], "hi"):
         for settings in ({"top_k": 99}, {"top_k": 3}, {"filter": {"part": [0, 1]}}):
-            found, expected = small.search(context, opened, **settings), ranker.search(context, index, **settings)
-            assert [hit.id for hit in found] == [hit.id for hit in expected]
-            assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-5, abs=1e-5)
-            scores, by_torch = ([hit.rerank_score for hit in hits if hit.rerank_score] for hits in (found, expected))
+            actual, expected = small.search(context, opened, **settings), ranker.search(context, index, **settings)
+            assert [hit.id for hit in actual] == [hit.id for hit in expected]
+            assert [hit.score for hit in actual] == pytest.approx([hit.score for hit in expected], rel=1e-5, abs=1e-5)
+            scores, by_torch = ([hit.rerank_score for hit in hits if hit.rerank_score] for hits in (actual, expected))
             assert len(scores) == len(by_torch) >= 3
             assert scores == pytest.approx(by_torch, rel=1e-5, abs=1e-5)
     assert (sum(read) == 0) == bool(stored)
@@ -131,9 +128,9 @@ def test_a_late_interaction_encoder_reranks_as_with_torch(exported, records, sen
     ranker.calibration = small.calibration = Calibration(temperature=0.2, none=-3.0, fingerprint=fingerprint)
     try:
         for settings in ({"top_k": 99}, {"min_probability": 0.1}):
-            expected, found = (one.search("hi", tmp_path / "index", **settings) for one in (ranker, small))
-            assert [hit.id for hit in found] == [hit.id for hit in expected]
-            same = [hit.probability for hit in found if hit.probability is not None]
+            expected, actual = (engine.search("hi", tmp_path / "index", **settings) for engine in (ranker, small))
+            assert [hit.id for hit in actual] == [hit.id for hit in expected]
+            same = [hit.probability for hit in actual if hit.probability is not None]
             assert same == pytest.approx([hit.probability for hit in expected if hit.probability is not None], abs=1e-5)
             assert 0 < len(same) <= 10
     finally:
@@ -176,8 +173,8 @@ def test_an_index_of_another_tokenizer(exported, records, tmp_path, edit_json):
     ranker.index(records, tmp_path / "index")
     assert len(Ranker.from_pretrained(folder, backend="onnx").search("hi", tmp_path / "index")) == 10
     vocabulary = json.loads((folder / TOKENIZER).read_text())["model"]
-    (one, a), (other, b) = [*vocabulary["vocab"].items()][-2:]
-    edit_json(folder / TOKENIZER, model=vocabulary | {"vocab": vocabulary["vocab"] | {one: b, other: a}})
+    (first, a), (second, b) = [*vocabulary["vocab"].items()][-2:]
+    edit_json(folder / TOKENIZER, model=vocabulary | {"vocab": vocabulary["vocab"] | {first: b, second: a}})
     with pytest.raises(CheckpointError, match="made by another model.*another tokenizer"):
         Ranker.from_pretrained(folder, backend="onnx").search("hi", tmp_path / "index")
 
@@ -202,11 +199,11 @@ def test_hits_by_faiss(exported, records, sentences, tmp_path, kind, faiss):
         opened.add(added)  # what FAISS does not cover; an index that is open sees it
         for context in (sentences[:2], "hi"):
             for options in ({}, {"top_k": 3, "exactness": "certified"}, {"filter": {"part": [0, 1]}, "top_k": 4}):
-                expected, found = ranker.search(context, index, **options), small.search(context, opened, **options)
-                assert [hit[:2] + hit[3:5] for hit in found] == [hit[:2] + hit[3:5] for hit in expected]
+                expected, actual = ranker.search(context, index, **options), small.search(context, opened, **options)
+                assert [hit[:2] + hit[3:5] for hit in actual] == [hit[:2] + hit[3:5] for hit in expected]
                 scores = [hit.score for hit in expected]
-                assert [hit.score for hit in found] == pytest.approx(scores, rel=1e-5, abs=1e-5)
-                seen |= {hit.found for hit in found}
+                assert [hit.score for hit in actual] == pytest.approx(scores, rel=1e-5, abs=1e-5)
+                seen |= {hit.found for hit in actual}
     assert seen >= {"certified" if "flat" in faiss else "approximate"}
     opened.close()
 
@@ -217,22 +214,22 @@ def test_hits_by_faiss(exported, records, sentences, tmp_path, kind, faiss):
 def test_changes_against_a_dictionary(exported, sentences, tmp_path_factory, kind, data):
     """The hits of an index after any changes are those of one that is built of what the dictionary has."""
     ranker = Ranker.from_pretrained(exported(kind)[1], backend="onnx", threads=1)
-    place, known = tmp_path_factory.mktemp("changed"), {"0": sentences[0]}
+    folder, expected = tmp_path_factory.mktemp("changed"), {"0": sentences[0]}
     ids, texts = st.sampled_from("01234"), st.sampled_from(sentences)
-    with ranker.index([{"id": "0", "text": sentences[0]}], place / "index", shard_size=3) as index:
+    with ranker.index([{"id": "0", "text": sentences[0]}], folder / "index", shard_size=3) as index:
         for _ in range(data.draw(st.integers(1, 5))):
             how = data.draw(st.sampled_from(["put", "put", "remove", "compact"]))
             if how == "put":
                 new = data.draw(st.dictionaries(ids, texts, max_size=3))
                 index.put([{"id": id_, "text": text} for id_, text in new.items()])
-                known |= new
+                expected |= new
             elif how == "remove":
-                index.remove([gone := data.draw(ids)], missing_ok=True)
-                known.pop(gone, None)
+                index.remove([removed := data.draw(ids)], missing_ok=True)
+                expected.pop(removed, None)
             else:
                 index.compact()
         hits = ranker.search("hi", index, top_k=9)
-        assert {hit.id: hit.text for hit in hits} == known
+        assert {hit.id: hit.text for hit in hits} == expected
         scores = ranker.score(["hi"], [hit.text for hit in hits])[0].tolist() if hits else []
         read = [hit.score if hit.rerank_score is None else hit.rerank_score for hit in hits]
         assert read == pytest.approx(scores, rel=1e-5, abs=1e-5)

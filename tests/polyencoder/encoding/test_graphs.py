@@ -19,12 +19,12 @@ pytestmark = pytest.mark.slow
 def test_it_is_the_exported_ranker(exported):
     ranker, folder = exported("bi-mean_first")
     encoder = GraphEncoder.open(folder, threads=1)
-    found = encoder.model
-    assert found.config == ranker.model.config
+    model = encoder.model
+    assert model.config == ranker.model.config
     assert encoder.text.compute_fingerprint() == ranker.text.compute_fingerprint()
-    assert found.weights_fingerprints == {"float32": compute_weights_fingerprint(ranker.model.state_dict())}
-    assert found.candidate_fingerprint == compute_candidate_fingerprint(ranker.model, ranker.text)
-    assert compute_model_fingerprint(found, encoder.text) == compute_model_fingerprint(ranker.model, ranker.text)
+    assert model.weights_fingerprints == {"float32": compute_weights_fingerprint(ranker.model.state_dict())}
+    assert model.candidate_fingerprint == compute_candidate_fingerprint(ranker.model, ranker.text)
+    assert compute_model_fingerprint(model, encoder.text) == compute_model_fingerprint(ranker.model, ranker.text)
 
 
 def test_the_folder_of_graphs(tmp_path):
@@ -49,12 +49,12 @@ def test_a_name_of_the_hub_without_its_package(tmp_path, monkeypatch):
 
 
 def test_weights_that_are_not_for_the_graphs(exported, edit_json, tmp_path):
-    """Without them the scores would be those of other vectors."""
+    """With other weights the scores would be of other vectors."""
     score = GraphEncoder.open(exported("late")[1]).model.term_weights
     changes = [None, {}, score | {"term_weights": [1.0]}, score | {"scale": []}, score | {"token_weight": [0.0] * 15}]
     for kind, wrong in (("late", changes), ("bi", [score])):
         folder = shutil.copytree(exported(kind)[1], tmp_path / kind)
-        for one in wrong:
-            edit_json(folder / DESCRIPTION, score=one)
+        for weights in wrong:
+            edit_json(folder / DESCRIPTION, score=weights)
             with pytest.raises(CheckpointError, match=r"onnx.json: damaged: the graphs need .*; export again"):
                 GraphEncoder.open(folder)

@@ -59,7 +59,7 @@ def test_candidates_are_read_once_until_the_weights_change(ranker, read, sentenc
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "late"])
 def test_weights_that_are_overwritten_through_data_are_other_weights(make_ranker, sentences, architecture):
-    """As averages of weights are put in the place of those that are trained."""
+    """Averages of weights replace the trained ones so."""
     ranker, other = make_ranker(architecture), make_ranker(architecture, seed=1)
     ranker.score(CONTEXTS, sentences)
     for ours, theirs in zip(ranker.model.parameters(), other.model.parameters(), strict=True):
@@ -107,7 +107,7 @@ def test_what_is_kept_stays_within_its_bytes(ranker, read, sentences):
     ranker.encoder.reader = reader = CandidateReader(max_bytes=sum(sizes[:5]))
     for texts in (sentences[:5], sentences[2:5]):
         torch.testing.assert_close(
-            torch.as_tensor(ranker.score(CONTEXTS, texts)), expected[:, [sentences.index(t) for t in texts]]
+            torch.as_tensor(ranker.score(CONTEXTS, texts)), expected[:, [sentences.index(text) for text in texts]]
         )
     assert read() == len(CONTEXTS) * 3 + len(sentences) + 5
     ranker.score(["hello"], sentences[5:6])  # in place of the first ones, which were not used lately
@@ -120,22 +120,22 @@ def test_what_is_kept_stays_within_its_bytes(ranker, read, sentences):
 
 def test_a_search_reads_its_context_once(ranker, read, sentences, tmp_path):
     index = ranker.index(sentences, tmp_path / "index")
-    expected = [[(one.text, one.score) for one in ranker.rank(context, sentences)] for context in CONTEXTS]
+    expected = [[(hit.text, hit.score) for hit in ranker.rank(context, sentences)] for context in CONTEXTS]
     ranker.encoder.reader = CandidateReader()
     read()
     searcher = Searcher(ranker, index, keep_turns=True)
     hits = searcher(CONTEXTS)
     assert read() == len(CONTEXTS) + len(sentences)
-    assert [[hit.text for hit in some] for some in hits] == [[text for text, _ in some] for some in expected]
-    for some, pairs in zip(hits, expected, strict=True):
-        assert [hit.rerank_score for hit in some] == pytest.approx([score for _, score in pairs], abs=1e-4)
+    assert [[hit.text for hit in row] for row in hits] == [[text for text, _ in row] for row in expected]
+    for context_hits, pairs in zip(hits, expected, strict=True):
+        assert [hit.rerank_score for hit in context_hits] == pytest.approx([score for _, score in pairs], abs=1e-4)
     encoded = ranker.encode_contexts(CONTEXTS)
     assert read() == len(CONTEXTS)
     assert searcher.find(encoded, CONTEXTS) == hits
     assert read() == 0
     bare = Contexts(encoded.vectors)  # as of an encoder elsewhere: read here, by its own tokens
-    assert [[hit.id for hit in some] for some in searcher.find(bare, CONTEXTS)] == [
-        [h.id for h in some] for some in hits
+    assert [[hit.id for hit in row] for row in searcher.find(bare, CONTEXTS)] == [
+        [hit.id for hit in row] for row in hits
     ]
     assert read() == len(CONTEXTS)
 
@@ -144,7 +144,7 @@ def test_another_late_encoder_reads_contexts_for_itself(ranker, make_ranker, rea
     other = make_ranker("bi", seed=1)
     index = other.index(sentences, tmp_path / "index")
     hits = other.search(CONTEXTS[0], index, rerank=ranker, keep_turns=True)
-    assert [hit.text for hit in hits] == [one.text for one in ranker.rank(CONTEXTS[0], sentences)]
+    assert [hit.text for hit in hits] == [hit.text for hit in ranker.rank(CONTEXTS[0], sentences)]
     assert read() == 1 + len(sentences) + 1
 
 

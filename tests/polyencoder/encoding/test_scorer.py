@@ -1,4 +1,4 @@
-"""One function scores texts with a ranker of any kind; what putting a model into a ranker leaves as it was."""
+"""One function scores texts with a ranker of any kind, and a ranker leaves its model unchanged."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ def test_each_context_has_the_candidates_of_its_row(architecture, make_ranker, s
     ids = tokenize_contexts(ranker.text, CONTEXTS), tokenize_candidates(ranker.text, sentences, remember=True)
     scores = ranker.encoder.score_ids(*ids, index)
     assert scores.dtype == np.float32
-    for context, row, found in zip(CONTEXTS, index.tolist(), scores, strict=True):
-        alone = [ranker.score([context], [sentences[place]]).item() if place >= 0 else -np.inf for place in row]
-        np.testing.assert_allclose(found, alone, rtol=1e-4, atol=1e-4)
+    for context, row, row_scores in zip(CONTEXTS, index.tolist(), scores, strict=True):
+        alone = [ranker.score([context], [sentences[column]]).item() if column >= 0 else -np.inf for column in row]
+        np.testing.assert_allclose(row_scores, alone, rtol=1e-4, atol=1e-4)
     every = ranker.encoder.score_ids(*ids)
     np.testing.assert_allclose(every, ranker.score(CONTEXTS, sentences), rtol=1e-6)
     np.testing.assert_allclose(every[0, 3], scores[0, 0], rtol=1e-4, atol=1e-4)
-    lists = [[sentences[place] for place in row if place >= 0] for row in index.tolist()]
-    for row, own, found in zip(index, scores, score_lists(ranker, CONTEXTS, lists), strict=True):
-        np.testing.assert_allclose(found, own[row >= 0], rtol=1e-4, atol=1e-4)
+    lists = [[sentences[column] for column in row if column >= 0] for row in index.tolist()]
+    for row, row_scores, list_scores in zip(index, scores, score_lists(ranker, CONTEXTS, lists), strict=True):
+        np.testing.assert_allclose(list_scores, row_scores[row >= 0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 @pytest.mark.parametrize("training", [True, False])
 def test_a_model_keeps_its_mode_and_scores_as_in_evaluation(make_ranker, architecture, training):
-    made = make_ranker(architecture)
-    frozen = next(iter(made.model.children()))
-    model = made.model.train(training)
+    source = make_ranker(architecture)
+    frozen = next(iter(source.model.children()))
+    model = source.model.train(training)
     frozen.eval()  # a part may be in another mode
     modes = [module.training for module in model.modules()]
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.5
-    ranker = Ranker(model, made.text)
-    one, other = (torch.as_tensor(ranker.score(["hello !"], ["i love dogs .", "my cat ."])) for _ in range(2))
-    assert torch.equal(one, other)
+    ranker = Ranker(model, source.text)
+    first, second = (torch.as_tensor(ranker.score(["hello !"], ["i love dogs .", "my cat ."])) for _ in range(2))
+    assert torch.equal(first, second)
     assert [module.training for module in model.modules()] == modes
 
 
@@ -63,14 +63,14 @@ def test_equal_candidates_are_read_once_and_keep_their_order(make_ranker, senten
     assert read == [tokenize_candidates(ranker.text, [*dict.fromkeys(sentences)], remember=True)]
     assert torch.equal(scores, scores.flip(1))
     torch.testing.assert_close(scores[:, : len(sentences)], torch.as_tensor(ranker.score(["hi", "hello"], sentences)))
-    order = [one.index for one in ranker.rank("hi", candidates)]
+    order = [hit.index for hit in ranker.rank("hi", candidates)]
     assert all(order.index(i) < order.index(len(candidates) - 1 - i) for i in range(len(sentences)))
 
 
 def test_remembered_tokens_are_those_of_the_list_and_the_configuration(make_ranker, sentences):
     ranker = make_ranker("bi")
-    whole, others = ranker.score(["hi"], sentences), ranker.score(["hi"], sentences[:2])
-    np.testing.assert_allclose(others, whole[:, :2], rtol=1e-5)
+    whole, part = ranker.score(["hi"], sentences), ranker.score(["hi"], sentences[:2])
+    np.testing.assert_allclose(part, whole[:, :2], rtol=1e-5)
     np.testing.assert_array_equal(ranker.score(["hi"], sentences), whole)
     ranker.text.lay_out(replace(ranker.text.config, label_truncate=3))
     cut = ranker.score(["hi"], sentences)

@@ -89,21 +89,21 @@ MARKUP = "a\n<script>alert(1)</script>\r\n| `x` |"
 
 
 def test_no_text_brings_markup_or_ends_a_line(make_ranker):
-    """Of flags, names, texts of the data and prompts; markdown-it-py reads the card as the hub does."""
+    """Flags, names, texts of the data and prompts; markdown-it-py reads the card as the hub does."""
     flags = {"task": MARKUP, "backbone": MARKUP, "context_prompt": MARKUP, "train": f"../alice/{MARKUP}"}
     example = Example([MARKUP], MARKUP, [MARKUP, "no"])
     worst = [WorstError(example, 2, 2, (MARKUP, 0.5), [(MARKUP, 1.0)])]
     run = TrainingRun(flags, {MARKUP: {"MRR": 0.5}})
     ranker = make_ranker("bi")
     card = write_model_card(ranker, name=MARKUP, run=run, worst=worst)
-    for made in (card, update_card(card, ranker, name=f"{MARKUP}2"), set_calibration(card, MARKUP, pictured=True)):
-        body = ModelCard(made).text
+    for variant in (card, update_card(card, ranker, name=f"{MARKUP}2"), set_calibration(card, MARKUP, pictured=True)):
+        body = ModelCard(variant).text
         tokens = MarkdownIt("commonmark").enable("table").parse(body)
-        kinds = {one.type for token in tokens for one in (token, *(token.children or ()))}
+        kinds = {part.type for token in tokens for part in (token, *(token.children or ()))}
         assert not kinds & {"html_block", "html_inline"}
         rows = [line for line in body.splitlines() if line.startswith("| ") and "--" in line and "---" not in line]
         assert len(rows) == len(flags)
-        assert "alice" not in made
+        assert "alice" not in variant
 
 
 def test_the_worst_errors_and_the_curve_are_shown(make_ranker):

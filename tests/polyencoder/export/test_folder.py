@@ -28,8 +28,8 @@ def test_the_same_scores(make_ranker, tmp_path, sentences, architecture, dtype, 
     assert {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {getattr(torch, dtype)}
     again = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     assert {p.dtype for p in again.model.parameters()} == {torch.float32}
-    expected, found = (one.score([sentences[:2]], sentences) for one in (ranker, again))
-    assert abs(found - expected).max() <= tolerance * abs(expected).max()
+    expected, actual = (source.score([sentences[:2]], sentences) for source in (ranker, again))
+    assert abs(actual - expected).max() <= tolerance * abs(expected).max()
 
 
 def test_weights_that_are_too_large_for_float16(make_ranker, tmp_path):
@@ -45,13 +45,13 @@ def test_weights_that_are_too_large_for_float16(make_ranker, tmp_path):
 def test_graphs_are_of_the_rounded_weights(make_ranker, tmp_path, sentences):
     pytest.importorskip("onnxruntime")
     ranker = make_ranker("poly")
-    examples = [Example([one], sentences[0], sentences) for one in sentences[:3]]
+    examples = [Example([sentence], sentences[0], sentences) for sentence in sentences[:3]]
     change = export_folder(ranker, tmp_path / "out", dtype="bfloat16", int8=True, examples=examples)
     rounded = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     graphs = Ranker.from_pretrained(tmp_path / "out", backend="onnx", device="cpu")
-    both = [one.score([sentences[:2]], sentences) for one in (graphs, rounded)]
+    both = [source.score([sentences[:2]], sentences) for source in (graphs, rounded)]
     np.testing.assert_allclose(*both, rtol=1e-5, atol=1e-3)
-    right = [rounded.rank(one.turns, one.choices, top_k=1)[0].text == one.label for one in examples]
+    right = [rounded.rank(example.turns, example.choices, top_k=1)[0].text == example.label for example in examples]
     assert change.before == sum(right) / 3
     assert 0 <= change.after <= 1
     assert "| ONNX graphs | float32 and int8 |" in (tmp_path / "out" / "README.md").read_text()
@@ -112,15 +112,15 @@ def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, tmp_path, 
     files = len(files_in(tmp_path / "new"))
     for renames in (0, 1, files // 2):  # the folder is renamed, then each file
         shutil.copytree(tmp_path / "old", out := tmp_path / f"out-{renames}")
-        killed_after(renames, lambda out=out: _place(tmp_path / "new", out))
+        killed_after(renames, lambda out=out: _publish_copy(tmp_path / "new", out))
         for backend in ("torch", "onnx"):
             scores = Ranker.from_pretrained(out, backend=backend, device="cpu").score([sentences[:1]], sentences)
             np.testing.assert_allclose(scores, expected[renames > 0], rtol=1e-4, atol=1e-4)
 
 
-def _place(source, target):
-    with publishing_model(target) as made:
-        shutil.copytree(source, made, dirs_exist_ok=True)
+def _publish_copy(source, target):
+    with publishing_model(target) as staging:
+        shutil.copytree(source, staging, dirs_exist_ok=True)
 
 
 def test_what_killed_exports_left_goes(make_ranker, tmp_path, killed_after):

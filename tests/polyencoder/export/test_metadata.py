@@ -16,9 +16,9 @@ from polyencoder.export.metadata import (
 
 
 def test_the_hub_reads_what_was_written():
-    found = build_results({"R20@1": 0.83671, "loss": float("inf")}, task="t", task_name="T", dataset="d", part="test")
+    results = build_results({"R20@1": 0.83671, "loss": float("inf")}, task="t", task_name="T", dataset="d", part="test")
     front = format_front_matter(
-        name="a/b", library="l", task="t", tags=["x"], base_model="m", datasets=["d"], results=found
+        name="a/b", library="l", task="t", tags=["x"], base_model="m", datasets=["d"], results=results
     )
     data = ModelCard(f"{front}\n# a").data
     assert (data.base_model, data.datasets, data.tags, data.model_name) == ("m", ["d"], ["x"], "a/b")
@@ -39,7 +39,7 @@ def test_a_card_without_an_index_is_not_rewritten(card):
 
 def test_names_of_the_hub(tmp_path):
     assert parse_hub_id("me/model") == "me/model"
-    assert [parse_hub_id(one) for one in (str(tmp_path), "./here", "zoo:a/b", "", None)] == [None] * 5
+    assert [parse_hub_id(name) for name in (str(tmp_path), "./here", "zoo:a/b", "", None)] == [None] * 5
     assert parse_hub_dataset("hf:me/talks:train") == "me/talks"
     assert parse_hub_dataset("hf:me/talks@english:train") == "me/talks"
     assert parse_hub_dataset("talks.jsonl") is None
@@ -49,7 +49,7 @@ def test_names_of_the_hub(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("path", "shown"),
+    ("path", "expected"),
     [
         ("../alice/data/a.jsonl", "a.jsonl"),
         ("my/../../alice/a.jsonl", "a.jsonl"),
@@ -64,5 +64,5 @@ def test_names_of_the_hub(tmp_path):
         ("a..b", "a..b"),
     ],
 )
-def test_private_paths_and_addresses_are_cut(path, shown):
-    assert cut_folder(path) == shown
+def test_private_paths_and_addresses_are_cut(path, expected):
+    assert cut_folder(path) == expected

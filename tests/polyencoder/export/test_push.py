@@ -60,7 +60,7 @@ def test_push_to_hub(make_ranker, hub, no_network, tmp_path, sentences):
     assert "stored in bfloat16" in card
     save_ranker(ranker, tmp_path / "saved", dtype="bfloat16")
     folders = (tmp_path / "saved", uploaded)
-    np.testing.assert_array_equal(*(Ranker.from_pretrained(one).score(["hello"], sentences) for one in folders))
+    np.testing.assert_array_equal(*(Ranker.from_pretrained(folder).score(["hello"], sentences) for folder in folders))
 
 
 def test_push_to_hub_with_a_card_of_ones_own(make_ranker, hub, tmp_path):
@@ -77,8 +77,8 @@ def test_the_card_of_the_folder_is_kept_while_the_weights_are_its_own(make_ranke
             next(ranker.model.parameters()).data.add_(0.1)
         ranker.push_to_hub("ranker", dtype="bfloat16")
         card = ModelCard.load(tmp_path / "uploaded" / "README.md")
-        known = (None, None) if changed else ("you/encoder", ["me/talks"])
-        assert (card.data.base_model, card.data.datasets) == known
+        expected = (None, None) if changed else ("you/encoder", ["me/talks"])
+        assert (card.data.base_model, card.data.datasets) == expected
         if not changed:
             assert card.data.model_name == "me/ranker"
             (result,) = card.data.eval_results

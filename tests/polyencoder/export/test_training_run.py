@@ -14,7 +14,7 @@ OVERRIDE = {"task": "selection:convai2", "learningrate": 5e-05, "backbone": "/ho
 OVERRIDE |= {"model_file": "/home/someone/model", "datapath": "/home/someone/data", "init_model": None}
 
 
-SHOWN = {"backbone": "minilm", "learningrate": 5e-05, "task": "selection:convai2"}
+FLAGS = {"backbone": "minilm", "learningrate": 5e-05, "task": "selection:convai2"}
 ALL = {**OVERRIDE, "batchsize": 16, "num_epochs": -1, "mutators": None, "verbose": True}
 CONVERT = {"hidden_size": 64, "quantization_update": 20}
 
@@ -32,8 +32,8 @@ def write(model_file: Path, suffix: str, values) -> None:
 @pytest.mark.parametrize(
     ("options", "flags"),
     [
-        ({"override": OVERRIDE, "batchsize": 16}, SHOWN),
-        (ALL, {**SHOWN, "batchsize": 16}),  # which were given is not known
+        ({"override": OVERRIDE, "batchsize": 16}, FLAGS),
+        (ALL, {**FLAGS, "batchsize": 16}),  # which were given is not known
         ({"model": "convert", "history_size": 4, **CONVERT}, CONVERT),
     ],
 )
@@ -83,6 +83,6 @@ def test_how_long_the_model_that_was_kept_was_trained(model_file):
 
 
 def test_what_a_run_of_parlai_started_from(model_file):
-    for given, base in (({}, None), ({"backbone": "runs/old"}, None), ({"base_model": "me/old"}, "me/old")):
-        write(model_file, ".opt", {"override": {**OVERRIDE, **given}, **given})
+    for options, base in (({}, None), ({"backbone": "runs/old"}, None), ({"base_model": "me/old"}, "me/old")):
+        write(model_file, ".opt", {"override": {**OVERRIDE, **options}, **options})
         assert read_run(model_file).base_model == base

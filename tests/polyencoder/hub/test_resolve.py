@@ -109,12 +109,12 @@ LOADS = """if True:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_hub_is_asked_once(silent_server, tmp_path):
-    """By each process: transformers and huggingface_hub would ask it for most of a minute."""
+    """Each process asks it once: transformers and huggingface_hub would ask for most of a minute."""
     address, connections = silent_server
     environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}
     environment = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
     command = [sys.executable, "-c", LOADS]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    said = done.stdout.splitlines()
-    assert len(said) == len(connections) == 3
-    assert all(f"{address} cannot be reached" in line for line in said)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(connections) == 3
+    assert all(f"{address} cannot be reached" in line for line in lines)

@@ -69,7 +69,7 @@ class Dictionary:
 
 
 def theirs(architecture, **options):
-    """ParlAI's agent around its model, no weight of which is what ParlAI starts with."""
+    """ParlAI's agent around its model, each of whose weights was changed at random."""
     torch.manual_seed(7)
     agent = AGENTS[architecture].__new__(AGENTS[architecture])
     agent.opt, agent.dict, agent.NULL_IDX, agent.use_cuda = OPT | options, Dictionary(), NULL, False
@@ -116,13 +116,13 @@ def scores_of_both(architecture, contexts, candidates, index=None, **options):
     return expected, model(contexts, candidates, index)
 
 
-def assert_same_scores(expected, found):
+def assert_same_scores(expected, actual):
     """Equal to 1e-5 of the largest score, and scores worth the name: between candidates they differ by far more.
 
     Both sides compute in float32, in another order: they were seen to differ by at most 1e-6 of the largest score.
     """
-    assert found.shape == expected.shape
+    assert actual.shape == expected.shape
     size = expected.abs().max().item()
     assert expected.std(dim=1).min() > 0.01 * size
     assert len(expected) == 1 or expected.std(dim=0).min() > 0.01 * size
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * size)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * size)

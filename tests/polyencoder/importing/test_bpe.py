@@ -97,9 +97,9 @@ def test_a_vocabulary(write):
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(PIECES, PIECES), max_size=8, unique=True), st.sets(PIECES), st.integers(0, 50))
-def test_a_completed_vocabulary_has_what_the_tokenizers_library_needs(merges, tokens, more):
+def test_a_completed_vocabulary_has_what_the_tokenizers_library_needs(merges, tokens, spare):
     vocabulary = {token: number for number, token in enumerate(sorted(tokens))}
-    size = len(vocabulary) + more
+    size = len(vocabulary) + spare
     completed = complete(vocabulary, merges, size=size)
     assert completed.items() >= vocabulary.items()
     added = [number for token, number in completed.items() if token not in vocabulary]

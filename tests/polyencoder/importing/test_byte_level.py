@@ -22,26 +22,26 @@ LINES = [
 
 
 def notation(token: str) -> str:
-    """As ParlAI's `gpt2` and `slow_bytelevel_bpe` write a token: each byte of a character beyond ASCII as \\xNN."""
+    """A token as ParlAI's `gpt2` and `slow_bytelevel_bpe` write it: each byte of a character beyond ASCII as \\xNN."""
     return "".join(c if ord(c) < 128 else "".join(f"\\x{byte:02x}" for byte in c.encode()) for c in token)
 
 
 @pytest.fixture(scope="module")
 def trained() -> ByteLevelBPETokenizer:
-    made = ByteLevelBPETokenizer()
-    made.train_from_iterator(LINES, vocab_size=330, min_frequency=1, show_progress=False)
-    return made
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(LINES, vocab_size=330, min_frequency=1, show_progress=False)
+    return tokenizer
 
 
 @pytest.fixture(scope="module")
 def ordered(trained) -> list[str]:
-    """Its tokens in the order of their ids: the 256 bytes, then what the merges make."""
+    """The tokens in the order of their ids: the 256 bytes, then what the merges make."""
     vocabulary = trained.get_vocab()
     return sorted(vocabulary, key=vocabulary.__getitem__)
 
 
 @pytest.fixture(scope="module")
-def made(trained, ordered, tmp_path_factory):
+def dictionaries(trained, ordered, tmp_path_factory):
     """The three kinds of dictionary as tokenizers of ours, by kind."""
     file = tmp_path_factory.mktemp("dictionary") / "model.dict"
     trained.save_model(str(file.parent), "model.dict")
@@ -52,27 +52,27 @@ def made(trained, ordered, tmp_path_factory):
 
 @pytest.mark.parametrize("kind", sorted(BYTE_LEVEL))
 @given(text=TEXTS)
-def test_the_ids_are_those_of_the_original_behind_the_special_tokens(kind, made, trained, text):
-    tokenizer, empty = made[kind]
+def test_the_ids_are_those_of_the_original_behind_the_special_tokens(kind, dictionaries, trained, text):
+    tokenizer, empty = dictionaries[kind]
     expected = [i + len(SPECIAL) for i in trained.encode(text).ids]
     assert tokenizer.encode(text, add_special_tokens=False).ids == expected
     assert tokenizer.decode(expected) == text
     assert empty is None
 
 
-def test_the_merges_of_gpt2_follow_from_the_order_of_its_tokens(ordered, tmp_path, made):
+def test_the_merges_of_gpt2_follow_from_the_order_of_its_tokens(ordered, tmp_path, dictionaries):
     """ParlAI keeps them elsewhere: no file beside the dictionary is read."""
     tokenizer, _ = build_byte_level(
         tmp_path / "none.dict", "gpt2", [*SPECIAL, *map(notation, ordered)], SPECIAL, prefix_space=False
     )
-    assert tokenizer.to_str() == made["gpt2"][0].to_str()
+    assert tokenizer.to_str() == dictionaries["gpt2"][0].to_str()
 
 
 def test_a_prefix_space_is_the_token_of_an_empty_text(ordered, tmp_path, trained):
     tokens = [*SPECIAL, *map(notation, ordered)]
     tokenizer, empty = build_byte_level(tmp_path / "x.dict", "gpt2", tokens, SPECIAL, prefix_space=True)
-    found = tokenizer.encode("the cat", add_special_tokens=False).ids
-    assert found == [i + len(SPECIAL) for i in trained.encode(" the cat").ids]
+    ids = tokenizer.encode("the cat", add_special_tokens=False).ids
+    assert ids == [i + len(SPECIAL) for i in trained.encode(" the cat").ids]
     assert empty == trained.id_to_token(trained.encode(" ").ids[0])
 
 

@@ -59,8 +59,8 @@ class TestCodes:
         assert unknown
 
     def test_codes_that_do_not_belong_to_the_dictionary(self, codes, tmp_path):
-        few = (codes.folder / "codes").read_text(encoding="utf-8").splitlines()[:20]
-        (tmp_path / "few").write_text("\n".join(few), encoding="utf-8")
+        beginning = (codes.folder / "codes").read_text(encoding="utf-8").splitlines()[:20]
+        (tmp_path / "few").write_text("\n".join(beginning), encoding="utf-8")
         with pytest.raises(
             CheckpointError, match=r"dict\.txt: \d+ of its \d+ symbols, such as '\w+@@', are not of .*few"
         ):
@@ -78,8 +78,8 @@ class TestCodes:
         for text in ("hello ! how are you ?", "the 15th of unbelievably são paulo", "__newln__ i 'm in 1952 ."):
             expected = [dictionary.ids.get(piece, 3) for piece in bpe.process_line(text).split()]
             assert ids_of(tokenizer, text, size=len(dictionary.ids)) == expected
-        few = merges.read_text(encoding="utf-8").splitlines()[:28_000]
-        (tmp_path / "few").write_text("\n".join(few), encoding="utf-8")
+        beginning = merges.read_text(encoding="utf-8").splitlines()[:28_000]
+        (tmp_path / "few").write_text("\n".join(beginning), encoding="utf-8")
         with pytest.raises(CheckpointError, match="are not of .*few; give the files of its own encoding"):
             Codes(tmp_path / "few").convert_dictionary(dictionary)
 

@@ -64,12 +64,12 @@ WORDS = "where what when is are the your my cat dog house garden school ? , . to
 TEXTS = st.text(st.sampled_from([*"abdehlnorstuw '.,?!I</@", "\t", "\n", "ß", "é", "\U0001f600"]), max_size=40)
 
 
-def made_lines(n: int) -> list[str]:
+def draw_lines(n: int) -> list[str]:
     """Lines in which some words follow others more often than by chance."""
     drawn, words = random.Random(0), WORDS.split()
     starts = [drawn.randrange(len(words)) for _ in range(n)]
-    places = [[start + step * drawn.choice([1, 1, 4]) for step in range(9)] for start in starts]
-    return [" ".join(words[place % len(words)] for place in line) for line in places]
+    positions = [[start + step * drawn.choice([1, 1, 4]) for step in range(9)] for start in starts]
+    return [" ".join(words[position % len(words)] for position in line) for line in positions]
 
 
 def write_lines(path: Path, lines: list[str]) -> None:
@@ -88,7 +88,7 @@ class Encoder(NamedTuple):
     theirs: Any
     """fairseq's own, with `encode`."""
     flags: list[object]
-    """Those of `polyencoder import` for the same files."""
+    """The flags of `polyencoder import` for the same files."""
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def encoders(tmp_path_factory) -> dict[str, Encoder]:
     from fairseq.data.encoders import build_bpe
     from subword_nmt.learn_bpe import learn_bpe
 
-    folder, lines = tmp_path_factory.mktemp("encoders"), made_lines(300)
+    folder, lines = tmp_path_factory.mktemp("encoders"), draw_lines(300)
     codes, gpt2 = io.StringIO(), ByteLevelBPETokenizer()
     learn_bpe([f"{line}\n" for line in lines], codes, 60)
     write_lines(folder / "codes", codes.getvalue().splitlines())
@@ -125,13 +125,13 @@ def documented() -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, documented, encoders) -> Path:
+def workspace(tmp_path_factory, documented, encoders) -> Path:
     """A folder in which the document's commands were run, up to the import, and the same with each encoding."""
-    folder, lines = tmp_path_factory.mktemp("fairseq"), made_lines(300)
+    folder, lines = tmp_path_factory.mktemp("fairseq"), draw_lines(300)
     write_lines(folder / "text.txt", lines)
     write_lines(folder / "valid.txt", lines[:40])
-    own = [command for command in documented if command[0] != "polyencoder"]
-    run = [[*command, *(SMALL.split() if command[0] == "fairseq-train" else [])] for command in own]
+    training_commands = [command for command in documented if command[0] != "polyencoder"]
+    run = [[*command, *(SMALL.split() if command[0] == "fairseq-train" else [])] for command in training_commands]
     (train,) = [command for command in run if command[0] == "fairseq-train"]
     for kind, encoder in encoders.items():
         write_lines(folder / f"{kind}.txt", [encoder.theirs.encode(line) for line in lines])
@@ -163,8 +163,8 @@ def load(checkpoint: Path, data: Path, encoder: Encoder, out: Path) -> Model:
     from fairseq.checkpoint_utils import load_model_ensemble_and_task
     from fairseq.models.roberta import RobertaHubInterface
 
-    shown = run_command("import", checkpoint, out, "--dictionary", data / "dict.txt", *encoder.flags).stdout
-    assert "an encoder that fairseq trained, roberta, 2 layers, 32 dimensions" in shown
+    output = run_command("import", checkpoint, out, "--dictionary", data / "dict.txt", *encoder.flags).stdout
+    assert "an encoder that fairseq trained, roberta, 2 layers, 32 dimensions" in output
     with torch.serialization.safe_globals([Namespace]):  # fairseq calls torch.load as before torch 2.6
         (network,), _, task = load_model_ensemble_and_task([str(checkpoint)], arg_overrides={"data": str(data)})
     theirs = RobertaHubInterface(Namespace(bpe=Namespace(bpe=None)), task, network).eval()
@@ -174,15 +174,15 @@ def load(checkpoint: Path, data: Path, encoder: Encoder, out: Path) -> Model:
 
 @torch.no_grad()
 def assert_equal_outputs(model: Model, padded: Any) -> None:
-    batch = padded([model.theirs.encode(line).tolist() for line in [*made_lines(3), "is"]], pad_id=1)
+    batch = padded([model.theirs.encode(line).tolist() for line in [*draw_lines(3), "is"]], pad_id=1)
     expected = model.theirs.extract_features(batch.ids)[batch.mask]
     torch.testing.assert_close(model.ours(batch)[batch.mask], expected, rtol=0, atol=1e-5)
     assert expected.std() > 0.1
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def model(request, place, encoders, tmp_path_factory) -> Model:
-    data = place / request.param
+def model(request, workspace, encoders, tmp_path_factory) -> Model:
+    data = workspace / request.param
     return load(data / "checkpoint_last.pt", data, encoders[request.param], tmp_path_factory.mktemp("out") / "encoder")
 
 
@@ -198,9 +198,9 @@ def test_outputs_are_fairseqs(model, padded):
     assert_equal_outputs(model, padded)
 
 
-def test_an_older_checkpoint(place, encoders, tmp_path, padded):
+def test_an_older_checkpoint(workspace, encoders, tmp_path, padded):
     """`args` instead of `cfg`, the encoder named a decoder, fused projections: fairseq upgrades it when it loads it."""
-    data = place / "subword_nmt"
+    data = workspace / "subword_nmt"
     states = torch.load(data / "checkpoint_last.pt", weights_only=False)
     weights = states.pop("model")
     state = {}
@@ -215,29 +215,29 @@ def test_an_older_checkpoint(place, encoders, tmp_path, padded):
     assert_equal_outputs(load(tmp_path / "old.pt", data, encoders["subword_nmt"], tmp_path / "out"), padded)
 
 
-def test_the_documents_commands_end_with_a_ranker(place, documented, monkeypatch):
+def test_the_documents_commands_end_with_a_ranker(workspace, documented, monkeypatch):
     imported, trained = (command[1:] for command in documented if command[0] == "polyencoder")
-    monkeypatch.chdir(place)
-    pairs = [json.dumps({"context": [line], "response": response}) for line, response in pairwise(made_lines(24))]
+    monkeypatch.chdir(workspace)
+    pairs = [json.dumps({"context": [line], "response": response}) for line, response in pairwise(draw_lines(24))]
     for split in ("train", "valid"):
-        write_lines(place / "my" / f"{split}.jsonl", pairs)
+        write_lines(workspace / "my" / f"{split}.jsonl", pairs)
     assert "an encoder that fairseq trained" in run_command(*imported).stdout
     run_command(*trained, "--max-updates", "2", "--batch-size", "4")
-    assert (place / "runs" / "ranker" / "polyencoder.json").exists()
+    assert (workspace / "runs" / "ranker" / "polyencoder.json").exists()
 
 
-def test_what_is_of_another_model(place, encoders, tmp_path):
-    data, out = place / "subword_nmt", tmp_path / "out"
+def test_what_is_of_another_model(workspace, encoders, tmp_path):
+    data, out = workspace / "subword_nmt", tmp_path / "out"
     checkpoint = data / "checkpoint_last.pt"
     states = torch.load(checkpoint, weights_only=False)
     states["model"] = {name.replace("sentence_encoder.", ""): tensor for name, tensor in states["model"].items()}
     torch.save(states, tmp_path / "translation.pt")
-    own, codes = ["--dictionary", data / "dict.txt"], encoders["subword_nmt"].flags
-    others = ["--dictionary", place / "gpt2" / "dict.txt"]
+    dictionary, codes = ["--dictionary", data / "dict.txt"], encoders["subword_nmt"].flags
+    other_dictionary = ["--dictionary", workspace / "gpt2" / "dict.txt"]
     refused = [
-        (r"translation\.pt: not a RoBERTa of fairseq", tmp_path / "translation.pt", [*own, *codes]),
-        (r"dict\.txt: gives \d+ tokens .* embeds \d+", checkpoint, [*others, *codes]),
-        (r"dict\.txt: .* are not of .*vocab\.json", checkpoint, [*own, *encoders["gpt2"].flags]),
+        (r"translation\.pt: not a RoBERTa of fairseq", tmp_path / "translation.pt", [*dictionary, *codes]),
+        (r"dict\.txt: gives \d+ tokens .* embeds \d+", checkpoint, [*other_dictionary, *codes]),
+        (r"dict\.txt: .* are not of .*vocab\.json", checkpoint, [*dictionary, *encoders["gpt2"].flags]),
     ]
     for message, file, flags in refused:
         command_fails(CheckpointError, message, "import", file, out, *flags)

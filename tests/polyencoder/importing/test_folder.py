@@ -55,11 +55,11 @@ def test_transformers_reads_the_model_and_its_tokenizer(save, model, tokenizer, 
     again = transformers.AutoModel.from_pretrained(folder).eval()
     assert type(again) is transformers.BertModel
     reader = transformers.AutoTokenizer.from_pretrained(folder)
-    found = reader(sentences, padding=True, return_tensors="pt")
-    assert found["input_ids"][0, :4].tolist() == tokenizer.encode(sentences[0]).ids[:4]
-    assert {"input_ids", "attention_mask", "token_type_ids"} == set(found)
+    inputs = reader(sentences, padding=True, return_tensors="pt")
+    assert inputs["input_ids"][0, :4].tolist() == tokenizer.encode(sentences[0]).ids[:4]
+    assert {"input_ids", "attention_mask", "token_type_ids"} == set(inputs)
     assert (reader.cls_token, reader.sep_token, reader.pad_token) == ("[CLS]", "[SEP]", "[PAD]")
-    torch.testing.assert_close(again(**found).last_hidden_state, model(**found).last_hidden_state)
+    torch.testing.assert_close(again(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
 
 
 def test_a_model_without_segments_gets_none(tokenizer, tmp_path, model):

@@ -16,16 +16,16 @@ from polyencoder.importing.names import (
 
 
 def test_a_table_names_the_tensors_of_every_layer():
-    found = expand_names({"emb.weight": WORDS, "l{}.fc.*": "encoder.layer.{}.dense.*"}, n_layers=2)
+    names = expand_names({"emb.weight": WORDS, "l{}.fc.*": "encoder.layer.{}.dense.*"}, n_layers=2)
     layers = {f"l{i}.fc.{kind}": f"encoder.layer.{i}.dense.{kind}" for i in range(2) for kind in ("weight", "bias")}
-    assert found == {"emb.weight": WORDS, **layers}
+    assert names == {"emb.weight": WORDS, **layers}
 
 
 def test_tensors_get_their_new_names_in_float32():
     state = {"a": torch.ones(2).half(), "head.x": torch.zeros(1), "b": torch.zeros(1)}
-    found = rename(state, {"b": "B", "a": "A"}, left_out=("head.",), origin="x.pt")
-    assert {name: tensor.dtype for name, tensor in found.items()} == {"B": torch.float32, "A": torch.float32}
-    assert found["A"].tolist() == [1.0, 1.0]
+    weights = rename(state, {"b": "B", "a": "A"}, left_out=("head.",), origin="x.pt")
+    assert {name: tensor.dtype for name, tensor in weights.items()} == {"B": torch.float32, "A": torch.float32}
+    assert weights["A"].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(

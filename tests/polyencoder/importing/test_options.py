@@ -119,7 +119,7 @@ class TestCommand:
 
     @pytest.fixture
     def check(self):
-        """(*arguments) -> the exit code and what was said."""
+        """(*arguments) -> the exit code and the output."""
 
         def run(*arguments):
             result = invoke("check", *arguments)
@@ -132,26 +132,26 @@ class TestCommand:
         content, witness = malicious_pickle(4)
         opt({"model": "polyencoder"})
         (tmp_path / name).write_bytes(content)
-        code, said = check(tmp_path / "model")
+        code, output = check(tmp_path / "model")
         assert code == 1
-        assert f"{name}: not valid JSON" in said
-        assert "\n" not in said.strip().rpartition("polyencoder: ")[2]
+        assert f"{name}: not valid JSON" in output
+        assert "\n" not in output.strip().rpartition("polyencoder: ")[2]
         assert not witness.exists()
 
     def test_code_of_others(self, check, opt):
         path = opt({"model": "polyencoder", "task": "some.module:Teacher"})
-        code, said = check(path)
-        assert (code, "name some.module:Teacher yourself (flag --trust)" in said) == (1, True)
+        code, output = check(path)
+        assert (code, "name some.module:Teacher yourself (flag --trust)" in output) == (1, True)
         assert check(path, "--trust", "some.module:Teacher")[0] == check(path, "--trust", "some.module")[0] == 0
 
     def test_weights(self, check, opt, malicious_pickle, tmp_path):
         content, witness = malicious_pickle(4)
         opt({"model": "polyencoder"})
         (tmp_path / "model").write_bytes(content)
-        code, said = check(tmp_path / "model")
-        assert (code, "not a file of weights that can be read safely" in said) == (1, True)
+        code, output = check(tmp_path / "model")
+        assert (code, "not a file of weights that can be read safely" in output) == (1, True)
         assert not witness.exists()
 
     def test_nothing_there(self, check, tmp_path):
-        code, said = check(tmp_path / "model")
-        assert (code, "no such model, index or .opt file" in said) == (1, True)
+        code, output = check(tmp_path / "model")
+        assert (code, "no such model, index or .opt file" in output) == (1, True)

@@ -91,7 +91,7 @@ def learn_bytes(folder, path):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def make_both(tmp_path_factory):
     """(kind, **options) -> a small dictionary of this kind, with codes trained by subword-nmt."""
     folder = tmp_path_factory.mktemp("dictionaries")
 
@@ -99,8 +99,8 @@ def made(tmp_path_factory):
         path = folder / f"{kind}{len(options)}.dict"
         if kind in BYTE_LEVEL:
             learn_bytes(folder, path)
-            given = {f"bpe_{name}": str(folder / "gpt2" / file) for name, file in GPT2_FILES.items()}
-            return Both(path, **{"dict_tokenizer": kind, "dict_lower": False, **given, **options})
+            files = {f"bpe_{name}": str(folder / "gpt2" / file) for name, file in GPT2_FILES.items()}
+            return Both(path, **{"dict_tokenizer": kind, "dict_lower": False, **files, **options})
         if not path.exists():
             tokens = [*dict.fromkeys(WORDS.lower().split()), "\n", "a", "b", "__start__", "at@@", "h", "e", "__newln__"]
             if kind == "bpe":
@@ -130,8 +130,8 @@ def real(data_path, tmp_path_factory):
 
 @pytest.mark.parametrize("lower", [True, False])
 @mostly_long("kind", ["bpe", "re", "split", "space", *BYTE_LEVEL], quick=2)
-def test_any_text(kind, lower, made):
-    both = made(kind, dict_lower=lower)
+def test_any_text(kind, lower, make_both):
+    both = make_both(kind, dict_lower=lower)
 
     @settings(max_examples=100, deadline=None)
     @given(TEXTS)
@@ -148,8 +148,8 @@ def test_any_text(kind, lower, made):
 @pytest.mark.parametrize(
     "options", [{"bpe_add_prefix_space": True}, {"bpe_add_prefix_space": False, "dict_lower": True}]
 )
-def test_byte_level_options(kind, options, made):
-    both = made(kind, **options)
+def test_byte_level_options(kind, options, make_both):
+    both = make_both(kind, **options)
 
     @settings(max_examples=50, deadline=None)
     @given(TEXTS)
@@ -165,9 +165,9 @@ def test_byte_level_options(kind, options, made):
     assert both.encoder.tokenize_context(turns) == [1, *expected, 2]
 
 
-def test_the_merges_of_gpt2_come_from_its_vocabulary(made):
-    """Without the files in ParlAI's data folder, which other machines have not."""
-    both = made("gpt2")
+def test_the_merges_of_gpt2_come_from_its_vocabulary(make_both):
+    """Other machines do not have the files of ParlAI's data folder."""
+    both = make_both("gpt2")
     fitted = (both.path.parent / "gpt2" / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
     merges = json.loads(both.tokenizer.to_str())["model"]["merges"]
     assert [" ".join(pair) for pair in merges] == fitted
@@ -175,11 +175,11 @@ def test_the_merges_of_gpt2_come_from_its_vocabulary(made):
 
 
 @pytest.mark.parametrize("file", ["vocab.json", "merges.txt"])
-def test_missing_files_of_byte_level_dictionaries(file, made, tmp_path):
-    both = made("bytelevelbpe")
+def test_missing_files_of_byte_level_dictionaries(file, make_both, tmp_path):
+    both = make_both("bytelevelbpe")
     path = tmp_path / "model.dict"
-    for one in both.path.parent.glob(f"{both.path.name}*"):
-        (tmp_path / one.name.replace(both.path.name, path.name)).write_bytes(one.read_bytes())
+    for source in both.path.parent.glob(f"{both.path.name}*"):
+        (tmp_path / source.name.replace(both.path.name, path.name)).write_bytes(source.read_bytes())
     (tmp_path / f"model.dict-{file}").unlink()
     with pytest.raises(CheckpointError, match=f"model.dict-{file}: (cannot be read|no such file)"):
         read_parlai_dictionary(path, both.opt)
@@ -220,28 +220,28 @@ def test_real_lines(real, data_path):
     assert [real.known(ids) for ids in real.encoder.tokenize(lines)] == [real.theirs.txt2vec(line) for line in lines]
 
 
-def test_a_piece_that_the_dictionary_lacks_has_an_id_behind_its_last(made):
-    both = made("bpe")
+def test_a_piece_that_the_dictionary_lacks_has_an_id_behind_its_last(make_both):
+    both = make_both("bpe")
     size = len(both.theirs)
-    more = {i for i in both.tokenizer.get_vocab().values() if i >= size}
-    assert more == set(range(size, both.tokenizer.get_vocab_size()))
+    extra = {i for i in both.tokenizer.get_vocab().values() if i >= size}
+    assert extra == set(range(size, both.tokenizer.get_vocab_size()))
     assert count_parlai_tokens(both.path, both.opt) == size
     used = [i for i in both.encoder.tokenize(["ha haha others"])[0] if i >= size]
     assert used, "the test's text has no such piece"
 
 
-def test_contexts_are_joined_as_parlai_joins_them(made):
+def test_contexts_are_joined_as_parlai_joins_them(make_both):
     for kind in ("bpe", "re"):
-        both = made(kind)
+        both = make_both(kind)
         turns = ["the cat\nsat", "", "on the mat ."]
         expected = both.theirs.txt2vec("\n".join(turns))
         assert both.known(both.encoder.tokenize_context(turns)) == [1, *expected, 2]
         assert both.known(both.encoder.separator_ids) == both.theirs.txt2vec("\n") != []
 
 
-def test_special_tokens_of_texts_are_text(made):
+def test_special_tokens_of_texts_are_text(make_both):
     for kind in ("bpe", "re", "split"):
-        both = made(kind)
+        both = make_both(kind)
         assert (both.encoder.pad_id, both.encoder.start_id, both.encoder.end_id) == (0, 1, 2)
         assert both.agree("__start__ __end__ __null__")
 
@@ -257,8 +257,9 @@ def test_a_special_token_that_is_a_word_of_the_merges(tmp_path):
     assert both.encoder.end_id == 2
 
 
-def test_decoding(made):
-    assert made("bpe").encoder.tokenizer.decode(made("bpe").encoder.tokenize(["the other cats"])[0]) == "the other cats"
+def test_decoding(make_both):
+    encoder = make_both("bpe").encoder
+    assert encoder.tokenizer.decode(encoder.tokenize(["the other cats"])[0]) == "the other cats"
 
 
 @pytest.mark.parametrize("special", ["__PAD__", "<pad>"])
@@ -270,8 +271,8 @@ def test_other_special_tokens(tmp_path, special):
     assert count_parlai_tokens(path, both.opt) == len(both.theirs)
 
 
-def test_tokens_that_parlai_adds_when_it_reads_a_dictionary(made):
-    both = made("re")
+def test_tokens_that_parlai_adds_when_it_reads_a_dictionary(make_both):
+    both = make_both("re")
     known = len(both.theirs)
     assert count_parlai_tokens(both.path, both.opt | {"person_tokens": True}) == known + 2
     padded = count_parlai_tokens(both.path, both.opt | {"fp16": True})
@@ -283,14 +284,14 @@ def test_tokens_that_parlai_adds_when_it_reads_a_dictionary(made):
 
 
 @pytest.mark.parametrize("kind", ["nltk", "char"])
-def test_kinds_that_cannot_be_read(kind, made):
+def test_kinds_that_cannot_be_read(kind, make_both):
     with pytest.raises(ConfigError, match=f"dict_tokenizer {kind}.*; those of bpe, re, split, space, gpt2, .* can"):
-        read_parlai_dictionary(made("re").path, {"dict_tokenizer": kind})
+        read_parlai_dictionary(make_both("re").path, {"dict_tokenizer": kind})
 
 
-def test_options_that_cannot_be_followed(made):
+def test_options_that_cannot_be_followed(make_both):
     with pytest.raises(ConfigError, match="dict_max_ngram_size 2"):
-        read_parlai_dictionary(made("re").path, {"dict_tokenizer": "re", "dict_max_ngram_size": 2})
+        read_parlai_dictionary(make_both("re").path, {"dict_tokenizer": "re", "dict_max_ngram_size": 2})
 
 
 def test_missing_files(tmp_path):

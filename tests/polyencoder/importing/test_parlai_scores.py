@@ -36,30 +36,27 @@ pytestmark = pytest.mark.slow
 SCALINGS = pytest.mark.parametrize("output_scaling", [0.06, 1.0])
 
 
-@mostly_long(
-    ("n_codes", "output_scaling"),
-    [(5, 0.06), (1, 1.0), (20, 1.0)],
-    quick=1,
-)
+def check_scores(architecture, context_lengths=CONTEXT_LENGTHS, candidate_lengths=CANDIDATE_LENGTHS, **options) -> None:
+    """ParlAI and we give the same scores to candidates of each context's own."""
+    contexts = sequences(context_lengths, seed=1)
+    candidates, index = inline(len(contexts), candidate_lengths)
+    assert_same_scores(*scores_of_both(architecture, contexts, candidates, index, **options))
+
+
+@mostly_long(("n_codes", "output_scaling"), [(5, 0.06), (1, 1.0), (20, 1.0)], quick=1)
 @pytest.mark.parametrize("poly_attention", ["basic", "sqrt", "multihead"])
 @pytest.mark.parametrize(
     ("kind", "codes_attention"), [("codes", "basic"), ("codes", "sqrt"), ("codes", "multihead"), ("n_first", "basic")]
 )
 def test_poly_encoder_of_every_kind(kind, codes_attention, poly_attention, n_codes, output_scaling):
-    contexts = sequences(CONTEXT_LENGTHS, seed=1)
-    candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
-    expected, found = scores_of_both(
+    check_scores(
         "poly",
-        contexts,
-        candidates,
-        index,
         polyencoder_type=kind,
         codes_attention_type=codes_attention,
         poly_attention_type=poly_attention,
         poly_n_codes=n_codes,
         output_scaling=output_scaling,
     )
-    assert_same_scores(expected, found)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 8])
@@ -71,32 +68,28 @@ def test_heads_and_gradients_of_multi_head_attention(heads):
     model = ours(agent, "poly")
     contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
     expected = agent.score_candidates(SimpleNamespace(text_vec=contexts.ids, memory_vecs=None), candidates.ids)
-    found = model(contexts, candidates)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+    actual = model(contexts, candidates)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
     upstream = torch.randn(expected.shape, generator=torch.Generator().manual_seed(3))
     (expected * upstream).sum().backward()
-    (found * upstream).sum().backward()
+    (actual * upstream).sum().backward()
     pairs = [(agent.model.codes, model.codes.codes)]
-    for one, another in ((agent.model.attention, model.attention), (agent.model.code_attention, model.codes.attention)):
+    attentions = [(agent.model.attention, model.attention), (agent.model.code_attention, model.codes.attention)]
+    for their_part, our_part in attentions:
         names = {"q_lin": "query", "k_lin": "key", "v_lin": "value", "out_lin": "output"}
-        pairs += [(getattr(one, a).weight, getattr(another, b).weight) for a, b in names.items()]
-    size = max(one.grad.abs().max().item() for one, _ in pairs)
-    for one, another in pairs:
-        own = one.grad.abs().max().item()
-        torch.testing.assert_close(another.grad, one.grad, rtol=0, atol=1e-3 * own + 1e-6 * size)
-        assert own > 0
+        pairs += [(getattr(their_part, a).weight, getattr(our_part, b).weight) for a, b in names.items()]
+    size = max(weight.grad.abs().max().item() for weight, _ in pairs)
+    for their_weight, our_weight in pairs:
+        largest = their_weight.grad.abs().max().item()
+        torch.testing.assert_close(our_weight.grad, their_weight.grad, rtol=0, atol=1e-3 * largest + 1e-6 * size)
+        assert largest > 0
 
 
 @SCALINGS
 @pytest.mark.parametrize("reduction", ["first", "mean"])
 @mostly_long("architecture", ["bi", "poly", "cross"], quick=2)
 def test_reductions_on_padded_batches(architecture, reduction, output_scaling):
-    contexts = sequences(CONTEXT_LENGTHS, seed=1)
-    candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
-    expected, found = scores_of_both(
-        architecture, contexts, candidates, index, reduction_type=reduction, output_scaling=output_scaling
-    )
-    assert_same_scores(expected, found)
+    check_scores(architecture, reduction_type=reduction, output_scaling=output_scaling)
 
 
 @SCALINGS
@@ -106,20 +99,12 @@ def test_max_without_padding(architecture, output_scaling):
 
     Its cross-encoder pads pairs together, so that without padding all contexts, and all candidates, are of one length.
     """
-    contexts = sequences((6, 6, 6), seed=1)
-    candidates, index = inline(len(contexts), (4, 4, 4, 4))
-    expected, found = scores_of_both(
-        architecture, contexts, candidates, index, reduction_type="max", output_scaling=output_scaling
-    )
-    assert_same_scores(expected, found)
+    check_scores(architecture, (6, 6, 6), (4, 4, 4, 4), reduction_type="max", output_scaling=output_scaling)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
 def test_one_context_of_one_token(architecture):
-    contexts = sequences((1,), seed=1)
-    candidates, index = inline(1, CANDIDATE_LENGTHS)
-    expected, found = scores_of_both(architecture, contexts, candidates, index, output_scaling=1.0)
-    assert_same_scores(expected, found)
+    check_scores(architecture, (1,), output_scaling=1.0)
 
 
 @pytest.mark.parametrize(
@@ -130,10 +115,10 @@ def test_one_candidate_for_each_context(architecture, kind):
     contexts = sequences(CONTEXT_LENGTHS, seed=1)
     candidates, index = inline(len(contexts), (3,))
     options = {"polyencoder_type": kind} if architecture == "poly" else {}
-    expected, found = scores_of_both(architecture, contexts, candidates, index, output_scaling=1.0, **options)
-    assert found.shape == (len(contexts), 1)
+    expected, actual = scores_of_both(architecture, contexts, candidates, index, output_scaling=1.0, **options)
+    assert actual.shape == (len(contexts), 1)
     right = expected.diagonal()[:, None] if architecture == "poly" else expected
-    torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(actual, right, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "cross"])
@@ -159,10 +144,7 @@ def test_one_candidate_for_each_context(architecture, kind):
     quick=7,
 )
 def test_other_options(architecture, options):
-    contexts = sequences(CONTEXT_LENGTHS, seed=1)
-    candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
-    expected, found = scores_of_both(architecture, contexts, candidates, index, output_scaling=1.0, **options)
-    assert_same_scores(expected, found)
+    check_scores(architecture, output_scaling=1.0, **options)
 
 
 # ---- the bi-encoder's defaults in ParlAI
@@ -177,8 +159,8 @@ def test_shared_encoders(options, variant, memories):
     """A perceptron stands behind the candidates' encoder. With fixed and batch candidates each has length 1."""
     contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
     options = {"share_encoders": True, "reduction_type": "mean", "variant": variant, **options, **memories}
-    expected, found = scores_of_both("bi", contexts, candidates, **options)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+    expected, actual = scores_of_both("bi", contexts, candidates, **options)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
     assert expected.std(dim=0).min() > 1e-4 * expected.abs().max()
     config, _ = convert(theirs("bi", **options), "bi")
     assert config.share_encoders
@@ -187,31 +169,29 @@ def test_shared_encoders(options, variant, memories):
 
 def test_normalized_vectors():
     contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
-    expected, found = scores_of_both("bi", contexts, candidates, normalize_sent_emb=True)
-    assert_same_scores(expected, found)
-    assert found.abs().max() <= 1 + 1e-5
+    expected, actual = scores_of_both("bi", contexts, candidates, normalize_sent_emb=True)
+    assert_same_scores(expected, actual)
+    assert actual.abs().max() <= 1 + 1e-5
 
 
 def test_inline_candidates_of_normalized_vectors():
     """ParlAI divides each dimension by its length over an example's candidates; there is no such vector of one."""
     contexts = sequences(CONTEXT_LENGTHS, seed=1)
     candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
-    expected, found = scores_of_both("bi", contexts, candidates, index, normalize_sent_emb=True)
-    assert (expected - found).abs().max() > 0.1
+    expected, actual = scores_of_both("bi", contexts, candidates, index, normalize_sent_emb=True)
+    assert (expected - actual).abs().max() > 0.1
     assert explain_batch_dependence(OPT | {"normalize_sent_emb": True}, "bi")
     assert not explain_batch_dependence(OPT | {"normalize_sent_emb": True}, "poly")  # which does not look at it
 
 
 def test_mean_of_the_variant_that_normalizes_last():
-    """Behind its last normalization ParlAI does not mask: padding counts with that one's bias."""
-    contexts = sequences((6, 6, 6), seed=1)
+    """ParlAI does not mask behind its last normalization: padding counts with the normalization's bias."""
     options = {"variant": "prelayernorm", "reduction_type": "mean"}
-    candidates, index = inline(len(contexts), (4, 4, 4, 4))
-    expected, found = scores_of_both("bi", contexts, candidates, index, **options)
-    assert_same_scores(expected, found)
+    check_scores("bi", (6, 6, 6), (4, 4, 4, 4), **options)
+    contexts = sequences((6, 6, 6), seed=1)
     candidates, index = inline(len(contexts), CANDIDATE_LENGTHS)
-    expected, found = scores_of_both("bi", contexts, candidates, index, **options)
-    assert (expected - found).abs().max() > 1e-3
+    expected, actual = scores_of_both("bi", contexts, candidates, index, **options)
+    assert (expected - actual).abs().max() > 1e-3
     assert explain_batch_dependence(OPT | options, "bi")
     assert not explain_batch_dependence(OPT | options | {"variant": "aiayn"}, "bi")
 
@@ -223,9 +203,9 @@ def test_training_reaches_all_weights_of_a_shared_model(variant):
     contexts, candidates = sequences(CONTEXT_LENGTHS, seed=1), sequences(CANDIDATE_LENGTHS, seed=2)
     with torch.no_grad():
         expected = model(contexts, candidates)
-    found = model(contexts, candidates)
-    torch.testing.assert_close(found, expected)
-    found.sum().backward()
+    actual = model(contexts, candidates)
+    torch.testing.assert_close(actual, expected)
+    actual.sum().backward()
     assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
 
 

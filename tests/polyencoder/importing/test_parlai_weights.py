@@ -94,9 +94,9 @@ def test_second_names_of_a_bi_encoder_must_be_equal(shared, second, first):
 def test_second_names_of_a_bi_encoder_may_be_absent():
     agent = theirs("bi")
     state = agent.model.state_dict()
-    kept = {k: v for k, v in state.items() if k.startswith(("context_encoder.", "cand_encoder."))}
-    assert len(kept) < len(state)
-    whole, alone = convert(agent, "bi")[1], convert(agent, "bi", state=kept)[1]
+    subset = {k: v for k, v in state.items() if k.startswith(("context_encoder.", "cand_encoder."))}
+    assert len(subset) < len(state)
+    whole, alone = convert(agent, "bi")[1], convert(agent, "bi", state=subset)[1]
     assert whole.keys() == alone.keys()
     assert all(torch.equal(whole[name], alone[name]) for name in whole)
 

@@ -66,7 +66,7 @@ def test_meters_of_fairseq_do_no_harm(saved, foreign_class, module):
 
 
 def test_options_of_omegaconf(saved, foreign_class):
-    """Its nodes, as omegaconf 2 saves them: containers of nodes, and a parent that leads back."""
+    """omegaconf 2 saves containers of nodes, each with a parent that leads back."""
     container, node = foreign_class("omegaconf.dictconfig", "DictConfig"), foreign_class("omegaconf.nodes", "AnyNode")
     metadata = foreign_class("omegaconf.base", "ContainerMetadata")
     model, cfg, heads = container(), container(), node()

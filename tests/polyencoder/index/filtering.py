@@ -47,12 +47,12 @@ def passes(metadata: Mapping[str, Any] | None, filter: Mapping[str, Any]) -> boo
     return all(_passes(metadata or {}, *item) for item in filter.items())
 
 
-def _passes(metadata: Mapping[str, Any], name: str, wanted: Any) -> bool:
+def _passes(metadata: Mapping[str, Any], name: str, condition: Any) -> bool:
     if name in ("$and", "$or"):
-        return (all if name == "$and" else any)(passes(metadata, part) for part in wanted)
-    if not isinstance(wanted, Mapping):
-        return _equals(metadata.get(name), wanted)
-    return all(_holds(metadata, name, *item) for item in wanted.items())
+        return (all if name == "$and" else any)(passes(metadata, part) for part in condition)
+    if not isinstance(condition, Mapping):
+        return _equals(metadata.get(name), condition)
+    return all(_holds(metadata, name, *item) for item in condition.items())
 
 
 def _holds(metadata: Mapping[str, Any], name: str, operator: str, value: Any) -> bool:
@@ -78,4 +78,4 @@ def _equals(field: Any, options: Any) -> bool:
 def _has(field: Any, value: Any) -> bool:
     """In JSON, true is not 1, and 1.0 is. A list has no null: that is a field without a value."""
     within = field if isinstance(field, list) and value is not None else []
-    return any(isinstance(one, bool) == isinstance(value, bool) and one == value for one in (field, *within))
+    return any(isinstance(entry, bool) == isinstance(value, bool) and entry == value for entry in (field, *within))

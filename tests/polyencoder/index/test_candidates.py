@@ -12,8 +12,12 @@ from polyencoder.index.candidates import CandidateColumns, candidates_from
 from polyencoder.index.entries import Candidate
 
 
-def without_place(candidates) -> list[tuple]:
+def drop_location(candidates) -> list[tuple]:
     return [candidate[:3] for candidate in candidates]
+
+
+def list_metadata(path) -> list[dict | None]:
+    return [candidate.metadata for candidate in candidates_from(path)]
 
 
 def test_text_lines(tmp_path):
@@ -37,12 +41,12 @@ def test_json_lines(tmp_path):
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, RECORDS)))
     with gzip.open(tmp_path / "c.jsonl.gz", "wt") as file:
         file.write("\n".join(map(json.dumps, RECORDS)))
-    assert without_place(candidates_from(tmp_path / "c.jsonl")) == EXPECTED
-    assert without_place(candidates_from(f"{tmp_path}/c.js*")) == EXPECTED * 2
+    assert drop_location(candidates_from(tmp_path / "c.jsonl")) == EXPECTED
+    assert drop_location(candidates_from(f"{tmp_path}/c.js*")) == EXPECTED * 2
 
 
 def test_the_corpus_of_a_beir_folder(tmp_path):
-    """Its `_id` is the id, and its title the beginning of the text, which may be long, or be the title alone."""
+    """`_id` is the id, and the title begins the text, which may be long, or be the title alone."""
     path = tmp_path / "corpus.jsonl"
     records = [
         {"_id": "7", "title": "Ants", "text": "They dig.", "metadata": {"url": "x"}},
@@ -51,7 +55,7 @@ def test_the_corpus_of_a_beir_folder(tmp_path):
         {"_id": "10", "id": "own", "title": "Kept", "text": "hi"},
     ]
     path.write_text("\n".join(map(json.dumps, records)))
-    assert without_place(candidates_from(path)) == [
+    assert drop_location(candidates_from(path)) == [
         ("7", "Ants They dig.", {"url": "x"}),
         ("8", "y" * 30_000, None),
         ("9", "Alone", None),
@@ -64,59 +68,59 @@ def test_an_object_of_metadata_is_the_metadata(tmp_path):
     path.write_text(
         '{"text": "hi", "id": "a", "topic": "x", "metadata": {"lang": "en"}}\n{"text": "ho", "metadata": "y"}\n'
     )
-    assert [one.metadata for one in candidates_from(path)] == [{"topic": "x", "lang": "en"}, {"metadata": "y"}]
+    assert list_metadata(path) == [{"topic": "x", "lang": "en"}, {"metadata": "y"}]
     path.write_text(
         '{"text": "hi", "metadata": null}\n{"text": "ho", "lang": "en", "metadata": {"lang": "en"}}\n'
         '{"text": "hu", "lang": "de", "metadata": {"lang": "en"}}\n'
     )
-    found = candidates_from(path)
-    assert [next(found).metadata, next(found).metadata] == [None, {"lang": "en"}], "null is none, as in a request"
+    records = candidates_from(path)
+    assert [next(records).metadata, next(records).metadata] == [None, {"lang": "en"}], "null is none, as in a request"
     with pytest.raises(InputError, match=r"line 3: has 'lang' twice, in `metadata` and beside it"):
-        next(found)
+        next(records)
 
 
 def test_an_empty_cell_of_parquet_is_no_field(tmp_path):
-    """As in CSV; in JSON lines null is written, and stays."""
+    """CSV has the same rule; JSON lines keep a null, which somebody wrote."""
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow
 
     rows = [{"text": "a", "doc": "d", "n": None, "metadata": {"x": 1, "y": None}}, {"text": "b", "doc": "", "n": 1}]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "c.parquet")
-    assert [one.metadata for one in candidates_from(tmp_path / "c.parquet")] == [{"doc": "d", "x": 1}, {"n": 1}]
+    assert list_metadata(tmp_path / "c.parquet") == [{"doc": "d", "x": 1}, {"n": 1}]
     (tmp_path / "c.jsonl").write_text('{"text": "a", "doc": null}')
-    assert [one.metadata for one in candidates_from(tmp_path / "c.jsonl")] == [{"doc": None}]
+    assert list_metadata(tmp_path / "c.jsonl") == [{"doc": None}]
 
 
 def test_an_empty_cell_of_a_table_is_no_value(tmp_path):
     """An id is then derived, and the candidates without a document are no group of their own."""
     (tmp_path / "c.tsv").write_text("text\tid\tdocument\nhello\t\td1\nhi\tb\t\n")
-    assert without_place(candidates_from(tmp_path / "c.tsv")) == [
+    assert drop_location(candidates_from(tmp_path / "c.tsv")) == [
         (None, "hello", {"document": "d1"}),
         ("b", "hi", None),
     ]
 
 
 def test_the_metadata_of_a_table_may_be_json(tmp_path):
-    """As in the files of vectors, and where Ray or Spark read the table."""
+    """Files of vectors have the same rule, and so have tables that Ray or Spark read."""
     (tmp_path / "c.csv").write_text('text,metadata\nhello,"{""lang"": ""en""}"\nhi,\nbye,plain\n')
     expected = [(None, "hello", {"lang": "en"}), (None, "hi", None), (None, "bye", {"metadata": "plain"})]
-    assert without_place(candidates_from(tmp_path / "c.csv")) == expected
+    assert drop_location(candidates_from(tmp_path / "c.csv")) == expected
 
 
 @pytest.mark.parametrize("cell", ["2024", "NaN", "null", "[1]", "[" * 100_000])
 def test_the_metadata_of_a_table_that_is_no_object_is_a_text(tmp_path, cell):
     """Numbers would not be found by the text, nan cannot be kept, and deep lists end json's recursion."""
     (tmp_path / "c.csv").write_text(f"text,metadata\nhello,{cell}\n")
-    assert without_place(candidates_from(tmp_path / "c.csv")) == [(None, "hello", {"metadata": cell})]
+    assert drop_location(candidates_from(tmp_path / "c.csv")) == [(None, "hello", {"metadata": cell})]
 
 
 def test_a_file_of_vectors_is_no_file_of_candidates(tmp_path):
     """The numbers became metadata, and the texts were encoded again."""
     (tmp_path / "c.jsonl").write_text('{"text": "left", "vector": "left"}\n{"text": "a", "vector": [0.5, 1]}\n')
-    found = candidates_from(tmp_path / "c.jsonl")
-    assert next(found).metadata == {"vector": "left"}
+    candidates = candidates_from(tmp_path / "c.jsonl")
+    assert next(candidates).metadata == {"vector": "left"}
     with pytest.raises(InputError, match="c.jsonl, line 2: has a vector: give the file as vectors"):
-        next(found)
+        next(candidates)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +154,7 @@ def test_columns_of_other_names(tmp_path):
     """The file of questions and answers that trains a ranker is indexed, too."""
     (tmp_path / "c.csv").write_text("answer;nr;topic;question\nat ten;7;Hours;when ?\nyes;;;open ?\n")
     columns = CandidateColumns(text="answer", id="nr", title="topic")
-    assert without_place(candidates_from(tmp_path / "c.csv", columns=columns)) == [
+    assert drop_location(candidates_from(tmp_path / "c.csv", columns=columns)) == [
         ("7", "Hours at ten", {"question": "when ?"}),
         (None, "yes", {"question": "open ?"}),
     ]
@@ -180,4 +184,4 @@ def test_a_record_for_training_that_cannot_be_used(tmp_path):
     (tmp_path / "c.jsonl").write_text('{"query": "q", "pos": ["a", 5]}\n{"query": "q", "pos": ["b"]}\n')
     with pytest.raises(InputError, match=r"c\.jsonl, line 1: the responses"):
         list(candidates_from(tmp_path / "c.jsonl"))
-    assert [one.text for one in candidates_from(tmp_path / "c.jsonl", bad=BadExamples(skip=True))] == ["b"]
+    assert [candidate.text for candidate in candidates_from(tmp_path / "c.jsonl", bad=BadExamples(skip=True))] == ["b"]

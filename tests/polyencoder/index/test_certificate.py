@@ -22,11 +22,11 @@ class Engine(ShortlistSearch):
 
     def __init__(self, contexts, vectors, *, exact=True):
         self.contexts, self.vectors, self.exact_lists = contexts, vectors, exact
-        self.asked: list[tuple[int, int]] = []
+        self.requests: list[tuple[int, int]] = []
 
-    def propose(self, contexts, places, length):
-        np.testing.assert_array_equal(contexts.vectors, self.contexts.vectors[places])
-        self.asked.append((contexts.batch_size, length))
+    def propose(self, contexts, positions, length):
+        np.testing.assert_array_equal(contexts.vectors, self.contexts.vectors[positions])
+        self.requests.append((contexts.batch_size, length))
         for codes in contexts.vectors:
             products = codes @ self.vectors.T
             order = np.argsort(-products, axis=1)[:, :length]
@@ -70,9 +70,11 @@ def test_what_is_certified_is_the_best(seed, batch, n, codes, stretch, length, l
     contexts, vectors = drawn(seed, batch=batch, n=n, codes=codes, stretch=stretch)
     k = int(np.random.default_rng(seed).integers(1, n + 1))
     engine = Engine(contexts, vectors)
-    engine.max_named = int(np.random.default_rng(seed).integers(1, 400))  # of which contexts are asked for together
+    engine.max_named = int(
+        np.random.default_rng(seed).integers(1, 400)
+    )  # limits how many contexts are asked for together
     answers = engine.search(k=k, exactness="certified", length=length, longest=longest)
-    assert all(some == 1 or some * codes * named <= engine.max_named for some, named in engine.asked)
+    assert all(size == 1 or size * codes * named <= engine.max_named for size, named in engine.requests)
     expected, order = sorted_scores(contexts, vectors)
     for answer, scores, rows in zip(answers, expected, order, strict=True):
         assert answer.exactness in ("certified", "exact")
@@ -86,9 +88,9 @@ def test_lists_are_doubled_for_who_waits_alone():
     codes = np.array([[[4.0, 0.0], [4.0, 0.1]], [[0.1, 0.1], [-0.1, 0.1]]])
     engine = Engine(Contexts(codes), vectors)
     answers = engine.search(k=1, exactness="certified", length=2, longest=64)
-    assert engine.asked[0] == (2, 2)
-    assert [batch for batch, _ in engine.asked[1:]] == [1] * (len(engine.asked) - 1)
-    assert [length for _, length in engine.asked] == [2 << i for i in range(len(engine.asked))]
+    assert engine.requests[0] == (2, 2)
+    assert [batch for batch, _ in engine.requests[1:]] == [1] * (len(engine.requests) - 1)
+    assert [length for _, length in engine.requests] == [2 << i for i in range(len(engine.requests))]
     assert answers[0].exactness == "certified"
 
 
@@ -97,7 +99,7 @@ def test_what_is_never_proven_is_scanned():
     engine = Engine(contexts, vectors)
     answers = engine.search(k=1, exactness="certified", length=2, longest=4)
     assert [answer.exactness for answer in answers] == ["exact"] * 2
-    assert [length for _, length in engine.asked] == [2, 4]
+    assert [length for _, length in engine.requests] == [2, 4]
 
 
 @pytest.mark.parametrize("exactness", ["exact", "certified"])
@@ -105,16 +107,16 @@ def test_where_no_list_helps_none_is_asked_for(exactness):
     engine = Engine(*drawn(0, batch=2, n=50, codes=3), exact=exactness == "exact")
     answers = engine.search(k=3, exactness=exactness, length=2, longest=64)
     assert [answer.exactness for answer in answers] == ["exact"] * 2
-    assert engine.asked == []
+    assert engine.requests == []
 
 
 @pytest.mark.parametrize("exactness", ["certified", "approximate"])
 def test_a_score_that_reaches_the_bound_is_proven(exactness):
-    """Of one code the k-th best is the last of a list of k."""
+    """With one code the k-th best row is the last of a list of k."""
     engine = Engine(*drawn(0, batch=3, n=50, codes=1))
-    engine.propose = lambda *asked: (
+    engine.propose = lambda *arguments: (
         Shortlist(rows, vectors, search(engine.contexts, vectors, k=1).scores[i, 0].item())
-        for i, (rows, vectors, _) in enumerate(Engine.propose(engine, *asked))
+        for i, (rows, vectors, _) in enumerate(Engine.propose(engine, *arguments))
     )
     answers = engine.search(k=1, exactness=exactness, length=1, longest=1)
     assert [answer.exactness for answer in answers] == ["certified"] * 3

@@ -29,8 +29,8 @@ def where(request, make_where) -> str:
 
 
 def documents(index):
-    found = index.search(np.zeros((1, index.meta.dim), np.float32), top_k=100)[0]
-    return sorted((hit.metadata[DOCUMENT], hit.id, hit.text) for hit in found)
+    hits = index.search(np.zeros((1, index.meta.dim), np.float32), top_k=100)[0]
+    return sorted((hit.metadata[DOCUMENT], hit.id, hit.text) for hit in hits)
 
 
 def test_changes_are_of_documents_and_another_split_is_refused(ranker, where):

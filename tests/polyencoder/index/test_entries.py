@@ -32,9 +32,9 @@ VALUES = st.recursive(
 @pytest.mark.slow
 @given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4))
 def test_metadata_is_json_whose_order_says_nothing(metadata):
-    found = format_metadata(metadata)
-    assert json.loads(found) == metadata
-    assert format_metadata(dict(reversed(metadata.items()))) == found
+    formatted = format_metadata(metadata)
+    assert json.loads(formatted) == metadata
+    assert format_metadata(dict(reversed(metadata.items()))) == formatted
 
 
 def test_what_json_lacks_becomes_what_it_has():
@@ -66,7 +66,7 @@ def test_metadata_that_cannot_be_kept_is_named(metadata, message):
 
 
 def test_numbers_of_numpy_are_ids():
-    assert [one.id for one in check_records({"text": "a", "id": id_} for id_ in np.arange(2))] == ["0", "1"]
+    assert [candidate.id for candidate in check_records({"text": "a", "id": id_} for id_ in np.arange(2))] == ["0", "1"]
 
 
 def test_a_table_is_no_list_of_records():
@@ -77,8 +77,8 @@ def test_a_table_is_no_list_of_records():
 
 
 def test_an_id_follows_from_text_and_metadata():
-    given_one = check_candidate(Candidate("7", "a", {"x": 1}))
-    assert given_one == ("a", "7", '{"x":1}')
+    explicit = check_candidate(Candidate("7", "a", {"x": 1}))
+    assert explicit == ("a", "7", '{"x":1}')
     ids = [
         check_candidate(Candidate(None, text, extra))[1] for text in ("a", "b") for extra in (None, {"x": 1}, {"x": 2})
     ]

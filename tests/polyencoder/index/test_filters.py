@@ -44,7 +44,7 @@ def test_random_filters_evaluated_by_python():
     for seed in range(1500):
         filter = random_filter(random.Random(seed))
         group = parse_filter(filter)
-        assert [passes(one, group) for one in metadata] == [oracle(one, filter) for one in metadata], filter
+        assert [passes(fields, group) for fields in metadata] == [oracle(fields, filter) for fields in metadata], filter
 
 
 @given(
@@ -59,8 +59,8 @@ def test_random_filters_evaluated_by_python():
 def test_values_are_those_that_metadata_store(value):
     stored = json.loads(format_metadata({"a": value}))["a"]
     for options in (value, [value], (value,), {value}):
-        ((_, _, (found,)),) = list_tests({"a": options})
-        assert (json.loads(json.dumps(found)), type(found) is bool) == (stored, type(stored) is bool)
+        ((_, _, (parsed,)),) = list_tests({"a": options})
+        assert (json.loads(json.dumps(parsed)), type(parsed) is bool) == (stored, type(stored) is bool)
     assert list_tests({"a": np.array([1, 2])}) == [("a", "$in", (1, 2))]
     assert list_tests({"a": {"$gt": np.datetime64("2026-11-27")}}) == [("a", "$gt", ("2026-11-27",))]
 
@@ -115,7 +115,7 @@ def test_nested_too_deeply():
 
 def fields_of(**kinds):
     """`Index.has_field` of candidates with these kinds of values in their fields."""
-    return lambda key, wanted: key in kinds and (not wanted or any(kind in kinds[key] for kind in wanted))
+    return lambda key, required: key in kinds and (not required or any(kind in kinds[key] for kind in required))
 
 
 @pytest.mark.parametrize(

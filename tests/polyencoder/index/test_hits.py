@@ -19,10 +19,10 @@ TEXTS = [f"{what} {number} of {thing}" for what in ("a", "the") for thing in ("d
 
 @pytest.fixture
 def index(ranker):
-    return ranker.index([{"id": str(place), "text": text} for place, text in enumerate(TEXTS)])
+    return ranker.index([{"id": str(position), "text": text} for position, text in enumerate(TEXTS)])
 
 
-def without(hits):
+def drop_considered(hits):
     return [hit._replace(considered=None) for hit in hits]
 
 
@@ -32,10 +32,10 @@ def test_hits_are_chosen_from_the_best_by_their_vectors(ranker, index):
     assert len(best) == 50
     vectors = index.get_vectors([*(hit.id for hit in best), "gone"])
     torch.testing.assert_close(torch.from_numpy(vectors["3"]), torch.as_tensor(ranker.encode_candidates([TEXTS[3]]))[0])
-    own = np.stack([vectors[hit.id] for hit in best])
-    places = choose_diverse(np.array([hit.score for hit in best]), own, k=k, diversity=0.99)
+    best_vectors = np.stack([vectors[hit.id] for hit in best])
+    order = choose_diverse(np.array([hit.score for hit in best]), best_vectors, k=k, diversity=0.99)
     hits = ranker.search(context, index, top_k=k, diversity=0.99)
-    assert without(hits) == [best[place] for place in places] != best[:k]
+    assert drop_considered(hits) == [best[position] for position in order] != best[:k]
     assert {hit.considered for hit in hits} == {50}
     assert index.search(ranker.encode_contexts([context]), top_k=k, diversity=0.99)[0] == hits
     assert ranker.search(context, index, top_k=k, diversity=0.0) == best[:k]
@@ -47,23 +47,23 @@ def test_of_reranked_hits_those_are_chosen_from(ranker, index, make_ranker):
     plain = ranker.search("hello", index, **search)
     hits = ranker.search("hello", index, diversity=0.7, **search)
     assert [hit.considered for hit in hits] == [8] * 8 + [None] * 2
-    assert set(without(hits[:8])) == set(plain[:8])
+    assert set(drop_considered(hits[:8])) == set(plain[:8])
     assert hits[8:] == plain[8:]
     vectors = index.get_vectors([hit.id for hit in plain[:8]])
     scores = np.array([hit.rerank_score for hit in plain[:8]])
-    own = np.stack([vectors[hit.id] for hit in plain[:8]])
-    places = choose_diverse(scores, own, k=10, diversity=0.7)
-    assert without(hits[:8]) == [plain[place] for place in places]
+    pool_vectors = np.stack([vectors[hit.id] for hit in plain[:8]])
+    order = choose_diverse(scores, pool_vectors, k=10, diversity=0.7)
+    assert drop_considered(hits[:8]) == [plain[position] for position in order]
 
 
 def test_a_ranking_is_diverse_too(ranker, make_ranker):
     plain = ranker.rank("hello", TEXTS)
-    vectors = torch.as_tensor(ranker.encode_candidates([one.text for one in plain])).numpy()
-    places = choose_diverse(np.array([one.score for one in plain]), vectors, k=80, diversity=0.5)
+    vectors = torch.as_tensor(ranker.encode_candidates([hit.text for hit in plain])).numpy()
+    order = choose_diverse(np.array([hit.score for hit in plain]), vectors, k=80, diversity=0.5)
     ranked = ranker.rank("hello", TEXTS, diversity=0.5)
-    assert without(ranked) == [plain[place] for place in places]
+    assert drop_considered(ranked) == [plain[position] for position in order]
     assert ranker.rank("hello", TEXTS, diversity=0.5, top_k=3) == ranked[:3]
-    assert {one.considered for one in ranked} == {80}
+    assert {hit.considered for hit in ranked} == {80}
     with pytest.raises(InputError, match="cross-encoder"):
         make_ranker("cross").rank("hello", TEXTS[:3], diversity=0.5)
     for wrong in (-1, "much"):
@@ -75,13 +75,13 @@ def test_a_ranking_is_diverse_too(ranker, make_ranker):
 
 def test_hits_that_were_removed_meanwhile_resemble_nothing(ranker, index):
     hits = ranker.search("hello", index, top_k=6)
-    (found,) = diversify([hits], lambda ids: {}, k=2, depth=4, diversity=0.5)
-    assert without(found) == hits
-    assert [hit.considered for hit in found] == [4, 4, None, None, None, None]
+    (diverse,) = diversify([hits], lambda ids: {}, k=2, depth=4, diversity=0.5)
+    assert drop_considered(diverse) == hits
+    assert [hit.considered for hit in diverse] == [4, 4, None, None, None, None]
     assert diversify([[]], lambda ids: {}, k=2, depth=4, diversity=0.5) == [[]]
     remaining = {hits[0].id: np.array([1.0, 1.0]), hits[2].id: np.array([1.0, 0.0])}
-    (found,) = diversify([hits[:3]], lambda ids: remaining, k=2, depth=4, diversity=1.0)
-    assert without(found) == hits[:3]
+    (diverse,) = diversify([hits[:3]], lambda ids: remaining, k=2, depth=4, diversity=1.0)
+    assert drop_considered(diverse) == hits[:3]
 
 
 QUERY = "where is order 4711 ?"
@@ -90,87 +90,87 @@ NUMBERED = [*(f"a {thing} number {number}" for thing in ("dog", "cat", "ski") fo
 
 @pytest.fixture
 def worded(ranker):
-    records = [{"id": str(place), "text": text, "metadata": {"n": place % 2}} for place, text in enumerate(NUMBERED)]
+    records = [{"id": str(i), "text": text, "metadata": {"n": i % 2}} for i, text in enumerate(NUMBERED)]
     return ranker.index([*records, {"id": "twin", "text": NUMBERED[0], "metadata": {"n": 0}}], words=True)
 
 
-def hit(id_: str, score: float, **fields) -> Hit:
+def make_hit(id_: str, score: float, **fields) -> Hit:
     return Hit(id_, fields.pop("text", f"text {id_}"), score, None, fields.pop("found", "certified"), **fields)
 
 
 def test_reciprocal_ranks_are_added():
-    by_vectors = [hit("a", 9.0), hit("b", 8.0), hit("twin of b", 8.0, text="text b"), hit("c", 7.0)]
-    by_words = [hit("d", 1.0, found="words", word_score=5.0), hit("c", 7.0, found="words", word_score=4.0)]
-    found = fuse(by_vectors, by_words)
-    assert [one.id for one in found] == ["c", "a", "d", "b", "twin of b"]  # of a and d, a has the higher score
+    by_vectors = [make_hit("a", 9.0), make_hit("b", 8.0), make_hit("twin of b", 8.0, text="text b"), make_hit("c", 7.0)]
+    by_words = [make_hit("d", 1.0, found="words", word_score=5.0), make_hit("c", 7.0, found="words", word_score=4.0)]
+    fused = fuse(by_vectors, by_words)
+    assert [hit.id for hit in fused] == ["c", "a", "d", "b", "twin of b"]  # of a and d, a has the higher score
     sums = [1 / 63 + 1 / 62, 1 / 61, 1 / 61, 1 / 62, 1 / 62]
-    assert [one.fused_score for one in found] == pytest.approx(sums)
-    assert [one.found for one in found] == ["certified", "certified", "words", "certified", "certified"]
-    assert [one.word_score for one in found] == [4.0, None, 5.0, None, None]
+    assert [hit.fused_score for hit in fused] == pytest.approx(sums)
+    assert [hit.found for hit in fused] == ["certified", "certified", "words", "certified", "certified"]
+    assert [hit.word_score for hit in fused] == [4.0, None, 5.0, None, None]
     assert fuse([], []) == []
-    many = [hit(str(i), -i) for i in range(DEPTH + 2)]
-    for found in (fuse(many, []), fuse([], many)):
-        assert [one.fused_score for one in found] == pytest.approx([1 / (61 + i) for i in range(DEPTH + 2)])
+    many = [make_hit(str(i), -i) for i in range(DEPTH + 2)]
+    for fused in (fuse(many, []), fuse([], many)):
+        assert [hit.fused_score for hit in fused] == pytest.approx([1 / (61 + i) for i in range(DEPTH + 2)])
 
 
 @pytest.mark.slow
 @given(st.permutations(range(300)), st.permutations(range(300)), st.integers(1, 250), st.integers(1, 300))
 @settings(max_examples=50)
-def test_longer_lists_add_hits_at_the_end(by_vectors, by_words, few, more):
-    """As of a search for more, which a calibrated ranker does: what comes first does not depend on `top_k`."""
+def test_longer_lists_add_hits_at_the_end(by_vectors, by_words, shorter, longer):
+    """A calibrated ranker searches for more hits: the first ones do not depend on `top_k`."""
 
     def search(k: int) -> list[Hit]:
         depth = max(k, DEPTH)
         lists = (
-            [hit(str(i), -place, text=f"text {i // 2}") for place, i in enumerate(order)]
+            [make_hit(str(i), -rank, text=f"text {i // 2}") for rank, i in enumerate(order)]
             for order in (by_vectors, by_words)
         )
         return fuse(*(hits[:depth] for hits in lists))[:k]
 
-    first = search(few)
-    assert search(max(few, more))[:few] == first
-    sums = [one.fused_score for one in first]
+    first = search(shorter)
+    assert search(max(shorter, longer))[:shorter] == first
+    sums = [hit.fused_score for hit in first]
     assert sums == sorted(sums, reverse=True)
 
 
 def test_the_first_hits_do_not_depend_on_top_k_or_a_calibration(ranker, worded):
-    first, (*more,) = (ranker.search(QUERY, worded, hybrid=True, top_k=k) for k in (30, 150))
-    assert more[:30] == first
+    first, (*longer,) = (ranker.search(QUERY, worded, hybrid=True, top_k=k) for k in (30, 150))
+    assert longer[:30] == first
     fingerprint = compute_model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = Calibration(temperature=2.0, none=-3.0, fingerprint=fingerprint)
     likely = ranker.search(QUERY, worded, hybrid=True, top_k=30)
-    assert [one._replace(probability=None) for one in likely] == first
+    assert [hit._replace(probability=None) for hit in likely] == first
 
 
 def test_words_find_what_vectors_do_not(ranker, worded):
-    place = str(len(NUMBERED) - 1)
-    ids = [one.id for one in ranker.search(QUERY, worded, top_k=len(worded))]
-    assert ids.index(place) > 10  # of a model that is not trained
+    sent_id = str(len(NUMBERED) - 1)
+    ids = [hit.id for hit in ranker.search(QUERY, worded, top_k=len(worded))]
+    assert ids.index(sent_id) > 10  # of a model that is not trained
     hits = ranker.search(QUERY, worded, top_k=10, hybrid=True)
     assert len(hits) == 10
-    assert place in [one.id for one in hits[:2]]
-    assert [one.fused_score for one in hits] == sorted((one.fused_score for one in hits), reverse=True)
-    own = torch.as_tensor(ranker.score([QUERY], [one.text for one in hits]))[0]
-    torch.testing.assert_close(torch.tensor([one.score for one in hits]), own, rtol=1e-4, atol=1e-3)
+    assert sent_id in [hit.id for hit in hits[:2]]
+    assert [hit.fused_score for hit in hits] == sorted((hit.fused_score for hit in hits), reverse=True)
+    expected = torch.as_tensor(ranker.score([QUERY], [hit.text for hit in hits]))[0]
+    torch.testing.assert_close(torch.tensor([hit.score for hit in hits]), expected, rtol=1e-4, atol=1e-3)
     (alone,) = ranker.search(QUERY, worded, words_only=True)
-    assert (alone.id, alone.found) == (place, "words")
+    assert (alone.id, alone.found) == (sent_id, "words")
     assert alone.word_score > 0
     same = worded.search(ranker.encode_contexts([QUERY]), texts=[QUERY], top_k=10, hybrid=True)
-    assert [one[:4] for one in same[0]] == [one[:4] for one in hits]
+    assert [hit[:4] for hit in same[0]] == [hit[:4] for hit in hits]
 
 
 def test_filters_and_turns_of_the_context_hold_for_both(ranker, worded):
     hits = ranker.search(QUERY, worded, top_k=len(worded), hybrid=True, filter={"n": 1})
-    assert {one.metadata["n"] for one in hits} == {1}
-    assert len({one.id for one in hits}) == len(hits)
-    assert all(one.id != str(len(NUMBERED) - 1) for one in hits)
+    assert {hit.metadata["n"] for hit in hits} == {1}
+    assert len({hit.id for hit in hits}) == len(hits)
+    assert all(hit.id != str(len(NUMBERED) - 1) for hit in hits)
     assert ranker.search(["4711 was sent", "4711 ?"], worded, words_only=True) == []
-    (kept,) = ranker.search(["4711 was sent", "4711 ?"], worded, words_only=True, keep_turns=True)
-    assert kept.text == "4711 was sent"
+    (turn,) = ranker.search(["4711 was sent", "4711 ?"], worded, words_only=True, keep_turns=True)
+    assert turn.text == "4711 was sent"
     twins = ranker.search("dog number 0", worded, words_only=True, top_k=3)
-    assert {one.id for one in twins[:2]} == {"0", "twin"}
+    assert {hit.id for hit in twins[:2]} == {"0", "twin"}
     nothing = ranker.search("?!", worded, hybrid=True, top_k=5)
-    assert [one.id for one in nothing] == [one.id for one in ranker.search("?!", worded, top_k=5)]
+    assert [hit.id for hit in nothing] == [hit.id for hit in ranker.search("?!", worded, top_k=5)]
 
 
 @pytest.mark.parametrize("architecture", ["cross", "late"])
@@ -180,19 +180,19 @@ def test_what_words_propose_is_reranked(ranker, worded, make_ranker, architectur
         ranker = reranker
         worded = ranker.index(NUMBERED, words=True)
     options = {"rerank": None if architecture == "late" else reranker, "rerank_k": 4, "top_k": 4}
-    assert all("4711" not in one.text for one in ranker.search(QUERY, worded, **options))
+    assert all("4711" not in hit.text for hit in ranker.search(QUERY, worded, **options))
     hits = ranker.search(QUERY, worded, hybrid=True, **options)
-    (found,) = (one for one in hits if "4711" in one.text)
-    assert found.rerank_score == pytest.approx(torch.as_tensor(reranker.score([QUERY], [found.text])).item(), abs=1e-3)
-    assert [one.rerank_score for one in hits] == sorted((one.rerank_score for one in hits), reverse=True)
+    (sent,) = (hit for hit in hits if "4711" in hit.text)
+    assert sent.rerank_score == pytest.approx(torch.as_tensor(reranker.score([QUERY], [sent.text])).item(), abs=1e-3)
+    assert [hit.rerank_score for hit in hits] == sorted((hit.rerank_score for hit in hits), reverse=True)
 
 
 def test_words_alone_order_what_a_late_interaction_encoder_would_rerank(make_ranker):
     ranker = make_ranker("late")
     worded = ranker.index(NUMBERED, words=True)
     hits = ranker.search("4711 cat number 7", worded, words_only=True, top_k=5)
-    assert [one.word_score for one in hits] == sorted((one.word_score for one in hits), reverse=True)
-    assert [one.rerank_score for one in hits] == [None] * 5
+    assert [hit.word_score for hit in hits] == sorted((hit.word_score for hit in hits), reverse=True)
+    assert [hit.rerank_score for hit in hits] == [None] * 5
     with pytest.raises(ConfigError, match="rerank_k is read only with rerank"):
         ranker.search("4711 cat number 7", worded, words_only=True, rerank_k=4)
 
@@ -200,22 +200,22 @@ def test_words_alone_order_what_a_late_interaction_encoder_would_rerank(make_ran
 def test_probabilities_are_those_of_a_search_by_vectors(ranker, worded):
     fingerprint = compute_model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = Calibration(temperature=2.0, none=-3.0, fingerprint=fingerprint)
-    every = {one.id: one.probability for one in ranker.search(QUERY, worded, top_k=len(worded))}
+    every = {hit.id: hit.probability for hit in ranker.search(QUERY, worded, top_k=len(worded))}
     hits = ranker.search(QUERY, worded, hybrid=True, top_k=10)
     alone = ranker.search(QUERY, worded, words_only=True)
     with pytest.raises(ConfigError, match="min_probability is for searches by vectors"):
         ranker.search(QUERY, worded, words_only=True, min_probability=0.1)
-    for one in hits:
-        expected = every[one.id]  # None for all but the best
-        assert one.probability == (None if expected is None else pytest.approx(expected, rel=1e-3))
-    assert [one.probability for one in alone] == [None]  # the best scores are not among what words find
+    for hit in hits:
+        expected = every[hit.id]  # None for all but the best
+        assert hit.probability == (None if expected is None else pytest.approx(expected, rel=1e-3))
+    assert [hit.probability for hit in alone] == [None]  # the best scores are not among what words find
 
 
 def test_diverse_hits_are_chosen_by_their_fused_scores(ranker, worded):
     plain = ranker.search(QUERY, worded, hybrid=True, top_k=5)
     hits = ranker.search(QUERY, worded, hybrid=True, top_k=5, diversity=0.5)
     assert hits[0].id == plain[0].id
-    assert len({one.id for one in hits}) == 5
+    assert len({hit.id for hit in hits}) == 5
     assert ranker.search(QUERY, worded, hybrid=True, top_k=5, diversity=0.0) == plain
 
 
@@ -241,29 +241,29 @@ def test_a_search_by_words_needs_texts(ranker, worded):
 
 
 def test_groups_are_limited_in_the_fused_order(ranker, worded):
-    every = ranker.search(QUERY, worded, top_k=90, hybrid=True)  # of more, lists are longer, and sums others
+    every = ranker.search(QUERY, worded, top_k=90, hybrid=True)  # a larger top_k has longer lists and other sums
     hits = ranker.search(QUERY, worded, top_k=2, hybrid=True, group_by="n")
-    firsts = [next(one for one in every if one.metadata["n"] == n) for n in (0, 1)]
-    assert {one.id for one in hits} == {one.id for one in firsts}
+    firsts = [next(hit for hit in every if hit.metadata["n"] == n) for n in (0, 1)]
+    assert {hit.id for hit in hits} == {hit.id for hit in firsts}
     encoded = ranker.encode_contexts([QUERY, "a dog"])
     by_vectors = worded.search(encoded, texts=[QUERY, "a dog"], top_k=2, hybrid=True, group_by="n")
-    assert {one.id for one in by_vectors[0]} == {one.id for one in firsts}
+    assert {hit.id for hit in by_vectors[0]} == {hit.id for hit in firsts}
 
 
 def values(scores, vectors, chosen, diversity) -> np.ndarray:
-    """Of each candidate (1 - d) r - d max cos, with scores r from 0 to 1; -inf of those that were chosen."""
+    """(1 - d) r - d max cos for each candidate, with scores r from 0 to 1; -inf for those that were chosen."""
 
     def cosine(a, b) -> float:
         lengths = np.linalg.norm(a) * np.linalg.norm(b)
         return float(a @ b) / lengths if lengths else 0.0
 
     low, high = min(scores), max(scores)
-    found = []
-    for place, score in enumerate(scores):
+    marginal = []
+    for candidate, score in enumerate(scores):
         relevance = (score - low) / (high - low) if high > low else 0.0
-        similar = max((cosine(vectors[place], vectors[other]) for other in chosen), default=0.0)
-        found.append(-np.inf if place in chosen else (1 - diversity) * relevance - diversity * similar)
-    return np.array(found)
+        similar = max((cosine(vectors[candidate], vectors[other]) for other in chosen), default=0.0)
+        marginal.append(-np.inf if candidate in chosen else (1 - diversity) * relevance - diversity * similar)
+    return np.array(marginal)
 
 
 @pytest.mark.slow
@@ -277,8 +277,8 @@ def test_each_choice_has_the_largest_marginal_relevance(data, n, dim, diversity,
     assert len(set(chosen)) == len(chosen) == min(k, n)
     assert chosen[0] == int(np.argmax(scores))
     for step in range(1, len(chosen)):
-        left = values(scores, vectors, chosen[:step], diversity)
-        assert left[chosen[step]] >= left.max() - 1e-9
+        relevances = values(scores, vectors, chosen[:step], diversity)
+        assert relevances[chosen[step]] >= relevances.max() - 1e-9
     assert choose_diverse(3 * scores - 7, 2 * vectors, k=k, diversity=diversity) == pytest.approx(chosen)
 
 

@@ -101,16 +101,16 @@ def test_an_index_belongs_to_one_model(model, says):
 def test_an_index_of_int8_graphs_is_not_that_of_their_model():
     meta = described(fingerprints=Fingerprints("m1-int8", "t1"))
     for other in (OURS, Fingerprints("m1-int8.2", "t1")):
-        for its in (meta, meta.fingerprints):  # as it is opened, and as an open one is searched
+        for maker in (meta, meta.fingerprints):  # as it is opened, and as an open one is searched
             with pytest.raises(CheckpointError, match="^index: made by int8 graphs"):
-                its.check_model(other, where="index")
+                maker.check_model(other, where="index")
 
 
 @given(*[st.sampled_from(["", "a", "b"])] * 4)
 def test_fitting_is_mutual(model, tokenizer, other_model, other_tokenizer):
-    one, other = Fingerprints(model, tokenizer), Fingerprints(other_model, other_tokenizer)
-    assert one.fits(one)
-    assert one.fits(other) == other.fits(one)
+    first, second = Fingerprints(model, tokenizer), Fingerprints(other_model, other_tokenizer)
+    assert first.fits(first)
+    assert first.fits(second) == second.fits(first)
 
 
 def test_a_summary_says_what_is_known():

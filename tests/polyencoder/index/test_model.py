@@ -21,14 +21,7 @@ pytestmark = pytest.mark.slow
 TEXTS = ["hello", "do you ski ?", "i have two dogs ."]
 
 
-@pytest.fixture(
-    params=[
-        "folder",
-        "faiss",
-        pytest.param("milvus", marks=pytest.mark.slow),
-        pytest.param("postgres", marks=pytest.mark.slow),
-    ]
-)
+@pytest.fixture(params=["folder", "faiss", "milvus", "postgres"])
 def engine(request) -> str:
     if request.param == "faiss":
         pytest.importorskip("faiss")
@@ -56,7 +49,7 @@ def build(engine, where):
         records = [Candidate(text, text) for text in TEXTS]
         if nameless:
             vectors = ranker.encode_candidates(TEXTS)
-            records = [one._replace(vector=vector) for one, vector in zip(records, vectors, strict=True)]
+            records = [record._replace(vector=vector) for record, vector in zip(records, vectors, strict=True)]
         kind = {"faiss": "ivf-flat", "milvus": "flat"}.get(engine)
         settings = {engine: kind} if kind else {}
         make_index(records, where, without_tokenizer(ranker) if nameless else ranker, **settings).close()
@@ -65,7 +58,7 @@ def build(engine, where):
 
 
 def without_tokenizer(ranker) -> Fingerprints:
-    """Those of an index of which only the encoder's name was given."""
+    """The fingerprints of an index whose encoder is known by its name alone."""
     return Fingerprints(Fingerprints.of(ranker).model)
 
 
@@ -112,7 +105,7 @@ def test_an_index_that_the_same_model_has_replaced_under_another_fingerprint(bui
 def test_weights_are_read_for_new_fingerprints_alone(ranker, monkeypatch):
     maker, read = Maker.from_ranker(ranker, model_name=""), []
     original = Fingerprints.of
-    monkeypatch.setattr(Fingerprints, "of", lambda *given, **more: read.append(1) or original(*given, **more))
+    monkeypatch.setattr(Fingerprints, "of", lambda *args, **kwargs: read.append(1) or original(*args, **kwargs))
     model = IndexModel(ranker)
     for _ in range(3):
         model.check(maker, where="index")

@@ -21,13 +21,13 @@ SERVER = "postgres://me:secret@nowhere.invalid/db#replies"
 
 
 def test_what_was_made_is_opened_again(ranker, tmp_path):
-    made = make_index(RECORDS, tmp_path / "index", ranker, model_name="models/mine")
-    assert isinstance(made, FolderIndex)
-    again = open_index(tmp_path / "index", ranker)
-    assert isinstance(again, FolderIndex)
-    assert len(again) == len(made) == 3
+    built = make_index(RECORDS, tmp_path / "index", ranker, model_name="models/mine")
+    assert isinstance(built, FolderIndex)
+    reopened = open_index(tmp_path / "index", ranker)
+    assert isinstance(reopened, FolderIndex)
+    assert len(reopened) == len(built) == 3
     query = ranker.encode_contexts(["do you ski ?"])
-    assert [hit.id for hit in again.search(query)[0]] == [hit.id for hit in made.search(query)[0]]
+    assert [hit.id for hit in reopened.search(query)[0]] == [hit.id for hit in built.search(query)[0]]
     assert describe_index(tmp_path / "index") == describe_folder(tmp_path / "index")
 
 
@@ -41,9 +41,9 @@ def test_fingerprints_are_enough_for_searches_by_vectors_and_none_for_any_model(
 
 
 def test_an_open_index_is_searched_by_the_model_that_made_it(ranker, make_ranker, tmp_path, monkeypatch):
-    made = make_index(RECORDS, tmp_path / "index", ranker)
+    built = make_index(RECORDS, tmp_path / "index", ranker)
     other, same = make_ranker("poly", seed=1), make_ranker("poly")
-    for index in (made, open_index(tmp_path / "index"), open_index(tmp_path / "index", ranker)):
+    for index in (built, open_index(tmp_path / "index"), open_index(tmp_path / "index", ranker)):
         with pytest.raises(CheckpointError, match="made by another model .*; this one has another weights"):
             other.search("hello", index)
         assert len(same.search("hello", index)) == 3
@@ -51,7 +51,7 @@ def test_an_open_index_is_searched_by_the_model_that_made_it(ranker, make_ranker
         assert len(same.search("hello", index)) == 3
         monkeypatch.undo()
     monkeypatch.setattr(Fingerprints, "of", None)
-    assert len(ranker.search("hello", made)) == 3
+    assert len(ranker.search("hello", built)) == 3
 
 
 def test_a_temporary_index_goes_with_the_last_reference(ranker):
@@ -110,7 +110,7 @@ def test_an_address_of_no_engine(ranker, where):
     ],
 )
 def test_settings_that_contradict_the_place_make_nothing(ranker, tmp_path, monkeypatch, where, settings, problem):
-    """Nor do they wait for a server, or show its password."""
+    """They neither wait for a server nor show its password."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=problem) as error:
         make_index(RECORDS, where, ranker, **settings)
@@ -156,4 +156,4 @@ def test_products_beyond_float32_certify_nothing(make_where, engine):
     with make_index(candidates, make_where(engine), Fingerprints("theirs"), **options) as index:
         hits = index.search(contexts, top_k=3, exactness="certified")
     best = np.argsort(-(contexts.astype(np.float64) @ vectors.T.astype(np.float64)), axis=1)[:, :3]
-    assert [[int(hit.id) for hit in some] for some in hits] == best.tolist()
+    assert [[int(hit.id) for hit in context_hits] for context_hits in hits] == best.tolist()

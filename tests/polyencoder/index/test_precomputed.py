@@ -1,4 +1,4 @@
-"""Precomputed vectors: files of them are candidates, what is wrong in one is said with its row; all are the model's."""
+"""Precomputed vectors: files of them are candidates, an error names the row; all vectors are the model's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ranker(make_ranker):
 
 
 @pytest.fixture
-def given(ranker, sentences) -> list[Candidate]:
+def precomputed(ranker, sentences) -> list[Candidate]:
     vectors = torch.as_tensor(ranker.encode_candidates(sentences)).numpy()
     return [
         Candidate(str(i), text, None, f"row {i}", vector)
@@ -33,17 +33,17 @@ def given(ranker, sentences) -> list[Candidate]:
     ]
 
 
-def test_those_of_the_model_pass(ranker, given):
-    records, dim = check_vectors(iter(given), ranker)
+def test_those_of_the_model_pass(ranker, precomputed):
+    records, dim = check_vectors(iter(precomputed), ranker)
     assert dim == 16
-    assert [one.vector.tobytes() for one in records] == [one.vector.tobytes() for one in given]
+    assert [record.vector.tobytes() for record in records] == [record.vector.tobytes() for record in precomputed]
     for kind in (torch.float64, torch.float16, torch.bfloat16):
-        other = [one._replace(vector=torch.tensor(one.vector).to(kind)) for one in given]
-        assert len(list(check_vectors(iter(other), ranker)[0])) == len(given)
+        other = [record._replace(vector=torch.tensor(record.vector).to(kind)) for record in precomputed]
+        assert len(list(check_vectors(iter(other), ranker)[0])) == len(precomputed)
 
 
 @pytest.mark.parametrize(
-    ("place", "change", "problem"),
+    ("position", "change", "problem"),
     [
         (1, lambda v: v[::-1].copy(), "its vector is not the model's vector of its text"),
         (1, lambda v: v[:8], "its vector has 8 numbers, not 16"),
@@ -59,10 +59,10 @@ def test_those_of_the_model_pass(ranker, given):
     ],
 )
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_which_one_is_wrong(ranker, given, place, change, problem):
-    given[place] = given[place]._replace(vector=change(given[place].vector))
-    records, _ = check_vectors(iter(given), ranker)
-    with pytest.raises(InputError, match=f"^row {place}: {problem}"):
+def test_which_one_is_wrong(ranker, precomputed, position, change, problem):
+    precomputed[position] = precomputed[position]._replace(vector=change(precomputed[position].vector))
+    records, _ = check_vectors(iter(precomputed), ranker)
+    with pytest.raises(InputError, match=f"^row {position}: {problem}"):
         list(records)
 
 
@@ -70,19 +70,19 @@ def test_which_one_is_wrong(ranker, given, place, change, problem):
 def test_their_lengths_neither_vanish_nor_overflow(size):
     vectors = np.random.default_rng(0).normal(size=(2, 8)).clip(-5, 5) * size
     records = [Candidate(None, str(i), None, "row", vector) for i, vector in enumerate(vectors)]
-    first, second = (one.vector for one in check_vectors(iter(records), Fingerprints("theirs"))[0])
+    first, second = (record.vector for record in check_vectors(iter(records), Fingerprints("theirs"))[0])
     assert is_same_vector(first, first)
     assert not is_same_vector(first, second)
 
 
-def test_all_or_none(ranker, given, sentences):
+def test_all_or_none(ranker, precomputed, sentences):
     texts = [Candidate(None, text, None, "a text") for text in sentences]
     assert list(check_vectors(iter(texts), ranker)[0]) == texts
     with pytest.raises(InputError, match="^row 0: has a vector"):
-        list(check_vectors(iter([*texts, *given]), ranker)[0])
+        list(check_vectors(iter([*texts, *precomputed]), ranker)[0])
     with pytest.raises(InputError, match="^a text: has no vector, and there is no model to encode"):
         check_vectors(iter(texts), Fingerprints("theirs"))
-    assert check_vectors(iter(given), Fingerprints("theirs"))[1] == 16
+    assert check_vectors(iter(precomputed), Fingerprints("theirs"))[1] == 16
 
 
 def test_rounding_is_no_difference():
@@ -109,16 +109,16 @@ def table(kind=None, *, metadata="object", stated=None, **columns) -> pa.Table:
     }[metadata]
     values = {"id": list(range(N)), "text": [f"text {i}" for i in range(N)], "metadata": written}
     values["vector"] = pa.array([row.astype(kind.value_type.to_pandas_dtype()) for row in VECTORS], kind)
-    made = pa.table(values | columns)
-    return made if stated is None else made.replace_schema_metadata({FINGERPRINTS: json.dumps(stated)})
+    plain = pa.table(values | columns)
+    return plain if stated is None else plain.replace_schema_metadata({FINGERPRINTS: json.dumps(stated)})
 
 
-def candidates(table_or_none=None):
+def candidates():
     return [(str(i), f"text {i}", METADATA[i], VECTORS[i].astype(np.float32).tolist()) for i in range(N)]
 
 
-def read(*paths, **others):
-    return [(c.id, c.text, c.metadata, c.vector.tolist()) for c in vectors_from(list(paths), **others)]
+def read(*paths, **options):
+    return [(c.id, c.text, c.metadata, c.vector.tolist()) for c in vectors_from(list(paths), **options)]
 
 
 @pytest.mark.parametrize(
@@ -129,17 +129,17 @@ def read(*paths, **others):
 )
 @pytest.mark.parametrize("metadata", ["object", "json"])
 def test_parquet_and_json_lines(tmp_path, kind, metadata):
-    made = table(kind, metadata=metadata)
-    parquet.write_table(made, tmp_path / "a.parquet", row_group_size=5)
+    source = table(kind, metadata=metadata)
+    parquet.write_table(source, tmp_path / "a.parquet", row_group_size=5)
     assert read(tmp_path / "a.parquet") == candidates()
-    rows = [row | {"vector": list(map(float, row["vector"]))} for row in made.to_pylist()]
+    rows = [row | {"vector": list(map(float, row["vector"]))} for row in source.to_pylist()]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert read(tmp_path / "a.jsonl") == candidates()
 
 
 def test_other_columns_and_maps_are_metadata(tmp_path):
-    made = table(metadata="map", colour=["red"] * N).drop_columns(["id"])
-    parquet.write_table(made, tmp_path / "a.parquet")
+    source = table(metadata="map", colour=["red"] * N).drop_columns(["id"])
+    parquet.write_table(source, tmp_path / "a.parquet")
     (first, second, *_) = vectors_from(tmp_path / "*.parquet")
     assert first[:3] == (None, "text 0", {"colour": "red"})
     assert second.metadata == {"colour": "red", "lang": "en", "n": "1"}

@@ -23,8 +23,8 @@ class Table:
     def __init__(self, vectors: torch.Tensor, *, exact: bool = True) -> None:
         self.vectors = {f"{row:03}": vector for row, vector in enumerate(vectors.numpy())}
         self.exact = exact
-        self.gone: set[str] = set()
-        self.asked: list[tuple[int, int]] = []
+        self.removed: set[str] = set()
+        self.requests: list[tuple[int, int]] = []
         self.fetched: list[int] = []
 
     def _passing(self, filter):
@@ -34,9 +34,9 @@ class Table:
         return min(len(self._passing(filter)), 1 << 30 if limit is None else limit)
 
     def fetch_rows(self, keys, fields):
-        there = sorted({*keys} - self.gone)
-        self.fetched += [len(there)] if "vector" in fields else []
-        every = {key: {"id": key, "text": f"text {key}", "metadata": {"n": int(key) % 3}} for key in there}
+        present = sorted({*keys} - self.removed)
+        self.fetched += [len(present)] if "vector" in fields else []
+        every = {key: {"id": key, "text": f"text {key}", "metadata": {"n": int(key) % 3}} for key in present}
         every = {key: row | {"vector": self.vectors[key]} for key, row in every.items()}
         return {key: {name: row[name] for name in fields} for key, row in every.items()}
 
@@ -44,10 +44,10 @@ class Table:
         return self.exact
 
     def search_nearest(self, queries, length, *, filter, effort, exact):
-        self.asked.append((len(queries), length))
+        self.requests.append((len(queries), length))
         keys = self._passing(filter)
         products = queries @ np.stack([self.vectors[key] for key in keys]).T
-        return [{keys[i]: float(own[i]) for i in np.argsort(-own, kind="stable")[:length]} for own in products]
+        return [{keys[i]: float(row[i]) for i in np.argsort(-row, kind="stable")[:length]} for row in products]
 
     def bound_norm(self):
         return float(max(np.linalg.norm(vector) for vector in self.vectors.values()))
@@ -55,8 +55,8 @@ class Table:
     def iter_pages(self, filter):
         keys = self._passing(filter)
         for first in range(0, len(keys), 7):
-            some = keys[first : first + 7]
-            yield some, np.stack([self.vectors[key] for key in some])
+            page = keys[first : first + 7]
+            yield page, np.stack([self.vectors[key] for key in page])
 
 
 def drawn(rows: int, codes: int, *, seed: int = 0, contexts: int = 3) -> tuple[torch.Tensor, ContextEncoding]:
@@ -66,12 +66,12 @@ def drawn(rows: int, codes: int, *, seed: int = 0, contexts: int = 3) -> tuple[t
     )
 
 
-def found(table, contexts, attention="basic", **options):
+def search_table(table, contexts, attention="basic", **options):
     return search_rows(table, Contexts.from_encoding(contexts), SearchOptions(**options), attention=attention)
 
 
 def ids(hits):
-    return [[int(hit.id) for hit in some] for some in hits]
+    return [[int(hit.id) for hit in context_hits] for context_hits in hits]
 
 
 @pytest.mark.slow
@@ -88,14 +88,14 @@ def ids(hits):
 def test_hits_are_the_best_and_say_how_sure_that_is(seed, rows, codes, k, length, exactness, exact):
     vectors, contexts = drawn(rows, codes, seed=seed)
     table = Table(vectors, exact=exact)
-    hits = found(table, contexts, top_k=k, list_length=length, exactness=exactness)
+    hits = search_table(table, contexts, top_k=k, list_length=length, exactness=exactness)
     best = score(contexts, vectors).topk(min(k, rows))
-    for some, scores, right in zip(hits, best.values, best.indices.tolist(), strict=True):
-        kinds = {hit.found for hit in some}
+    for context_hits, scores, expected in zip(hits, best.values, best.indices.tolist(), strict=True):
+        kinds = {hit.found for hit in context_hits}
         assert len(kinds) == 1
         if kinds != {"approximate"}:
-            assert [int(hit.id) for hit in some] == right
-            torch.testing.assert_close(torch.tensor([hit.score for hit in some]), scores)
+            assert [int(hit.id) for hit in context_hits] == expected
+            torch.testing.assert_close(torch.tensor([hit.score for hit in context_hits]), scores)
         assert kinds <= {"exact": {"exact"}, "certified": {"exact", "certified"}}.get(
             exactness, {"exact", "certified", "approximate"}
         )
@@ -104,37 +104,37 @@ def test_hits_are_the_best_and_say_how_sure_that_is(seed, rows, codes, k, length
 
 def test_filters_and_metadata():
     vectors, contexts = drawn(90, 2)
-    hits = found(Table(vectors), contexts, top_k=5, filter={"n": 1}, list_length=9)
-    right = score(contexts, vectors[1::3]).topk(5).indices * 3 + 1
-    assert ids(hits) == right.tolist()
-    assert {(hit.text, hit.metadata["n"]) for some in hits for hit in some} == {
-        (f"text {row:03}", 1) for row in right.flatten().tolist()
+    hits = search_table(Table(vectors), contexts, top_k=5, filter={"n": 1}, list_length=9)
+    expected = score(contexts, vectors[1::3]).topk(5).indices * 3 + 1
+    assert ids(hits) == expected.tolist()
+    assert {(hit.text, hit.metadata["n"]) for context_hits in hits for hit in context_hits} == {
+        (f"text {row:03}", 1) for row in expected.flatten().tolist()
     }
-    assert found(Table(vectors), contexts, filter={"n": 7}) == [[]] * 3
-    assert found(Table(vectors), contexts.select(slice(0, 0))) == []
+    assert search_table(Table(vectors), contexts, filter={"n": 7}) == [[]] * 3
+    assert search_table(Table(vectors), contexts.select(slice(0, 0))) == []
 
 
 def test_equal_scores_come_in_the_order_of_keys():
     _, contexts = drawn(1, 2)
     for exactness in ("exact", "approximate"):
-        hits = found(Table(torch.ones(60, 8)), contexts, top_k=4, list_length=25, exactness=exactness)
+        hits = search_table(Table(torch.ones(60, 8)), contexts, top_k=4, list_length=25, exactness=exactness)
         assert ids(hits) == [[0, 1, 2, 3]] * 3
 
 
 def test_lists_that_could_name_all_rows_are_not_asked_for():
     vectors, contexts = drawn(40, 2)
     table = Table(vectors)
-    assert {hit.found for some in found(table, contexts, list_length=20) for hit in some} == {"exact"}
-    assert table.asked == []
+    assert {hit.found for hits in search_table(table, contexts, list_length=20) for hit in hits} == {"exact"}
+    assert table.requests == []
 
 
 def test_under_multi_head_attention_everything_is_scored():
     vectors, contexts = drawn(90, 4)
     contexts = ContextEncoding(contexts.vectors, keys=Keys(torch.randn(3, 4, 8), torch.randn(3, 4), heads=2))
     table = Table(vectors)
-    hits = found(table, contexts, attention="multihead", top_k=5, list_length=5)
+    hits = search_table(table, contexts, attention="multihead", top_k=5, list_length=5)
     assert ids(hits) == score(contexts, vectors, attention="multihead").topk(5).indices.tolist()
-    assert table.asked == []
+    assert table.requests == []
 
 
 @pytest.mark.parametrize(("exactness", "queries"), [(None, 2), ("certified", 10)])
@@ -142,35 +142,35 @@ def test_codes_that_are_alike_ask_together_where_nothing_is_to_be_proven(exactne
     vectors, _ = drawn(90, 1)
     codes = torch.eye(8)[:2].repeat_interleave(5, dim=0) + 0.01 * torch.randn(1, 10, 8)
     table = Table(vectors)
-    found(table, ContextEncoding(codes), top_k=2, list_length=4, exactness=exactness)
-    assert table.asked[0] == (queries, 4)
+    search_table(table, ContextEncoding(codes), top_k=2, list_length=4, exactness=exactness)
+    assert table.requests[0] == (queries, 4)
 
 
 def test_contexts_are_searched_in_groups_that_fetch_a_vector_once(monkeypatch):
     vectors, contexts = drawn(90, 2)
     contexts = contexts.select(torch.tensor([0, 0, 1]))
     table = Table(vectors)
-    hits = found(table, contexts, top_k=3, list_length=4)
-    assert table.asked == [(6, 4)]
+    hits = search_table(table, contexts, top_k=3, list_length=4)
+    assert table.requests == [(6, 4)]
     assert table.fetched[0] <= 16  # the first two contexts share theirs
     monkeypatch.setattr(_RowSearch, "max_named", 1)
-    table.asked.clear()
-    assert ids(found(table, contexts, top_k=3, list_length=4)) == ids(hits)
-    assert table.asked == [(2, 4)] * 3
+    table.requests.clear()
+    assert ids(search_table(table, contexts, top_k=3, list_length=4)) == ids(hits)
+    assert table.requests == [(2, 4)] * 3
 
 
 def test_what_another_process_removes_meanwhile_is_left_out():
     vectors, contexts = drawn(90, 1, contexts=1)
     table = Table(vectors)
-    (first, *_), *_ = ids(found(table, contexts, top_k=3))
-    table.gone = {f"{first:03}"}
-    (left,) = ids(found(table, contexts, top_k=3, list_length=5))
-    assert first not in left
+    (first, *_), *_ = ids(search_table(table, contexts, top_k=3))
+    table.removed = {f"{first:03}"}
+    (remaining,) = ids(search_table(table, contexts, top_k=3, list_length=5))
+    assert first not in remaining
 
 
 def test_a_vector_of_unknown_length_proves_nothing():
     vectors, contexts = drawn(90, 1)
     table = Table(vectors)
-    assert {hit.found for some in found(table, contexts, top_k=3) for hit in some} == {"certified"}
+    assert {hit.found for hits in search_table(table, contexts, top_k=3) for hit in hits} == {"certified"}
     table.bound_norm = lambda: float("inf")
-    assert {hit.found for some in found(table, contexts, top_k=3) for hit in some} == {"approximate"}
+    assert {hit.found for hits in search_table(table, contexts, top_k=3) for hit in hits} == {"approximate"}

@@ -10,19 +10,19 @@ from polyencoder.index.entries import Candidate
 from polyencoder.index.rows import Entry, Row, encode_texts, hash_id, select_changed
 
 OLD = Entry("a", "one", {"n": 1})
-THERE = {"a": Row(OLD, is_stored=True)}
+EXISTING = {"a": Row(OLD, is_stored=True)}
 STORED = {hash_id("a"): np.array([3, 4], dtype=np.float32)}
 
 
 def written(*entries: Entry, how: str = "add") -> list[Entry]:
     new = [(Candidate(entry.id, entry.text, entry.metadata, f"line {i}"), entry) for i, entry in enumerate(entries)]
-    return [row.entry for row in select_changed(new, dict(THERE), STORED, dim=2, how=how, where="here")]
+    return [row.entry for row in select_changed(new, dict(EXISTING), STORED, dim=2, how=how, where="here")]
 
 
 def with_vectors(*vectors: list[float] | None, how: str) -> list[Any]:
-    """The vectors that are written for candidates that are otherwise the one that exists."""
+    """The vectors that are written for candidates that equal the existing one in all else."""
     new = [(Candidate("a", "one", {"n": 1}, vector=vector), OLD) for vector in vectors]
-    rows = select_changed(new, dict(THERE), STORED, dim=2, how=how, where="here")
+    rows = select_changed(new, dict(EXISTING), STORED, dim=2, how=how, where="here")
     return [None if row.vector is None else row.vector.tolist() for row in rows]
 
 
@@ -37,20 +37,20 @@ def test_another_vector_is_a_change(how):
 
 
 def test_a_vector_goes_with_its_text():
-    """Of one candidate in one change: another text forgets the vector, other metadata keep it."""
+    """Within a change, another text of a candidate drops its vector, and other metadata keep it."""
     (vector,) = STORED.values()
     steps = [("two", {}, None), ("two", {}, vector), ("two", {"n": 1}, None), ("one", {"n": 1}, None)]
-    new = [(Candidate("a", text, data, vector=own), Entry("a", text, data)) for text, data, own in steps]
-    rows = list(select_changed(new, dict(THERE), STORED, dim=2, how="put", where="here"))
+    new = [(Candidate("a", text, data, vector=row_vector), Entry("a", text, data)) for text, data, row_vector in steps]
+    rows = list(select_changed(new, dict(EXISTING), STORED, dim=2, how="put", where="here"))
     assert [(row.vector is None, row.is_stored) for row in rows] == [
         (True, False),
         *[(False, False)] * 2,
         (True, False),
     ]
-    (kept,) = select_changed(
-        [(new[3][0], OLD._replace(metadata={}))], dict(THERE), STORED, dim=2, how="put", where="here"
+    (row,) = select_changed(
+        [(new[3][0], OLD._replace(metadata={}))], dict(EXISTING), STORED, dim=2, how="put", where="here"
     )
-    assert kept == Row(OLD._replace(metadata={}), None, is_stored=True)
+    assert row == Row(OLD._replace(metadata={}), None, is_stored=True)
 
 
 def test_another_vector_cannot_be_added():

@@ -25,7 +25,7 @@ def test_the_seconds_of_the_steps_are_those_of_the_search(folder, ranker, make_r
 
 
 def test_an_index_of_nothing(index, ranker, candidates):
-    index.remove([one.id for one in candidates])
+    index.remove([candidate.id for candidate in candidates])
     searcher = Searcher(ranker, index)
     assert searcher(["hello", "do you ski ?"]) == [[], []]
     assert searcher.improbable == [None, None]

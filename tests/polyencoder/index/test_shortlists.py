@@ -69,12 +69,12 @@ def test_codes_that_are_apart_stay_as_they_are(codes):
 
 @pytest.mark.parametrize("tolerance", [0.0, 1e-5])
 def test_many_codes_without_tolerance_stay_as_they_are(tolerance):
-    """Of so many codes torch computes distances by products, and a code's distance from itself is not quite 0."""
+    """torch computes distances of so many codes by products: a code's distance from itself is not quite 0."""
     torch.manual_seed(0)
     vectors = torch.randn(64, 96)
     assert as_set(group_means(vectors, tolerance=tolerance)) == as_set(vectors)
-    twice = group_means(torch.cat([vectors, vectors]), tolerance=tolerance)
-    assert as_set(twice) == as_set(vectors)
+    doubled = group_means(torch.cat([vectors, vectors]), tolerance=tolerance)
+    assert as_set(doubled) == as_set(vectors)
 
 
 def test_codes_of_zeros_are_one_group():

@@ -29,24 +29,24 @@ RANDOM = [random_metadata(random.Random(seed)) for seed in range(200)]
 def open_with(metadata, engine, where):
     """An index of candidates with these metadata, and the vectors."""
     vectors = np.random.default_rng(0).standard_normal((len(metadata), 4)).astype(np.float32)
-    records = [Candidate(str(i), f"text {i}", one, "", vectors[i]) for i, one in enumerate(metadata)]
+    records = [Candidate(str(i), f"text {i}", fields, "", vectors[i]) for i, fields in enumerate(metadata)]
     options = {"faiss": "ivf-flat,nlist=1"} if engine == "faiss" else {}
     return make_index(records, where, Fingerprints("made"), IndexOptions(**options)), vectors
 
 
 @pytest.fixture(params=["folder", "milvus", "postgres"])
 def passing(request, make_where):
-    """(filter) -> the places of the metadata that pass it, and (key, kinds) -> whether any has such a field."""
+    """(filter) -> the positions of the metadata that pass it, and (key, kinds) -> whether any has such a field."""
     index, vectors = open_with(METADATA, request.param, make_where(request.param))
     with index:
 
-        def found(filter):
+        def find_positions(filter):
             (hits,) = index.search(vectors[:1], top_k=100, filter=filter)
             assert index.count(filter) == len(hits)
             assert all(hit.metadata == (METADATA[int(hit.id)] or None) for hit in hits)
             return {int(hit.id) for hit in hits}
 
-        yield found, index.has_field
+        yield find_positions, index.has_field
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_random_filters_against_python(open_random, engine, filters):
     index, context = open_random(engine)
     for seed in range(filters):
         filter = random_filter(random.Random(seed))
-        expected = {str(place) for place, metadata in enumerate(RANDOM) if passes(metadata, filter)}
+        expected = {str(position) for position, metadata in enumerate(RANDOM) if passes(metadata, filter)}
         assert index.count(filter) == len(expected), filter
         if seed % 10 == 0:
             (hits,) = index.search(context, top_k=len(RANDOM), filter=filter)
@@ -89,7 +89,7 @@ def test_random_filters_against_python(open_random, engine, filters):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["folder", "milvus", "postgres"])
 def test_what_is_removed_by_a_filter_is_what_the_block_has_made(make_where, make_ranker, engine):
-    """Of a field that the block has removed, no candidate has a value: all would pass what is no value of it."""
+    """No candidate has a value of a field that the block has removed: each would pass a test that excludes values."""
     with make_index(["a", Candidate("old", "b", {"k": 1})], make_where(engine), make_ranker("bi")) as index:
         with index.changing():
             index.add([Candidate("new", "c", {"k": "text", "n": 1})])
@@ -117,11 +117,11 @@ def test_bounds_are_the_smallest_and_largest_of_each_kind():
 
 @pytest.mark.slow
 def test_every_value_beside_every_filter(passing):
-    found, has_field = passing
+    find_positions, has_field = passing
     for options in [*FILTERS, [], FILTERS[:-1]]:
-        right = {place for place, one in enumerate(METADATA) if passes(one, {"k": options})}
-        assert found({"k": options}) == right, options
-    assert found({"k": 1, "b": None}) == {4, 5, 13}
+        right = {position for position, fields in enumerate(METADATA) if passes(fields, {"k": options})}
+        assert find_positions({"k": options}) == right, options
+    assert find_positions({"k": 1, "b": None}) == {4, 5, 13}
     assert (has_field("k", ()), has_field("b", ()), has_field("c", ())) == (True, True, False)
     assert {kind for kind in get_args(Kind) if has_field("k", [kind])} == {*get_args(Kind)}
     assert {kind for kind in get_args(Kind) if has_field("b", [kind])} == {"number"}

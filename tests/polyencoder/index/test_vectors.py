@@ -75,8 +75,8 @@ def test_chunks_are_the_rows_in_order(vectors, dtype, size):
 
 
 def test_chunks_are_views_of_the_files(vectors, open_vectors):
-    for one, other in zip(vectors.iter_blocks(2), vectors.iter_blocks(2), strict=True):
-        assert np.shares_memory(one.stored, other.stored)
+    for first, second in zip(vectors.iter_blocks(2), vectors.iter_blocks(2), strict=True):
+        assert np.shares_memory(first.stored, second.stored)
     for block in vectors.iter_blocks(100):
         before = block.stored.copy()
         block.stored[:] = 0  # reaches this process's memory alone
@@ -85,17 +85,17 @@ def test_chunks_are_views_of_the_files(vectors, open_vectors):
 
 
 @pytest.mark.slow
-@given(asked=st.lists(st.integers(0, sum(SIZES) - 1), max_size=30), dtype=st.sampled_from(DTYPES))
+@given(row_numbers=st.lists(st.integers(0, sum(SIZES) - 1), max_size=30), dtype=st.sampled_from(DTYPES))
 @settings(max_examples=40, deadline=None)
-def test_rows_in_any_order(tmp_path_factory, asked, dtype, open_vectors):
+def test_rows_in_any_order(tmp_path_factory, row_numbers, dtype, open_vectors):
     folder = tmp_path_factory.mktemp("vectors")
     write(folder, random_rows(sum(SIZES)), dtype)
     vectors = open_vectors(folder, dim=DIM, dtype=dtype)
-    everything, asked = vectors.take(np.arange(len(vectors))), np.array(asked, dtype=np.int64)
-    np.testing.assert_array_equal(vectors.take(asked), everything[asked])
-    stored, quantized = vectors.read_stored(asked)
-    np.testing.assert_array_equal(Block(0, stored, quantized).read_vectors(), everything[asked])
-    expected = QuantizedRows.from_vectors(everything[asked])
+    everything, row_numbers = vectors.take(np.arange(len(vectors))), np.array(row_numbers, dtype=np.int64)
+    np.testing.assert_array_equal(vectors.take(row_numbers), everything[row_numbers])
+    stored, quantized = vectors.read_stored(row_numbers)
+    np.testing.assert_array_equal(Block(0, stored, quantized).read_vectors(), everything[row_numbers])
+    expected = QuantizedRows.from_vectors(everything[row_numbers])
     np.testing.assert_array_equal(quantized.rows, expected.rows)
     if dtype != "int8":
         np.testing.assert_array_equal(quantized.bounds, expected.bounds)

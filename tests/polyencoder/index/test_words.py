@@ -34,7 +34,7 @@ def test_the_words_of_a_context_occur_once_and_characters_in_pairs():
 
 
 def test_the_mark_of_a_persona_is_no_word():
-    """Or each chat with a system message would search for `your` and `persona`."""
+    """Otherwise each chat with a system message would search for `your` and `persona`."""
     assert split_query_words(
         [*to_turns("it", [{"role": "system", "content": "Be kind."}], system="persona"), "Is it?"]
     ) == [

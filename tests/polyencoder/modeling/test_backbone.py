@@ -71,7 +71,7 @@ def test_what_goes_through_together_changes_nothing(
     monkeypatch.setattr("polyencoder.modeling.backbone.group_lengths", partial(group_lengths, pass_cost=cost))
     backbone = load_pretrained(backbone_folder(kind)).eval()
     sequences = [[token % 60 + 4 for token in row] for row in make_tokens(lengths)]
-    segments = [[place % 2 for place in range(length)] for length in lengths]
+    segments = [[i % 2 for i in range(length)] for length in lengths]
     tokens = pad(sequences, pad_id=backbone.model.config.pad_token_id, segments=segments)
 
     def sums_and_gradients(outputs):

@@ -64,7 +64,7 @@ def test_autocast_rounds_vectors_but_no_score(make_ranker, sentences, architectu
         with torch.autocast("cpu", torch.bfloat16):
             contexts = model.encode_context(text.batch_contexts([[sentence] for sentence in sentences]))
             candidates = model.encode_candidates(text.batch_candidates(sentences))
-            found = model.score(contexts, candidates)
+            scores = model.score(contexts, candidates)
         expected = model.score(contexts.to(dtype=torch.float32), candidates.float())
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected)
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores, expected)

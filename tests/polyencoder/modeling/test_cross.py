@@ -63,14 +63,14 @@ def test_padding_changes_nothing(model, sequences, padded, expected):
 
 @pytest.mark.parametrize("learning", [True, False])
 def test_places_without_a_candidate_score_minus_infinity(model, sequences, padded, expected, seen, learning):
-    """And cost nothing: they never go through the transformer."""
+    """They cost nothing: they never go through the transformer."""
     contexts, candidates = map(padded, sequences)
     index = torch.tensor([[0, 4, -1], [-1, -1, -1], [4, -1, 2], [2, 0, 1]])
     batches = seen(model)
     with torch.set_grad_enabled(learning):
         scores = model(contexts, candidates, index)
-    wanted = expected.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
-    torch.testing.assert_close(scores, wanted, rtol=1e-4, atol=1e-5)
+    gathered = expected.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
+    torch.testing.assert_close(scores, gathered, rtol=1e-4, atol=1e-5)
     assert sum(len(batch) for batch in batches) == 7
 
 
@@ -95,7 +95,7 @@ def test_a_budget_changes_the_memory_not_the_scores(monkeypatch, model, sequence
 
 
 def test_what_is_trained_on_goes_through_in_one_piece(monkeypatch, model, sequences, padded, seen):
-    """Without a limit: to compute activations again costs time."""
+    """There is no limit then: to compute activations again costs time."""
     monkeypatch.setattr(cross, "PAIR_TOKENS", 1)
     batches = seen(model)
     model(*map(padded, sequences))
@@ -190,7 +190,7 @@ def test_scores_are_not_rounded_in_bfloat16(make_model, padded, make_tokens):
 
 @pytest.mark.parametrize("norm_eps", [None, 1e-5])
 def test_a_hidden_layer_before_the_last(make_model, make_tokens, padded, norm_eps):
-    """That of a trained reranker: activation(V h_1), normalized where ModernBERT does."""
+    """A trained reranker's layer: activation(V h_1), normalized where ModernBERT does."""
     dense = DenseConfig(size=8, activation="tanh", norm_eps=norm_eps)
     model, vectors = make_model("cross", dense=(dense,), output_scaling=0.5), []
     model.dense.register_forward_pre_hook(lambda module, inputs: vectors.append(inputs[0]))

@@ -32,12 +32,12 @@ def test_contexts_and_candidates(make_ranker, sentences, architecture, fields, o
         steps[CANDIDATES](candidates.ids, candidates.mask)[0], model.encode_candidates(candidates)
     )
     step, expected = steps[CONTEXT], model.encode_context(contexts)
-    found = dict(zip(step.outputs, step(contexts.ids, contexts.mask), strict=True))
-    assert len(found) == len(outputs)
-    torch.testing.assert_close(found["vectors"], expected.vectors)
+    actual = dict(zip(step.outputs, step(contexts.ids, contexts.mask), strict=True))
+    assert len(actual) == len(outputs)
+    torch.testing.assert_close(actual["vectors"], expected.vectors)
     assert (expected.mask is not None) == ("codes_mask" in outputs)
     if expected.mask is not None:
-        assert found[step.outputs[1]].equal(expected.mask)
+        assert actual[step.outputs[1]].equal(expected.mask)
 
 
 def test_multi_head_attention_is_not_exported(make_ranker):
@@ -48,22 +48,22 @@ def test_multi_head_attention_is_not_exported(make_ranker):
 
 @torch.no_grad()
 def test_tokens_and_turns(make_ranker, sentences):
-    """A late-interaction encoder's steps: as many turns as tokens, of which the mask says how many there are."""
+    """A late-interaction encoder's steps give as many turns as tokens, and a mask of the turns that exist."""
     ranker = make_ranker("late", turn_end=3)
     model, text = ranker.model.eval(), ranker.text
     steps = model.export_steps()
     contexts, candidates = text.batch_contexts(TURNS), text.batch_candidates(sentences)
-    given = contexts.ids, contexts.mask
-    found = dict(zip(steps[CONTEXT].outputs, steps[CONTEXT](*given), strict=True))
+    inputs = contexts.ids, contexts.mask
+    actual = dict(zip(steps[CONTEXT].outputs, steps[CONTEXT](*inputs), strict=True))
     read, expected = model.read_contexts(contexts), model.encode_context(contexts)
-    assert found["codes_mask"].sum(1).tolist() == [1, 2, 1]
-    torch.testing.assert_close(found["vectors"], expected.vectors)
-    for name, own in (("vector", read.vectors), ("tokens", read.tokens), ("turns", read.turns)):
-        torch.testing.assert_close(found[name], own)
+    assert actual["codes_mask"].sum(1).tolist() == [1, 2, 1]
+    torch.testing.assert_close(actual["vectors"], expected.vectors)
+    for name, tensor in (("vector", read.vectors), ("tokens", read.tokens), ("turns", read.turns)):
+        torch.testing.assert_close(actual[name], tensor)
     read_candidates = model.read_candidates(candidates)
     vectors, tokens = steps[CANDIDATES](candidates.ids, candidates.mask)
-    torch.testing.assert_close(vectors, torch.stack([one.vector for one in read_candidates]))
-    torch.testing.assert_close(tokens[candidates.mask], torch.cat([one.tokens for one in read_candidates]))
+    torch.testing.assert_close(vectors, torch.stack([candidate.vector for candidate in read_candidates]))
+    torch.testing.assert_close(tokens[candidates.mask], torch.cat([candidate.tokens for candidate in read_candidates]))
 
 
 @torch.no_grad()
@@ -77,7 +77,7 @@ def test_pairs(make_ranker, sentences):
         ranker.text.batch_candidates(sentences[:3]),
     )
     seen = []
-    hook = ranker.model.tower.register_forward_hook(lambda module, given, output: seen.append(given[0]))
+    hook = ranker.model.tower.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
     expected = ranker.model.eval()(contexts, candidates, torch.arange(3).unsqueeze(1))
     hook.remove()
     scores = torch.cat([step(tokens.ids, tokens.mask, tokens.segments)[0] for tokens in seen])
@@ -93,7 +93,7 @@ def test_both_texts_of_a_context(make_convert_ranker):
     expected = ranker.model.encode_objectives(contexts)
     texts, extra = ranker.text.batch_candidates(last), ranker.text.batch_candidates(earlier)
     room = (0, texts.ids.size(1) - extra.ids.size(1), 0, 1)  # both are [batch, length]
-    extra_ids, extra_mask = (torch.nn.functional.pad(one, room) for one in (extra.ids, extra.mask))
+    extra_ids, extra_mask = (torch.nn.functional.pad(tensor, room) for tensor in (extra.ids, extra.mask))
     vectors, mask = step(texts.ids, texts.mask, extra_ids, extra_mask)
     assert vectors.shape[1] == len(CONTEXT_VECTORS)
     torch.testing.assert_close(vectors[mask], expected.vectors[expected.mask])

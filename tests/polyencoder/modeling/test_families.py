@@ -81,20 +81,20 @@ def model_of(family, implementation):
 def batch_of(family):
     generator = torch.Generator().manual_seed(1)
     sequences = [torch.randint(5, 64, (length,), generator=generator).tolist() for length in LENGTHS]
-    segments = [[place % 2 for place in range(length)] for length in LENGTHS] if family in ("bert", "electra") else None
+    segments = [[i % 2 for i in range(length)] for length in LENGTHS] if family in ("bert", "electra") else None
     return pad(sequences, pad_id=CONFIGS[family]().pad_token_id or 0, segments=segments)
 
 
 def loss_of(outputs):
-    """Of [tokens, dim]: each weighs another way."""
+    """A loss of outputs [tokens, dim], in which each number has another weight."""
     rows, columns = (torch.linspace(1, 2, size, dtype=outputs.dtype) for size in outputs.shape)
     return ((outputs * (columns - 1.4)).sum(1).square() * rows).mean()
 
 
 def gradients(loss, model):
     named = {name: p for name, p in model.named_parameters() if "pooler" not in name}
-    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    return dict(zip(named, found, strict=True))
+    tensors = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return dict(zip(named, tensors, strict=True))
 
 
 @pytest.fixture
@@ -119,12 +119,12 @@ def check(backbone, family, reference):
     expected, expected_gradients = reference(family)
     outputs = backbone.train()(tokens)[tokens.mask]
     torch.testing.assert_close(outputs.double(), expected, rtol=1e-4, atol=2e-5)
-    found = gradients(loss_of(outputs), backbone.model)
-    assert found.keys() == expected_gradients.keys()
+    actual = gradients(loss_of(outputs), backbone.model)
+    assert actual.keys() == expected_gradients.keys()
     largest = max(float(gradient.abs().max()) for gradient in expected_gradients.values() if gradient is not None)
     for name, gradient in expected_gradients.items():
         if gradient is not None:
-            torch.testing.assert_close(found[name].double(), gradient, rtol=1e-3, atol=1e-5 * largest, msg=name)
+            torch.testing.assert_close(actual[name].double(), gradient, rtol=1e-3, atol=1e-5 * largest, msg=name)
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
             outputs = backbone.eval()(tokens)[tokens.mask]
@@ -153,11 +153,11 @@ def test_which_run_packed_and_that_the_others_say_so_once(caplog, family):
         with caplog.at_level(logging.WARNING, logger="polyencoder"):
             for _ in range(2):
                 backbone(batch_of(family))
-        said = [record.getMessage() for record in caplog.records if record.name.startswith("polyencoder")]
+        messages = [record.getMessage() for record in caplog.records if record.name.startswith("polyencoder")]
         if TRANSFORMERS >= (5, 10):
             assert backbone.packs == (family in OUR_LAYERS or (family not in OWN_ATTENTION and implementation is None))
-        assert len(said) == (not backbone.packs)
-        assert all(line.startswith(f"a {family} encoder runs padded: ") for line in said)
+        assert len(messages) == (not backbone.packs)
+        assert all(line.startswith(f"a {family} encoder runs padded: ") for line in messages)
 
 
 @pytest.mark.skipif(TRANSFORMERS < (5, 10), reason="not all families run packed before transformers 5.10")
@@ -186,19 +186,20 @@ def test_the_last_layer_computes_no_more_than_is_asked_for(monkeypatch, family, 
     assert backbone.packs
     assert list(backbone.state_dict()) == names
     tokens, fed = batch_of(family), []
-    for one in (backbone, copy.deepcopy(backbone), pickle.loads(pickle.dumps(backbone))):  # noqa: S301
-        one.get_layers()[-1].intermediate.register_forward_hook(lambda module, inputs, out: fed.append(out.shape[1]))
+    for encoder in (backbone, copy.deepcopy(backbone), pickle.loads(pickle.dumps(backbone))):  # noqa: S301
+        last = encoder.get_layers()[-1]
+        last.intermediate.register_forward_hook(lambda module, inputs, out: fed.append(out.shape[1]))
         with torch.no_grad():
-            first = one(tokens, first_only=True)
+            first = encoder(tokens, first_only=True)
             assert sum(fed) == len(LENGTHS)
             fed.clear()
             torch.testing.assert_close(
-                first, one(tokens)[:, :1], rtol=1e-4 if dtype == torch.float32 else 0.1, atol=0.05
+                first, encoder(tokens)[:, :1], rtol=1e-4 if dtype == torch.float32 else 0.1, atol=0.05
             )
             assert sum(fed) >= sum(LENGTHS)
         fed.clear()
         if dtype == torch.float32:  # as ever: random numbers of dropout are drawn for all tokens
-            assert one.train()(tokens, first_only=True).requires_grad
+            assert encoder.train()(tokens, first_only=True).requires_grad
             assert sum(fed) >= sum(LENGTHS)
         fed.clear()
 
@@ -264,12 +265,12 @@ def test_the_trial_leaves_no_trace(dtype):
 
 
 def test_other_models_of_this_process_are_left_alone():
-    """Neither one that did not ask for our implementation nor the one that a backbone is made of."""
-    given = model_of("bert", None)
-    before = str(given), given.config.to_dict(), given.config._attn_implementation
-    backbone = Backbone(given)
-    assert (str(given), given.config.to_dict(), given.config._attn_implementation) == before
-    named = dict(given.named_parameters())
+    """Neither a model that did not ask for our implementation nor the model of a backbone is changed."""
+    original = model_of("bert", None)
+    before = str(original), original.config.to_dict(), original.config._attn_implementation
+    backbone = Backbone(original)
+    assert (str(original), original.config.to_dict(), original.config._attn_implementation) == before
+    named = dict(original.named_parameters())
     assert all(parameter is named[name] for name, parameter in backbone.model.named_parameters())
     assert model_of("bert", None).config._attn_implementation != attention.NAME
     assert attention.NAME not in model_of("bert", None).config.to_json_string()

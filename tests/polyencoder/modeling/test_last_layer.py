@@ -14,8 +14,8 @@ from polyencoder.text import TokenBatch
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 50}
 
 
-def encoder(kind: str, **others) -> Backbone:
-    config = transformers.AutoConfig.for_model(kind, **SIZES, **others)
+def encoder(kind: str, **fields) -> Backbone:
+    config = transformers.AutoConfig.for_model(kind, **SIZES, **fields)
     return Backbone(transformers.AutoModel.from_config(config)).eval()
 
 
@@ -59,12 +59,12 @@ def test_an_encoder_with_it_saves_and_computes_the_same():
     torch.testing.assert_close(backbone(tokens, first_only=True), expected[:, :1])
     assert isinstance(backbone.get_layers()[-1], LastLayer)
     torch.testing.assert_close(backbone(tokens), expected)
-    own = {name.removeprefix("model."): tensor for name, tensor in backbone.state_dict().items()}
-    assert own.keys() == {name for name in model.state_dict() if not name.startswith("pooler.")}
+    weights = {name.removeprefix("model."): tensor for name, tensor in backbone.state_dict().items()}
+    assert weights.keys() == {name for name in model.state_dict() if not name.startswith("pooler.")}
 
 
 def test_its_mode_is_that_of_its_parts():
-    """It is built while the model is in evaluation mode for a moment, and must not stay so."""
+    """The layer is built while the model is in evaluation mode for a moment, and must not stay in it."""
     layer = encoder("bert", hidden_dropout_prob=0.5).get_layers()[-1]
     ours = LastLayer(layer)
     assert not ours.training

@@ -63,13 +63,13 @@ def reference(model: LateEncoder, text: TextEncoder, turns: list[str], response:
     logits = torch.stack([torch.dot(t / t.norm(), model.token_weight) for t in ct]) * ct.size(1) ** 0.5
     forth = sum(p * best for p, best in zip(logits.softmax(0), similarities.max(0).values, strict=True))
     back = similarities.max(1).values.mean()
-    groups, own = [], []
+    groups, turn = [], []
     for token, output in zip(context, xs, strict=True):
-        own.append(output)
+        turn.append(output)
         if token == model.config.turn_end:
-            groups.append(own)
-            own = []
-    groups += [own] if own else []
+            groups.append(turn)
+            turn = []
+    groups += [turn] if turn else []
     cosines = [cosine(torch.stack(group).mean(0), c) for group in groups]
     parts = torch.stack([forth, back, torch.stack(cosines).max(), cosines[-1]])
     bi = torch.dot(x, c) * model.config.output_scaling**2
@@ -84,12 +84,12 @@ def test_scores_and_gradients_are_those_of_the_formula(make_late, text, sentence
     expected = torch.stack([torch.stack([reference(model, text, c, r) for r in replies]) for c in CONTEXTS])
     torch.testing.assert_close(scores, expected)
     pull = torch.randn_like(scores)
-    found = torch.autograd.grad((scores * pull).sum(), list(model.parameters()), allow_unused=True)
-    wanted = torch.autograd.grad((expected * pull).sum(), list(model.parameters()), allow_unused=True)
-    for one, other in zip(found, wanted, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # layers have sums in float32
+    gradients = torch.autograd.grad((scores * pull).sum(), list(model.parameters()), allow_unused=True)
+    expected_gradients = torch.autograd.grad((expected * pull).sum(), list(model.parameters()), allow_unused=True)
+    for gradient, exact in zip(gradients, expected_gradients, strict=True):
+        assert (gradient is None) == (exact is None)
+        if gradient is not None:
+            torch.testing.assert_close(gradient, exact, rtol=1e-4, atol=1e-5)  # layers have sums in float32
 
 
 def test_a_new_model_scores_as_the_bi_encoder_that_it_starts_from(make_model, text, sentences):
@@ -122,8 +122,8 @@ def test_texts_that_were_read_one_by_one_score_as_together(make_late, text, sent
     contexts = data.draw(st.lists(st.sampled_from(CONTEXTS), min_size=1, max_size=4))
     texts = data.draw(st.lists(st.sampled_from([*sentences, "no"]), min_size=1, max_size=9))
     with torch.no_grad():
-        encoded = stack_contexts([model.encode_context(text.batch_contexts([one])) for one in contexts])
-        read = [model.read_candidates(text.batch_candidates([one]))[0] for one in texts]
+        encoded = stack_contexts([model.encode_context(text.batch_contexts([turns])) for turns in contexts])
+        read = [model.read_candidates(text.batch_candidates([response]))[0] for response in texts]
         expected = model(text.batch_contexts(contexts), text.batch_candidates(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(late, "TOKENS_IN_MEMORY", data.draw(st.integers(1, 200)))
@@ -140,8 +140,8 @@ def test_pieces_have_the_gradients_of_the_whole(make_late, text, sentences):
         model(contexts, candidates, max_tokens=max_tokens).square().mean().backward()
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
-    for one, other in zip(gradients(None), gradients(30), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    for whole, pieces in zip(gradients(None), gradients(30), strict=True):
+        torch.testing.assert_close(whole, pieces, rtol=1e-3, atol=1e-4)
 
 
 def test_bfloat16_keeps_scores_in_float32(make_late, text, sentences):
@@ -181,17 +181,17 @@ def test_its_index_holds_the_bi_encoders_vectors_and_the_best_are_read_again(mak
     first = (-ranker.encoder.score(ranker.encode_contexts([CONTEXTS[0]]), vectors)[0]).argsort().tolist()
     hits = ranker.search(CONTEXTS[0], index, top_k=3, keep_turns=True)
     best = ranker.rank(CONTEXTS[0], sentences, top_k=3)
-    assert [hit.text for hit in hits] == [one.text for one in best]
-    assert [hit.rerank_score for hit in hits] == pytest.approx([one.score for one in best])
+    assert [hit.text for hit in hits] == [hit.text for hit in best]
+    assert [hit.rerank_score for hit in hits] == pytest.approx([hit.score for hit in best])
     hits = ranker.search(CONTEXTS[0], index, top_k=8, rerank_k=3, keep_turns=True)
     assert {hit.text for hit in hits[:3]} == {sentences[i] for i in first[:3]}
     assert [hit.text for hit in hits[3:]] == [sentences[i] for i in first[3:]]
 
 
-@mostly_long("own", [True, False], quick=1)
+@mostly_long("apart", [True, False], quick=1)
 @mostly_long("fields", [{"normalize": True, "output_scaling": 3.0}, {}], quick=1)
-def test_an_index_is_searched_as_that_of_a_poly_encoder_of_turns(make_late, make_model, text, sentences, fields, own):
-    """By a score that is trained, also where the whole has nothing of it."""
+def test_an_index_is_searched_as_that_of_a_poly_encoder_of_turns(make_late, make_model, text, sentences, fields, apart):
+    """By a score that is trained, also where it has no part in the whole score."""
     model = make_late(**fields)
     poly = make_model(
         "poly", context_vectors="turns", n_codes=9, turn_end=model.config.turn_end, reduction="mean", **fields
@@ -201,9 +201,9 @@ def test_an_index_is_searched_as_that_of_a_poly_encoder_of_turns(make_late, make
         for weights in (model.search_weights, poly.term_weights):
             weights.copy_(torch.tensor([0.6, 0.5, 0.4]))
     contexts, candidates = text.batch_contexts(CONTEXTS), text.batch_candidates(sentences)
-    index = torch.tensor([[0, 3, -1], [7, 7, 1], [-1, -1, 2]]) if own else None
+    index = torch.tensor([[0, 3, -1], [7, 7, 1], [-1, -1, 2]]) if apart else None
     expected = poly(contexts, candidates)
-    if own:
+    if apart:
         expected = expected.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
     scores = model.score_objectives(contexts, candidates, index)
     assert list(scores) == ["", "search"]
@@ -211,8 +211,8 @@ def test_an_index_is_searched_as_that_of_a_poly_encoder_of_turns(make_late, make
     torch.testing.assert_close(scores["search"], expected)
     encoded = model.encode_context(contexts)
     assert encoded.mask.sum(1).tolist() == [len(turns) for turns in CONTEXTS]
-    found = model.score(replace(encoded, tokens=None), model.encode_candidates(candidates))
-    torch.testing.assert_close(found, poly(contexts, candidates))
+    plain = model.score(replace(encoded, tokens=None), model.encode_candidates(candidates))
+    torch.testing.assert_close(plain, poly(contexts, candidates))
     scores["search"][torch.isfinite(expected)].sum().backward()
     assert model.search_weights.grad.all()
     assert next(model.context_tower.parameters()).grad.any()
@@ -224,8 +224,9 @@ def test_embeddings_are_those_of_its_bi_encoder(make_model, make_late, text):
     transfer_weights(bi, model.state_dict(), origin="late")
     contexts = text.batch_contexts(CONTEXTS)
     with torch.no_grad():
-        found, expected = model.get_context_vectors(model.encode_context(contexts)), bi.encode_context(contexts).vectors
-    torch.testing.assert_close(found, expected.squeeze(1))
+        vectors = model.get_context_vectors(model.encode_context(contexts))
+        expected = bi.encode_context(contexts).vectors.squeeze(1)
+    torch.testing.assert_close(vectors, expected)
 
 
 def test_what_it_does_not_do_is_an_error(make_late, make_config):

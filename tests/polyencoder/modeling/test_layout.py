@@ -154,11 +154,11 @@ def test_no_folder_is_written_through_a_link_or_over_a_file(make_ranker, tmp_pat
     (tmp_path / "theirs").mkdir()
     old = make_ranker("bi", share_encoders=True)
     old.save_pretrained(tmp_path / "model")
-    for place in (tmp_path / "model" / "query_0_Transformer", tmp_path / "model" / "document_1_Pooling"):
-        place.symlink_to(tmp_path / "theirs") if place.name[0] == "q" else place.touch()
+    for path in (tmp_path / "model" / "query_0_Transformer", tmp_path / "model" / "document_1_Pooling"):
+        path.symlink_to(tmp_path / "theirs") if path.name[0] == "q" else path.touch()
         with pytest.raises(CheckpointError, match=r"cannot be written \(Not a directory"):
             make_ranker("bi").save_pretrained(tmp_path / "model")
-        place.unlink()
+        path.unlink()
         assert files_in(tmp_path / "model") == files_of(old.model)
     assert files_in(tmp_path / "theirs") == []
 

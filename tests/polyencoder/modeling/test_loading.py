@@ -94,13 +94,13 @@ def test_weights_that_are_missing_are_named(copied, load):
     + [(kind, "module._orig_mod.") for kind in ENCODERS],
 )
 def test_prefixes_of_wrapped_models_are_taken_off(copied, kind, prefix):
-    """As DistributedDataParallel, torch.compile and sentence-transformers name weights."""
+    """DistributedDataParallel, torch.compile and sentence-transformers add such prefixes."""
     path = copied(kind) / "model.safetensors"
     expected = load_pretrained(path.parent).state_dict()
     save_file({f"{prefix}{name}": tensor for name, tensor in load_file(path).items()}, path)
-    found = load_pretrained(path.parent).state_dict()
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    actual = load_pretrained(path.parent).state_dict()
+    assert actual.keys() == expected.keys()
+    assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
 
 
 def test_a_tokenizer_with_more_tokens_than_embeddings(copied):
@@ -118,7 +118,7 @@ def test_a_tokenizer_with_more_tokens_than_embeddings(copied):
 
 
 def test_heads_and_poolers_are_no_matter_for_a_report(make_reranker, caplog, capfd):
-    """Of a reranker transformers says that it does not know its head, and that its pooler is to be trained."""
+    """transformers reports that it does not know a reranker's head, and that its pooler is to be trained."""
     folder, log = make_reranker("roberta"), logging.getLogger("transformers")
     level = log.level
     capfd.readouterr()
@@ -223,7 +223,7 @@ def test_turns_and_prompts_are_joined_without_special_tokens(saved):
     text = Ranker.from_backbone(folder, "bi", device="cpu").text
     tokenizer, _ = load_tokenizer(folder)
     turns = ["hello", "i love snow"]
-    ids = [i for one in ("query: hello", "i love snow") for i in tokenizer.encode(one, add_special_tokens=False).ids]
+    ids = [i for turn in ("query: hello", "i love snow") for i in tokenizer.encode(turn, add_special_tokens=False).ids]
     assert text.tokenize_context(turns) == ids
     plain = tokenizer.encode("the passage is: i ski", add_special_tokens=False).ids
     assert text.tokenize_candidates(["i ski"]) == [plain]
@@ -265,11 +265,11 @@ def test_it_exports_to_onnx(saved, tmp_path):
     ranker.save_pretrained(tmp_path / "ranker")
     export_onnx(ranker, tmp_path / "ranker")
     onnx = Ranker.from_pretrained(tmp_path / "ranker", backend="onnx")
-    expected, found = (
-        [(one.text, pytest.approx(one.score, abs=1e-4)) for one in ranker.rank(CONTEXTS, CANDIDATES)],
-        [(one.text, one.score) for one in onnx.rank(CONTEXTS, CANDIDATES)],
+    expected, actual = (
+        [(hit.text, pytest.approx(hit.score, abs=1e-4)) for hit in ranker.rank(CONTEXTS, CANDIDATES)],
+        [(hit.text, hit.score) for hit in onnx.rank(CONTEXTS, CANDIDATES)],
     )
-    assert found == expected
+    assert actual == expected
 
 
 def test_what_needs_layers_is_refused(saved, tmp_path):
@@ -287,7 +287,7 @@ def test_what_needs_layers_is_refused(saved, tmp_path):
 
 
 def test_a_folder_of_model2vec(tmp_path):
-    """Its names of tensors, rows that tokens share, a weight for each token, and 16 bits."""
+    """model2vec has other names of tensors, rows that tokens share, a weight for each token, and 16 bits."""
     tokenizer = tokenizer_of("words", pad=0)
     generator = torch.Generator().manual_seed(1)
     size = len(tokenizer)
@@ -312,15 +312,15 @@ def test_a_folder_of_model2vec(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda place: (place / "model.safetensors").unlink(), "model.safetensors"),
-        (lambda place: (place / "model.safetensors").write_bytes(b"no"), "safetensors|header|HeaderTooSmall|Error"),
-        (lambda place: (place / "tokenizer.json").write_text("{}"), "Model missing"),
+        (lambda path: (path / "model.safetensors").unlink(), "model.safetensors"),
+        (lambda path: (path / "model.safetensors").write_bytes(b"no"), "safetensors|header|HeaderTooSmall|Error"),
+        (lambda path: (path / "tokenizer.json").write_text("{}"), "Model missing"),
     ],
 )
 def test_a_damaged_folder(saved, change, message):
     _, folder = saved()
-    place = next(folder.rglob("model.safetensors")).parent
-    change(place)
+    inner = next(folder.rglob("model.safetensors")).parent
+    change(inner)
     with pytest.raises(ConfigError, match=f"{re.escape(str(folder))}.*({message})") as raised:
         Ranker.from_backbone(folder, "bi", device="cpu")
     assert "\n" not in str(raised.value)

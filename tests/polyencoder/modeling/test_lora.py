@@ -26,7 +26,7 @@ CONTEXTS, CANDIDATES = [["hello , how are you ?"], ["no .", "do you ski ?"]], ["
 
 
 def trained(ranker: Ranker, **options) -> Ranker:
-    """Its adapters, and all else that is trained, after some steps."""
+    """The ranker after some steps of its adapters and of all else that is trained."""
     freeze(ranker.model, fine_tuned="all")
     ranker.model.add_adapters(rank=2, **options)
     optimizer = torch.optim.Adam((p for p in ranker.model.parameters() if p.requires_grad), lr=0.02)
@@ -47,7 +47,7 @@ def test_adapters_and_heads_are_trained_and_the_merged_model_scores_the_same(mak
     before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
     plain = torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES))
     trained(ranker, targets=("query", "value", "dense"), dropout=0.1)
-    model, of_encoders = ranker.model, {id(p) for one in ranker.model.backbones for p in one.parameters()}
+    model, of_encoders = ranker.model, {id(p) for backbone in ranker.model.backbones for p in backbone.parameters()}
     for name, parameter in model.named_parameters():
         is_adapter = "lora_" in name
         assert parameter.requires_grad == (is_adapter or id(parameter) not in of_encoders), name
@@ -104,12 +104,12 @@ def test_what_cannot_be_adapted(make_ranker):
 
 def test_a_checkpoint_holds_what_is_trained_and_fits_its_frozen_weights_alone(make_ranker):
     model, again, other = (make_ranker("poly", seed=seed).model for seed in (0, 0, 1))
-    for one in (model, again, other):
-        one.add_adapters(rank=2)
+    for adapted in (model, again, other):
+        adapted.add_adapters(rank=2)
     state = model.get_trained_state()
     assert {name for name in state if "lora_" not in name} == {"codes.codes", "frozen"}
     again.load_trained_state(state)
-    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), again.parameters(), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), again.parameters(), strict=True))
     with pytest.raises(CheckpointError, match="frozen are not those that the run began with"):
         other.load_trained_state(state)
     del state["codes.codes"]

@@ -14,22 +14,22 @@ from polyencoder.scoring.exact import score
 DIM = 12
 
 
-def scrambled(made: nn.Module) -> nn.Module:
+def scrambled(module: nn.Module) -> nn.Module:
     """Weights and biases far from the identity that they begin with."""
-    for parameter in made.parameters():
+    for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.5)
-    return made
+    return module
 
 
-def reference(of: nn.Module) -> nn.MultiheadAttention:
+def reference(attention: nn.Module) -> nn.MultiheadAttention:
     """torch's module with these weights."""
-    made = nn.MultiheadAttention(DIM, of.heads, batch_first=True)
-    parts = (of.query, of.key, of.value)
+    module = nn.MultiheadAttention(DIM, attention.heads, batch_first=True)
+    parts = (attention.query, attention.key, attention.value)
     with torch.no_grad():
-        made.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
-        made.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
-        made.out_proj.load_state_dict(of.output.state_dict())
-    return made
+        module.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        module.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+        module.out_proj.load_state_dict(attention.output.state_dict())
+    return module
 
 
 @pytest.mark.parametrize("heads", [1, 3, 12])
@@ -47,23 +47,23 @@ def test_codes_attend_as_torchs_module_does(heads):
 
 
 @pytest.mark.parametrize("heads", [1, 2, 6])
-@pytest.mark.parametrize("own", [False, True])
-def test_a_candidates_score_is_its_product_with_what_it_attends_to(heads, own):
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_candidates_score_is_its_product_with_what_it_attends_to(heads, separate):
     """The projections are folded into the context's vectors: candidates are only multiplied with these."""
     ours = scrambled(CandidateAttention(DIM, heads))
     codes, mask = torch.randn(2, 4, DIM), torch.tensor([[True] * 4, [True, True, False, False]])
-    candidates = torch.randn(2, 3, DIM) if own else torch.randn(3, DIM)
-    each = candidates if own else candidates.expand(2, -1, -1)
+    candidates = torch.randn(2, 3, DIM) if separate else torch.randn(3, DIM)
+    each = candidates if separate else candidates.expand(2, -1, -1)
     attended, _ = reference(ours)(each, codes, codes, key_padding_mask=~mask)
-    found = score(ours(ContextEncoding(codes, mask)), candidates, attention="multihead")
-    torch.testing.assert_close(found, (attended * each).sum(-1), rtol=1e-4, atol=1e-4)
+    scores = score(ours(ContextEncoding(codes, mask)), candidates, attention="multihead")
+    torch.testing.assert_close(scores, (attended * each).sum(-1), rtol=1e-4, atol=1e-4)
 
 
 def test_a_new_module_with_one_head_is_plain_scaled_attention():
     codes, outputs = torch.randn(3, DIM), torch.randn(1, 5, DIM)
-    found = CodesAttention(DIM, 1)(codes, outputs, torch.ones(1, 5, dtype=torch.bool))
+    vectors = CodesAttention(DIM, 1)(codes, outputs, torch.ones(1, 5, dtype=torch.bool))
     expected = torch.softmax(codes @ outputs[0].T / DIM**0.5, 1) @ outputs[0]
-    torch.testing.assert_close(found[0], expected)
+    torch.testing.assert_close(vectors[0], expected)
 
 
 def test_a_softmax_of_nothing_is_zero_and_has_a_gradient():

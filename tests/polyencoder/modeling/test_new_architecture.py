@@ -120,7 +120,7 @@ def test_it_is_trained_saved_loaded_indexed_evaluated_and_served(gated, backbone
     app = create_app(Service.from_config(config, Forward(again), index=index))
     with TestClient(app, base_url="http://127.0.0.1") as client:
         answer = client.post("/v1/rerank", json={"query": PAIRS[0][0], "documents": responses})
-        assert [one["index"] for one in answer.json()["results"]] == expected[0].argsort(descending=True).tolist()
+        assert [result["index"] for result in answer.json()["results"]] == expected[0].argsort(descending=True).tolist()
 
 
 def test_it_is_described_and_an_unknown_name_is_an_error(gated, backbone_folder, tmp_path):

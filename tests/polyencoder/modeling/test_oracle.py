@@ -127,7 +127,7 @@ def assert_same_vectors(ranker: Ranker, oracle) -> None:
 @pytest.mark.slow
 @mostly_long("family", FAMILIES, quick=3)
 def test_a_family(saved, family):
-    """Its vectors with prompts; how it runs, as the table of the documentation says; one step changes every layer."""
+    """Vectors with prompts are the same; the documentation says how it runs; one step changes every layer."""
     oracle, folder = saved(family)
     ranker = Ranker.from_backbone(folder, share_encoders=True, device="cpu")
     assert_same_vectors(ranker, oracle)
@@ -147,7 +147,7 @@ def test_a_family(saved, family):
 @pytest.mark.parametrize("prompt", [None, "query"])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_a_reranker(make_reranker, tmp_path, family, prompt):
-    """As sentence-transformers writes and scores it, without its activation; prompts that are no default are unused."""
+    """sentence-transformers writes and scores it, without an activation; only a default prompt is used."""
     oracle = sentence_transformers.CrossEncoder(
         str(make_reranker(family)), prompts={"query": "do you have "}, default_prompt_name=prompt, device="cpu"
     )
@@ -158,4 +158,4 @@ def test_a_reranker(make_reranker, tmp_path, family, prompt):
     ranker = Ranker.load(tmp_path, device="cpu")
     torch.testing.assert_close(torch.as_tensor(ranker.score(contexts, candidates)), expected, atol=1e-5, rtol=0)
     ranked = oracle.rank(contexts[0], candidates)
-    assert [one["corpus_id"] for one in ranked] == [one.index for one in ranker.rank(contexts[0], candidates)]
+    assert [hit["corpus_id"] for hit in ranked] == [hit.index for hit in ranker.rank(contexts[0], candidates)]

@@ -104,8 +104,8 @@ def alone(q, k, v, lengths, options):
     outputs = []
     for *parts, length in zip(*(row.split(lengths) for row in (q, k, v)), lengths, strict=True):
         query, key, value = (part.transpose(0, 1) for part in parts)
-        indices = torch.arange(length)
-        near = (indices - indices[:, None]).abs() < (options.window or length)
+        positions = torch.arange(length)
+        near = (positions - positions[:, None]).abs() < (options.window or length)
         scores = torch.zeros(HEADS, length, length) if options.bias is None else options.bias[:, :length, :length]
         scores = scores.masked_fill(~near, float("-inf"))
         outputs.append(F.scaled_dot_product_attention(query, key, value, attn_mask=scores, scale=options.scale))
@@ -130,11 +130,11 @@ def test_a_row_for_a_gpu_without_a_kernel_is_its_sequences(kind, lengths, seed):
         "window": AttentionOptions(window=3),
         "bias": AttentionOptions(bias=bias),
     }[kind]
-    found = packing.attend(*(row.transpose(0, 1)[None] for row in rows), options)[0]
+    outputs = packing.attend(*(row.transpose(0, 1)[None] for row in rows), options)[0]
     expected = alone(*rows, sizes, options)
-    torch.testing.assert_close(found, expected)
-    weights = torch.randn_like(found)
+    torch.testing.assert_close(outputs, expected)
+    weights = torch.randn_like(outputs)
     inputs = [*rows, bias] if kind == "bias" else rows
-    ours = torch.autograd.grad((found * weights).sum(), inputs)
+    ours = torch.autograd.grad((outputs * weights).sum(), inputs)
     theirs = torch.autograd.grad((expected * weights).sum(), inputs)
     torch.testing.assert_close(ours, theirs)

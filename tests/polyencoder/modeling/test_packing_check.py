@@ -110,8 +110,8 @@ def test_first_outputs_must_be_those_of_all(encoder, change, first, expected):
     def run_first(tokens, packing):
         return first * encoder.run(tokens)[:, :1]
 
-    found = gives_first(encoder, run, run_first, change=lambda: setattr(encoder, "last", change), longest=40)
-    assert found is expected
+    is_same = gives_first(encoder, run, run_first, change=lambda: setattr(encoder, "last", change), longest=40)
+    assert is_same is expected
 
 
 def test_an_error_of_the_changed_layer_is_a_no(encoder):

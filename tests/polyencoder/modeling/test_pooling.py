@@ -43,8 +43,8 @@ def test_like_one_sequence_at_a_time_without_padding(reduction, lengths, extra):
 @pytest.mark.parametrize("reduction", ["mean", "max", "last", "first", "mean_except_first"])
 def test_skipped_tokens_are_not_pooled(reduction):
     outputs, mask = torch.randn(2, 5, 6), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    own = "mean" if reduction == "mean_except_first" else reduction  # the first is the start token, before the prompt
-    expected = reduce(outputs[:, 2:], mask[:, 2:], reduction=own)
+    kind = "mean" if reduction == "mean_except_first" else reduction  # the first is the start token, before the prompt
+    expected = reduce(outputs[:, 2:], mask[:, 2:], reduction=kind)
     torch.testing.assert_close(reduce(outputs, mask, reduction=reduction, skip=2), expected)
 
 

@@ -25,9 +25,9 @@ def folder(tmp_path):
 
 def test_the_head_becomes_the_last_layer(folder, make_model):
     model = make_model("cross")
-    place = folder({**HEAD, "masked_words.bias": torch.zeros(3)})
-    assert begins_with_head(model, place)
-    start_from_heads(model, place)
+    path = folder({**HEAD, "masked_words.bias": torch.zeros(3)})
+    assert begins_with_head(model, path)
+    start_from_heads(model, path)
     assert model.linear.weight.equal(HEAD["next_utterance.weight"])
     assert model.linear.bias.equal(HEAD["next_utterance.bias"])
     assert model.linear.weight.requires_grad
@@ -44,10 +44,10 @@ def test_the_head_becomes_the_last_layer(folder, make_model):
     ],
 )
 def test_without_a_head_that_fits_nothing_is_changed(folder, make_model, architecture, fields, heads):
-    model, place = make_model(architecture, **fields), folder(heads)
+    model, path = make_model(architecture, **fields), folder(heads)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    assert not begins_with_head(model, place)
-    start_from_heads(model, place)
+    assert not begins_with_head(model, path)
+    start_from_heads(model, path)
     assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
 
 

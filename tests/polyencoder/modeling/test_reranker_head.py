@@ -50,7 +50,7 @@ def by_transformers(folder, contexts, candidates) -> torch.Tensor:
     segments = int(getattr(model.config, "type_vocab_size", 0) or 0) > 1  # where the model has them
     rows = []
     for context in contexts:
-        pairs = (tokenizer(context, one, return_tensors="pt", return_token_type_ids=segments) for one in candidates)
+        pairs = (tokenizer(context, text, return_tensors="pt", return_token_type_ids=segments) for text in candidates)
         with torch.no_grad():
             rows.append(torch.cat([model(**pair).logits[0] for pair in pairs]))
     return torch.stack(rows)
@@ -72,7 +72,7 @@ def test_scores_of_each_family(make_reranker, tmp_path, family):
     ranker = loaded(folder)
     assert ranker.model.config.architecture == "cross"
     torch.testing.assert_close(torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES)), expected, **CLOSE)
-    assert [one.index for one in ranker.rank(CONTEXTS[1], CANDIDATES)] == expected[1].argsort(descending=True).tolist()
+    assert [hit.index for hit in ranker.rank(CONTEXTS[1], CANDIDATES)] == expected[1].argsort(descending=True).tolist()
     ranker.save_pretrained(tmp_path)
     for again in (
         Ranker.load(tmp_path, device="cpu"),
@@ -89,7 +89,7 @@ def test_scores_of_each_family(make_reranker, tmp_path, family):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "made"),
+    ("family", "fields"),
     [
         ("bert", {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}),  # Multilingual-MiniLM: XLM-R's pairs
         ("bert", {"pooler_hidden_act": "gelu", "classifier_activation": "gelu"}),  # other families' keys
@@ -99,21 +99,21 @@ def test_scores_of_each_family(make_reranker, tmp_path, family):
         ("modernbert", {"norm_bias": True, "norm_eps": 0.1}),
     ],
 )
-def test_scores_of_what_configurations_say(make_reranker, family, made):
-    folder = make_reranker(family, **made)
+def test_scores_of_what_configurations_say(make_reranker, family, fields):
+    folder = make_reranker(family, **fields)
     expected = by_transformers(folder, CONTEXTS, CANDIDATES)
     torch.testing.assert_close(torch.as_tensor(loaded(folder).score(CONTEXTS, CANDIDATES)), expected, **CLOSE)
 
 
-@pytest.mark.parametrize("said_by", ["tokenizer_config.json", "tokenizer.json"])
-def test_a_tokenizer_that_gives_no_segments(make_reranker, tmp_path, edit_json, said_by):
+@pytest.mark.parametrize("source", ["tokenizer_config.json", "tokenizer.json"])
+def test_a_tokenizer_that_gives_no_segments(make_reranker, tmp_path, edit_json, source):
     """A BERT, which has two, then reads all as the first."""
     folder = shutil.copytree(make_reranker("bert"), tmp_path / "copy")
-    if said_by == "tokenizer.json":
-        written = (folder / said_by).read_text()
-        (folder / said_by).write_text(re.sub(r'"type_id": *1', '"type_id":0', written))
+    if source == "tokenizer.json":
+        written = (folder / source).read_text()
+        (folder / source).write_text(re.sub(r'"type_id": *1', '"type_id":0', written))
     else:
-        edit_json(folder / said_by, model_input_names=["input_ids", "attention_mask"])
+        edit_json(folder / source, model_input_names=["input_ids", "attention_mask"])
     model, tokenizer = oracle(folder)
     pairs = tokenizer(CONTEXTS, CANDIDATES, padding=True, return_tensors="pt")
     with torch.no_grad():
@@ -142,7 +142,7 @@ def test_any_texts_up_to_the_maximum(make_reranker, family, contexts, candidates
 
 
 @mostly_long(
-    ("family", "made", "lengths", "expected"),
+    ("family", "fields", "lengths", "expected"),
     [
         ("bert", {}, {}, (16, 64, 64)),
         ("roberta", {}, {}, (16, 64, 64)),  # its two positions more are none
@@ -153,17 +153,18 @@ def test_any_texts_up_to_the_maximum(make_reranker, family, contexts, candidates
     ],
     quick=3,
 )
-def test_lengths_are_those_that_it_reads(make_reranker, tmp_path, family, made, lengths, expected):
-    ranker = Ranker.from_backbone(make_reranker(family, **made), "cross", device="cpu", text=lengths)
+def test_lengths_are_those_that_it_reads(make_reranker, tmp_path, family, fields, lengths, expected):
+    ranker = Ranker.from_backbone(make_reranker(family, **fields), "cross", device="cpu", text=lengths)
     ranker.save_pretrained(tmp_path)
-    for one in (ranker, Ranker.from_backbone(tmp_path, "cross", device="cpu")):  # what starts from it has them, too
-        text = one.text.config
-        assert (text.text_truncate, text.label_truncate, one.model.config.pair_truncate) == expected
+    started = Ranker.from_backbone(tmp_path, "cross", device="cpu")  # it has the same lengths
+    for reranker in (ranker, started):
+        text = reranker.text.config
+        assert (text.text_truncate, text.label_truncate, reranker.model.config.pair_truncate) == expected
 
 
 @pytest.mark.parametrize("family", ["bert", "xlm-roberta", "modernbert"])
 def test_a_passage_has_all_that_the_question_leaves(make_reranker, family):
-    """Its end is lost, as in transformers where it is the longer text: whatever the question's length."""
+    """The passage's end is lost, as transformers cuts the longer text, whatever the question's length."""
     folder, passage = make_reranker(family), " ".join(SENTENCES * 3)
     model, tokenizer = oracle(folder)
     for question in ("pets", "i am fine , thank you"):
@@ -192,10 +193,10 @@ def test_lengths_where_nothing_limits_them(copy, edit_json, longest):
 
 @pytest.mark.slow
 def test_training_begins_with_its_scores(make_reranker):
-    """And is compared with them; a new cross-encoder is random, so that a bi-encoder takes its place there."""
+    """Training is compared with these scores; a new cross-encoder is random, and compared with a bi-encoder."""
     folder = make_reranker("electra")
-    given = TrainSettings(backbone=str(folder), architecture="cross", train="any.jsonl", out="any", device="cpu")
-    for ranker in (build_starting_ranker(given), build_untrained_ranker(given)):
+    options = TrainSettings(backbone=str(folder), architecture="cross", train="any.jsonl", out="any", device="cpu")
+    for ranker in (build_starting_ranker(options), build_untrained_ranker(options)):
         torch.testing.assert_close(
             torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES)), by_transformers(folder, CONTEXTS, CANDIDATES), **CLOSE
         )

@@ -63,15 +63,15 @@ def test_before_training_it_ranks_exactly_as_its_start(start, sentences):
     assert expected.std() > 0.01
     torch.testing.assert_close(torch.as_tensor(cross.score(CONTEXTS, sentences)), expected, rtol=1e-5, atol=1e-5)
     for context in CONTEXTS:
-        found, own = (one.rank(context, sentences) for one in (cross, ranker))
-        assert [hit.text for hit in found] == [hit.text for hit in own]
+        hits, expected_hits = (source.rank(context, sentences) for source in (cross, ranker))
+        assert [hit.text for hit in hits] == [hit.text for hit in expected_hits]
     contexts, texts = cross.text.batch_contexts(CONTEXTS), cross.text.batch_candidates(sentences)
     index = torch.tensor([[0, 3, -1], [2, 2, 1], [5, -1, -1]])
     with torch.no_grad():
         read = ranker.model.rescore(ranker.model.encode_context(contexts), ranker.model.read_candidates(texts))
         assert torch.equal(cross.model(contexts, texts), read)  # bit by bit
-        own = read.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
-        torch.testing.assert_close(cross.model(contexts, texts, index), own, rtol=1e-5, atol=1e-5)
+        gathered = read.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
+        torch.testing.assert_close(cross.model(contexts, texts, index), gathered, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
@@ -83,8 +83,8 @@ def test_a_score_of_0_is_not_computed(start, sentences):
     cross.score(CONTEXTS, sentences)
     assert not read
     cross.model.linear.bias.fill_(1)
-    found, expected = (torch.as_tensor(one.score(CONTEXTS, sentences)) for one in (cross, start[0]))
-    torch.testing.assert_close(found, expected + 1, rtol=0, atol=1e-4)
+    actual, expected = (torch.as_tensor(source.score(CONTEXTS, sentences)) for source in (cross, start[0]))
+    torch.testing.assert_close(actual, expected + 1, rtol=0, atol=1e-4)
     assert read
 
 
@@ -121,20 +121,20 @@ def test_its_score_is_the_sum_of_both_and_a_folder_keeps_them(start, sentences, 
     assert not plain.model.config.residual
     weights = cross.model.state_dict().items()
     plain.model.load_state_dict({name: tensor for name, tensor in weights if not name.startswith("base.")})
-    both, own, base = (torch.as_tensor(one.score(CONTEXTS, sentences)) for one in (cross, plain, ranker))
-    torch.testing.assert_close(both, own + base, rtol=1e-4, atol=1e-4)
+    both, added, base = (torch.as_tensor(source.score(CONTEXTS, sentences)) for source in (cross, plain, ranker))
+    torch.testing.assert_close(both, added + base, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(both, base, atol=0.1)
     cross.save_pretrained(tmp_path / "cross")
     again = Ranker.from_pretrained(tmp_path / "cross", device="cpu")
-    more = Ranker.from_backbone(tmp_path / "cross", "cross", device="cpu")  # with its base
-    for one in (again, more):
-        assert torch.equal(torch.as_tensor(one.score(CONTEXTS, sentences)), both)
-    assert more.model.base.title in again.model.describe()["added to"]
+    continued = Ranker.from_backbone(tmp_path / "cross", "cross", device="cpu")  # with its base
+    for loaded in (again, continued):
+        assert torch.equal(torch.as_tensor(loaded.score(CONTEXTS, sentences)), both)
+    assert continued.model.base.title in again.model.describe()["added to"]
 
 
 @pytest.mark.parametrize("start", ["poly", "late"], indirect=True)
 def test_updates_of_a_user_never_change_the_base(start, sentences):
-    """Those of no configuration, which a `Trainer` is given."""
+    """A `Trainer` takes updates that no configuration names."""
     cross = Ranker.from_backbone(start[1], "cross", device="cpu")
     optimizer = torch.optim.SGD(cross.model.parameters(), lr=0.1, weight_decay=0.1)
     schedule = Schedule(optimizer, ScheduleConfig(name="constant", warmup_updates=0), total_updates=None)
@@ -227,6 +227,6 @@ def test_new_tokens_have_embeddings_in_both(start, sentences):
     assert {config.backbone["vocab_size"] for config in (model.config, model.config.base, model.base.config)} == {
         size + 3
     }
-    assert {one.model.get_input_embeddings().num_embeddings for one in model.backbones} == {size + 3}
+    assert {backbone.model.get_input_embeddings().num_embeddings for backbone in model.backbones} == {size + 3}
     torch.testing.assert_close(torch.as_tensor(cross.score(CONTEXTS, sentences)), before)
     build_model(model.config).load_state_dict(model.state_dict())

@@ -145,7 +145,7 @@ def test_the_layout_of_earlier_versions(save, transformer):
     oracle, folder = save("mean")
     inner = folder / "0_Transformer"
     inner.mkdir()
-    for path in [path for path in folder.iterdir() if path.is_file() and path.name not in KEPT]:
+    for path in [path for path in folder.iterdir() if path.is_file() and path.name not in ROOT_FILES]:
         path.rename(inner / path.name)
     modules = json.loads((folder / "modules.json").read_text())
     for module in modules:
@@ -160,7 +160,7 @@ def test_the_layout_of_earlier_versions(save, transformer):
     assert_same_vectors(Ranker.load(folder, device="cpu"), oracle)
 
 
-KEPT = ("modules.json", "config_sentence_transformers.json", "README.md")
+ROOT_FILES = ("modules.json", "config_sentence_transformers.json", "README.md")
 
 
 def test_a_tokenizer_without_special_tokens(save, edit_json):

@@ -31,11 +31,11 @@ VARIANTS = [
 @pytest.fixture(scope="module", params=VARIANTS, ids=lambda v: "-".join([v[0], *(str(x) for x in v[1].values())]))
 def model(request, make_model):
     architecture, fields = request.param
-    made = make_model(architecture, **fields)
+    built = make_model(architecture, **fields)
     if fields.get("context_vectors") == "turns":
         with torch.no_grad():
-            made.term_weights.copy_(torch.tensor([0.5, 0.3, 0.2]))
-    return made
+            built.term_weights.copy_(torch.tensor([0.5, 0.3, 0.2]))
+    return built
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def test_the_steps_make_the_forward_pass(model, sequences, padded):
     context = model.encode_context(contexts)
     assert context.dim == model.dim
     assert torch.equal(model.score(context, vectors), model(contexts, candidates))
-    own = vectors.expand(4, -1, -1)
-    torch.testing.assert_close(model.score(context, own), model(contexts, candidates), rtol=1e-4, atol=1e-4)
+    expanded = vectors.expand(4, -1, -1)
+    torch.testing.assert_close(model.score(context, expanded), model(contexts, candidates), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
@@ -184,8 +184,8 @@ def turns_ranker(backbone_folder):
 )
 def test_the_whole_context_alone_ranks_as_the_bi_encoder(backbone_folder, turns_ranker, sentences, fields):
     poly = turns_ranker(1.0, 0.0, 0.0, **fields)
-    own = {name: value for name, value in fields.items() if name not in ("poly_attention", "candidate_mlp")}
-    bi = Ranker.from_backbone(backbone_folder("bert"), "bi", device="cpu", **{"reduction": "mean", **own})
+    bi_fields = {name: value for name, value in fields.items() if name not in ("poly_attention", "candidate_mlp")}
+    bi = Ranker.from_backbone(backbone_folder("bert"), "bi", device="cpu", **{"reduction": "mean", **bi_fields})
     if "candidate_mlp" in fields:
         bi.model.candidate_mlp = poly.model.candidate_mlp
     for n in (1, 4):
@@ -203,14 +203,14 @@ def test_each_turn_gives_a_vector(turns_ranker, fields):
     x = outputs.mean(0) * model.config.output_scaling
     if model.config.normalize:
         x = 4.0 * x / x.norm()
-    ends = [place + 1 for place, token in enumerate(ids) if token in ranker.text.separator_ids][:4]
+    ends = [i + 1 for i, token in enumerate(ids) if token in ranker.text.separator_ids][:4]
     bounds = list(zip([0, *ends[:3]], [*ends[:3], len(ids)], strict=True))[-3:]
     means = [outputs[first:last].mean(0) for first, last in bounds]
     y = [x.norm() * mean / mean.norm() for mean in means]
-    expected = torch.stack([0.5 * x + 0.3 * own + 0.2 * y[-1] for own in y])
-    found = model.encode_context(tokens)
-    assert found.list_codes()[0].shape == (3, model.dim)
-    torch.testing.assert_close(found.list_codes()[0].detach(), expected, rtol=1e-4, atol=1e-4)
+    expected = torch.stack([0.5 * x + 0.3 * turn + 0.2 * y[-1] for turn in y])
+    encoded = model.encode_context(tokens)
+    assert encoded.list_codes()[0].shape == (3, model.dim)
+    torch.testing.assert_close(encoded.list_codes()[0].detach(), expected, rtol=1e-4, atol=1e-4)
     assert [ranker.encode_contexts([TURNS[:n]]).n_codes for n in (1, 2, 4)] == [1, 2, 3]
 
 
@@ -228,7 +228,7 @@ def test_turns_are_searched_exactly(turns_ranker, sentences, tmp_path):
     index = ranker.index(sentences, tmp_path / "index")
     for exactness in ("exact", "certified"):
         hits = ranker.search(TURNS, index, top_k=5, exactness=exactness)
-        assert [hit.text for hit in hits] == [one.text for one in ranker.rank(TURNS, sentences, top_k=5)]
+        assert [hit.text for hit in hits] == [hit.text for hit in ranker.rank(TURNS, sentences, top_k=5)]
 
 
 def test_vectors_that_are_sums_are_not_shortened(make_model):

@@ -15,25 +15,25 @@ class Noting(nn.Module):
         return values + (1 if is_traced() else 0)
 
 
-GIVEN = torch.zeros(2)
+VALUES = torch.zeros(2)
 
 
 def test_by_torch_jit():
-    module = torch.jit.trace(Noting(), GIVEN, check_trace=False)
-    assert module(GIVEN).tolist() == [1, 1]
+    module = torch.jit.trace(Noting(), VALUES, check_trace=False)
+    assert module(VALUES).tolist() == [1, 1]
 
 
 def test_by_torch_export():
-    program = torch.export.export(Noting(), (GIVEN,))
-    assert program.module()(GIVEN).tolist() == [1, 1]
+    program = torch.export.export(Noting(), (VALUES,))
+    assert program.module()(VALUES).tolist() == [1, 1]
 
 
 def test_by_torch_compile():
-    assert torch.compile(Noting(), backend="eager")(GIVEN).tolist() == [1, 1]
+    assert torch.compile(Noting(), backend="eager")(VALUES).tolist() == [1, 1]
 
 
 def test_not_otherwise():
     for module in (Noting(), Noting().eval()):
-        assert module(GIVEN).tolist() == [0, 0]
+        assert module(VALUES).tolist() == [0, 0]
     with torch.inference_mode():
-        assert Noting()(GIVEN).tolist() == [0, 0]
+        assert Noting()(VALUES).tolist() == [0, 0]

@@ -133,11 +133,11 @@ class TestFrozenCandidates:
         model = build_model(make_model("late", token_dim=token_dim).config)
         candidates = padded(make_tokens([4, 2, 6], seed=1))
 
-        def kept():
+        def store():
             with torch.no_grad():
                 return StoredTokens.from_model(model, "int8"), model.eval().read_candidates(candidates)
 
-        stored, read = kept()
+        stored, read = store()
         freeze(model, fine_tuned="all", freeze_candidates=True)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
         with torch.no_grad():
@@ -146,11 +146,11 @@ class TestFrozenCandidates:
         torch.nn.functional.cross_entropy(scores, torch.arange(3)).backward()
         optimizer.step()
         assert model.token_weight.any()
-        after, again = kept()
+        after, again = store()
         assert after == stored
-        for one, other in zip(again, read, strict=True):
-            assert torch.equal(one.tokens, other.tokens)
-            assert torch.equal(one.vector, other.vector)
+        for actual, expected in zip(again, read, strict=True):
+            assert torch.equal(actual.tokens, expected.tokens)
+            assert torch.equal(actual.vector, expected.vector)
 
     def test_of_a_shared_tower_the_codes_are_trained(self, make_model, grown):
         model = make_model("poly", share_encoders=True)
@@ -204,8 +204,8 @@ def test_a_compiled_encoder_is_the_same_encoder():
             backbone.zero_grad()
             backbone(tokens)[tokens.mask].square().sum().backward()
         torch.testing.assert_close(compiled(tokens)[tokens.mask], plain(tokens)[tokens.mask], rtol=1e-4, atol=1e-5)
-        for (name, theirs), (own, ours) in zip(plain.named_parameters(), compiled.named_parameters(), strict=True):
-            assert own == name
+        for (name, theirs), (same, ours) in zip(plain.named_parameters(), compiled.named_parameters(), strict=True):
+            assert same == name
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4)
     assert compiled.state_dict().keys() == plain.state_dict().keys()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0

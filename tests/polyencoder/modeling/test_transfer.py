@@ -93,7 +93,7 @@ def test_weights_of_something_else(make_model, weights):
 
 
 def test_a_cross_encoder_hands_no_normalization_on(make_config):
-    """It has no vectors, and its scaling is none of a cosine."""
+    """A cross-encoder has no vectors, and it scales no cosine."""
     config = replace(make_config("cross"), normalize=True, output_scaling=1.0)
     assert select_inherited_fields(config, "bi")["normalize"] is False
 
@@ -125,12 +125,12 @@ def test_a_poly_encoder_keeps_the_codes_of_another(make_ranker, sentences, tmp_p
 @pytest.mark.slow
 def test_context_vectors_of_another_kind_have_their_own_number(make_ranker, tmp_path):
     make_ranker("poly", n_codes=3, codes_attention="multihead", codes_attention_heads=2).save_pretrained(tmp_path)
-    for given, expected in (
+    for fields, expected in (
         ({"context_vectors": "codes"}, (3, "multihead", 2)),
         ({"context_vectors": "n_first"}, (64, "basic", 4)),
         ({"context_vectors": "n_first", "n_codes": 7}, (7, "basic", 4)),
     ):
-        config = Ranker.from_backbone(str(tmp_path), "poly", **given).model.config
+        config = Ranker.from_backbone(str(tmp_path), "poly", **fields).model.config
         assert (config.n_codes, config.codes_attention, config.codes_attention_heads) == expected
 
 

@@ -20,11 +20,11 @@ ENDS = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
 
 
 def expected(query, key, value, *, scale, window):
-    """Of each sequence alone, within the window."""
+    """Attention of each sequence alone, within the window."""
     outputs = []
     for start, end in zip(ENDS[:-1].tolist(), ENDS[1:].tolist(), strict=True):
-        places = torch.arange(end - start)
-        near = (places - places[:, None]).abs() < (window or len(places))
+        positions = torch.arange(end - start)
+        near = (positions - positions[:, None]).abs() < (window or len(positions))
         parts = (tensor[start:end].transpose(0, 1) for tensor in (query, key, value))
         outputs.append(F.scaled_dot_product_attention(*parts, attn_mask=near, scale=scale).transpose(0, 1))
     return torch.cat(outputs)
@@ -61,11 +61,11 @@ def use(monkeypatch):
         monkeypatch.setitem(sys.modules, NAME, module)
 
     caches = (varlen._load_torch_kernel, varlen._list_torch_options)
-    for one in caches:
-        one.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
     yield put
-    for one in caches:
-        one.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 @pytest.mark.parametrize("scale", [None, 0.5])
@@ -74,8 +74,8 @@ def test_each_version_is_called_as_it_wants(use, kernel, window, scale):
     use(kernel)
     query, key, value = torch.randn(3, 9, 2, 8, generator=torch.Generator().manual_seed(0))
     options = varlen.AttentionOptions(scale=scale, window=window)
-    found = varlen._load_torch_kernel()(query, key, value, ENDS, 5, options)
-    torch.testing.assert_close(found, expected(query, key, value, scale=scale, window=window))
+    outputs = varlen._load_torch_kernel()(query, key, value, ENDS, 5, options)
+    torch.testing.assert_close(outputs, expected(query, key, value, scale=scale, window=window))
 
 
 @pytest.mark.parametrize("kernel", [other_order, None])

@@ -31,8 +31,8 @@ def test_masks_of_another_shape_or_dtype_are_refused(mask):
 def test_select_keeps_vectors_and_mask_together():
     vectors, mask = torch.randn(4, 3, 2), torch.rand(4, 3) > 0.5
     context = ContextEncoding(vectors, mask)
-    places = ((slice(1, 3), [1, 2]), (torch.tensor([3, 0]), [3, 0]), (2, [2]), (-1, [3]))
-    for rows, expected in (*places, ([3, 0], [3, 0]), (range(1, 3), [1, 2]), ([2], [2]), ([], [])):
+    selections = ((slice(1, 3), [1, 2]), (torch.tensor([3, 0]), [3, 0]), (2, [2]), (-1, [3]))
+    for rows, expected in (*selections, ([3, 0], [3, 0]), (range(1, 3), [1, 2]), ([2], [2]), ([], [])):
         part = context.select(rows)
         assert torch.equal(part.vectors, vectors[expected])
         assert part.mask is not None
@@ -53,12 +53,12 @@ def test_to_changes_the_vectors_but_not_the_mask():
 
 
 def test_stacked_contexts_with_and_without_masks():
-    one, two = ContextEncoding(torch.ones(1, 2, 3)), ContextEncoding(torch.ones(2, 4, 3))
+    first, second = ContextEncoding(torch.ones(1, 2, 3)), ContextEncoding(torch.ones(2, 4, 3))
     masked = ContextEncoding(torch.ones(1, 4, 3), torch.tensor([[True, True, False, False]]))
-    together = stack_contexts([one, two, masked])
+    together = stack_contexts([first, second, masked])
     assert together.vectors.shape == (4, 4, 3)
     assert together.mask.sum(1).tolist() == [2, 4, 4, 2]
-    assert stack_contexts([two, two]).mask is None
+    assert stack_contexts([second, second]).mask is None
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -74,10 +74,10 @@ def test_batches_that_are_put_into_an_empty_one(masked):
     whole.put(torch.tensor([2, 0]), long)
     whole.put(torch.tensor([1]), short)
     padded = short.pad_codes(4)
-    for row, (part, place) in enumerate([(long, 1), (padded, 0), (long, 0)]):
-        assert whole.tokens[row] is part.tokens[place]
+    for row, (part, position) in enumerate([(long, 1), (padded, 0), (long, 0)]):
+        assert whole.tokens[row] is part.tokens[position]
         for ours, theirs in zip(whole._list_tensors(), part._list_tensors(), strict=True):
-            assert ours[row].equal(theirs[place])
+            assert ours[row].equal(theirs[position])
     assert not padded.vectors[:, 2:].any()
 
 
@@ -85,7 +85,7 @@ DIM = 12
 
 
 def drawn(heads, *, dtype=torch.float64):
-    """Projections of which nothing is what it starts as."""
+    """Projections whose weights and biases are all random."""
     attention = CandidateAttention(DIM, heads).to(dtype)
     for weight in attention.parameters():
         torch.nn.init.normal_(weight, std=0.5)
@@ -140,8 +140,8 @@ def test_equals_the_definition_whatever_the_shape_and_the_chunks(case, budget):
     codes, candidates, attention = case
     with torch.no_grad(), mock.patch.object(exact, "_CPU_ELEMENTS", budget):
         expected, _ = define(attention, codes.vectors, codes.mask, candidates)
-        found = score(attention(codes), candidates, attention="multihead")
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        scores = score(attention(codes), candidates, attention="multihead")
+    torch.testing.assert_close(scores, expected, rtol=1e-9, atol=1e-9)
 
 
 @settings(deadline=None, max_examples=50)
@@ -151,19 +151,19 @@ def test_weights_equal_the_definitions(case):
     candidates = candidates if candidates.dim() == 2 else candidates[0]
     with torch.no_grad():
         _, expected = define(attention, codes.vectors, codes.mask, candidates)
-        found = compute_attention_weights(attention(codes), candidates, attention="multihead")
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        weights = compute_attention_weights(attention(codes), candidates, attention="multihead")
+    torch.testing.assert_close(weights, expected, rtol=1e-9, atol=1e-9)
 
 
 @settings(deadline=None, max_examples=50)
 @given(cases())
 def test_gradients_equal_the_definitions(case):
     codes, candidates, attention = case
-    wanted = [codes.vectors.requires_grad_(), candidates.requires_grad_(), *attention.parameters()]
+    inputs = [codes.vectors.requires_grad_(), candidates.requires_grad_(), *attention.parameters()]
     expected, _ = define(attention, codes.vectors, codes.mask, candidates)
     upstream = torch.randn_like(expected)
-    found = score(attention(codes), candidates, attention="multihead")
-    pairs = (torch.autograd.grad(scores, wanted, upstream) for scores in (expected, found))
+    actual = score(attention(codes), candidates, attention="multihead")
+    pairs = (torch.autograd.grad(scores, inputs, upstream) for scores in (expected, actual))
     for theirs, ours in zip(*pairs, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
@@ -191,27 +191,27 @@ def test_contexts_of_different_batches_together():
         expected = torch.cat([score(part, candidates, attention="multihead") for part in encoded])
         together = stack_contexts(encoded)
         torch.testing.assert_close(score(together, candidates, attention="multihead"), expected)
-        one = together.select(1).to(dtype=torch.float32)
-        assert one.keys.vectors.dtype == torch.float32
+        single = together.select(1).to(dtype=torch.float32)
+        assert single.keys.vectors.dtype == torch.float32
         torch.testing.assert_close(
-            score(one, candidates.float(), attention="multihead"), expected[1:2].float(), rtol=1e-4, atol=1e-4
+            score(single, candidates.float(), attention="multihead"), expected[1:2].float(), rtol=1e-4, atol=1e-4
         )
 
 
 def test_a_budget_counts_keys_too():
     candidates, context = torch.zeros(1000, DIM), ContextEncoding(torch.zeros(3, 8, DIM))
     with_keys = drawn(1, dtype=torch.float32)(context)
-    plain, keyed = (compute_chunk_sizes(one, candidates, budget=10_000) for one in (context, with_keys))
+    plain, keyed = (compute_chunk_sizes(encoding, candidates, budget=10_000) for encoding in (context, with_keys))
     assert keyed[0] * keyed[1] <= plain[0] * plain[1] / 2 + keyed[0]
     assert keyed == compute_chunk_sizes(ContextEncoding(torch.zeros(3, 16, DIM)), candidates, budget=10_000)
 
 
 def test_it_begins_near_attention_without_weights():
-    """Of one head it is then that of "sqrt"."""
+    """With one head its scores are then those of "sqrt"."""
     codes, candidates = ContextEncoding(torch.randn(2, 4, DIM)), torch.randn(5, DIM)
     with torch.no_grad():
-        found = score(CandidateAttention(DIM, 1)(codes), candidates, attention="multihead")
-    torch.testing.assert_close(found, score(codes, candidates, attention="sqrt"), rtol=1e-4, atol=1e-5)
+        scores = score(CandidateAttention(DIM, 1)(codes), candidates, attention="multihead")
+    torch.testing.assert_close(scores, score(codes, candidates, attention="sqrt"), rtol=1e-4, atol=1e-5)
 
 
 def test_contexts_and_attention_must_fit():

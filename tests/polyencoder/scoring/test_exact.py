@@ -58,9 +58,9 @@ def test_equals_the_paper_whatever_the_shape_and_the_chunks(case, attention, bud
     context, candidates = case
     expected = paper_score(context.vectors, context.mask, candidates, attention)
     with mock.patch.object(exact, "_CPU_ELEMENTS", budget):
-        found = score(context, candidates, attention=attention)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        scores = score(context, candidates, attention=attention)
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
 
 
 @settings(deadline=None, max_examples=50)
@@ -86,10 +86,10 @@ def test_gradients_equal_the_papers(case, attention):
     candidates.requires_grad_()
     expected = paper_score(vectors, context.mask, candidates, attention)
     upstream = torch.randn_like(expected)
-    found = score(context, candidates, attention=attention)
+    scores = score(context, candidates, attention=attention)
     for theirs, ours in zip(
         torch.autograd.grad(expected, (vectors, candidates), upstream),
-        torch.autograd.grad(found, (vectors, candidates), upstream),
+        torch.autograd.grad(scores, (vectors, candidates), upstream),
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
@@ -113,9 +113,9 @@ def test_lies_between_the_bounds_of_the_largest_logit(case):
     if context.mask is not None:
         logits = logits.masked_fill(~context.mask.unsqueeze(1), -torch.inf)
     largest = logits.amax(dim=2)
-    found = score(context, candidates).double()
-    assert (found <= largest + 1e-4).all()
-    assert (found >= largest - lambertw((context.n_codes - 1) / math.e).real - 1e-4).all()
+    scores = score(context, candidates).double()
+    assert (scores <= largest + 1e-4).all()
+    assert (scores >= largest - lambertw((context.n_codes - 1) / math.e).real - 1e-4).all()
 
 
 def test_reaches_the_lower_bound():
@@ -124,8 +124,8 @@ def test_reaches_the_lower_bound():
     gap = 1 + lambertw(others / math.e).real
     codes = torch.zeros(1, others + 1, 1, dtype=torch.float64)
     codes[0, 0] = gap
-    found = score(ContextEncoding(codes), torch.ones(1, 1, dtype=torch.float64))
-    assert found.item() == pytest.approx(gap - lambertw(others / math.e).real, abs=1e-12)
+    scores = score(ContextEncoding(codes), torch.ones(1, 1, dtype=torch.float64))
+    assert scores.item() == pytest.approx(gap - lambertw(others / math.e).real, abs=1e-12)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -162,9 +162,9 @@ def test_what_masked_codes_hold_is_never_seen(garbage, codes):
     vectors[:, -1] = garbage
     vectors.requires_grad_()
     candidates.requires_grad_()
-    found = score(ContextEncoding(vectors, mask), candidates)
-    torch.testing.assert_close(found, expected)
-    found.sum().backward()
+    scores = score(ContextEncoding(vectors, mask), candidates)
+    torch.testing.assert_close(scores, expected)
+    scores.sum().backward()
     assert vectors.grad is not None
     assert vectors.grad.isfinite().all()
     assert (vectors.grad[:, -1] == 0).all()
@@ -176,9 +176,9 @@ def test_what_masked_codes_hold_is_never_seen(garbage, codes):
 def test_a_context_without_real_codes_scores_zero_with_zero_gradient(codes):
     vectors, candidates = torch.randn(2, codes, 8, requires_grad=True), torch.randn(5, 8, requires_grad=True)
     mask = torch.zeros(2, codes, dtype=torch.bool)
-    found = score(ContextEncoding(vectors, mask), candidates)
-    assert torch.equal(found, torch.zeros(2, 5))
-    found.sum().backward()
+    scores = score(ContextEncoding(vectors, mask), candidates)
+    assert torch.equal(scores, torch.zeros(2, 5))
+    scores.sum().backward()
     assert torch.equal(vectors.grad, torch.zeros_like(vectors))
     assert torch.equal(candidates.grad, torch.zeros_like(candidates))
 
@@ -201,10 +201,10 @@ def test_low_precision_rounds_the_logits_alone(dtype, training):
     """Against fp32 scores of the same rounded vectors: a logit near 8 is off by at most half of 1/32 (bf16)."""
     torch.manual_seed(0)
     vectors, candidates = torch.randn(2, 16, 32).to(dtype), torch.randn(9, 32).to(dtype)
-    found = score(ContextEncoding(vectors.requires_grad_(training)), candidates)
-    assert found.dtype == torch.float32
+    scores = score(ContextEncoding(vectors.requires_grad_(training)), candidates)
+    assert scores.dtype == torch.float32
     exact = score(ContextEncoding(vectors.detach().float()), candidates.float())
-    torch.testing.assert_close(found.detach(), exact, rtol=2**-6, atol=0.05)
+    torch.testing.assert_close(scores.detach(), exact, rtol=2**-6, atol=0.05)
 
 
 def test_two_dtypes_meet_in_the_wider():
@@ -218,9 +218,9 @@ def test_autocast_keeps_the_softmax_in_fp32():
     vectors, candidates = torch.randn(2, 4, 8, requires_grad=True), torch.randn(5, 8)
     exact = score(ContextEncoding(vectors), candidates)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = score(ContextEncoding(vectors), candidates)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, exact, rtol=2**-6, atol=0.05)
+        scores = score(ContextEncoding(vectors), candidates)
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores, exact, rtol=2**-6, atol=0.05)
 
 
 def test_huge_logits_neither_overflow_nor_lose_the_score():
@@ -273,9 +273,9 @@ def test_the_order_is_that_of_a_stable_sort(shape, different):
     scores = torch.randint(different, shape).float()
     values, columns = scores.sort(dim=-1, descending=True, stable=True)
     for k in (1, 2, 5, shape[-1] + 1):
-        found, places = select_best(scores, k)
-        assert torch.equal(found, values[..., :k])
-        assert torch.equal(places, columns[..., :k])
+        best, positions = select_best(scores, k)
+        assert torch.equal(best, values[..., :k])
+        assert torch.equal(positions, columns[..., :k])
 
 
 def test_a_score_that_is_nan_comes_last():

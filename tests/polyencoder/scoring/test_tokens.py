@@ -40,19 +40,19 @@ def plain(context: Texts, candidate: Texts) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("at_once", [1, 90, 1 << 23])
-@pytest.mark.parametrize("own", [False, True])
-def test_like_one_pair_at_a_time_whatever_is_in_memory_at_once(monkeypatch, at_once, own):
+@pytest.mark.parametrize("separate", [False, True])
+def test_like_one_pair_at_a_time_whatever_is_in_memory_at_once(monkeypatch, at_once, separate):
     """Shared candidates or each context's own, padded to the longest."""
     sizes = []
     monkeypatch.setattr(tokens, "SIMILARITIES", at_once)
-    monkeypatch.setattr(tokens, "multiply", lambda *both: sizes.append((made := multiply(*both)).numel()) or made)
+    monkeypatch.setattr(tokens, "multiply", lambda *both: sizes.append((product := multiply(*both)).numel()) or product)
     contexts, candidates = [text(n) for n in (4, 1, 7)], [text(n) for n in (2, 8, 3, 1)]
     left, right = stack_texts(contexts), stack_texts(candidates)
-    given, weights = right.tokens, right.weights
-    if own:
-        given, weights = given.expand(3, *given.shape), weights.expand(3, *weights.shape)
-    forth, back = compute_max_similarities(left.tokens, left.weights, given, weights)
-    expected = torch.tensor([[plain(one, other) for other in candidates] for one in contexts])
+    right_tokens, weights = right.tokens, right.weights
+    if separate:
+        right_tokens, weights = right_tokens.expand(3, *right_tokens.shape), weights.expand(3, *weights.shape)
+    forth, back = compute_max_similarities(left.tokens, left.weights, right_tokens, weights)
+    expected = torch.tensor([[plain(context, candidate) for candidate in candidates] for context in contexts])
     torch.testing.assert_close(torch.stack([forth, back], -1), expected, rtol=1e-5, atol=1e-5)
     assert max(sizes) <= max(at_once, 7 * 8)
 
@@ -77,21 +77,21 @@ def test_texts_in_one_batch_are_what_they_were():
         length, turns = part.tokens.size(1), part.turns.size(1)
         assert whole.vectors[row].equal(part.vectors[0])
         assert whole.tokens[row, :length].equal(part.tokens[0])
-        assert all(one.equal(part.tokens[0, 0]) for one in whole.tokens[row, length:])
+        assert all(padding.equal(part.tokens[0, 0]) for padding in whole.tokens[row, length:])
         assert not whole.weights[row, length:].any()
         assert whole.turns[row, :turns].equal(part.turns[0])
         assert whole.turns[row, -1].equal(part.turns[0, -1])  # everybody's latest turn is in the last column
-    for row, one in enumerate(whole.split()):
-        assert one.tokens.equal(whole.select(torch.tensor([row])).tokens)
+    for row, part in enumerate(whole.split()):
+        assert part.tokens.equal(whole.select(torch.tensor([row])).tokens)
 
 
 @pytest.mark.parametrize("lengths", [[1], [3, 1, 4], [2, 2]])
 def test_single_candidates_as_a_batch(lengths):
-    made = [TokenVectors(torch.randn(DIM), torch.randn(length, 2)) for length in lengths]
-    vectors, given, mask = pack_candidates(made)
+    singles = [TokenVectors(torch.randn(DIM), torch.randn(length, 2)) for length in lengths]
+    vectors, packed, mask = pack_candidates(singles)
     assert mask.sum(1).tolist() == lengths
-    for row, one in enumerate(made):
-        assert vectors[row].equal(one.vector)
-        assert given[row][mask[row]].equal(one.tokens)
-        rest: Tensor = given[row][~mask[row]]
-        assert rest.equal(one.tokens[:1].expand(len(rest), -1))
+    for row, single in enumerate(singles):
+        assert vectors[row].equal(single.vector)
+        assert packed[row][mask[row]].equal(single.tokens)
+        rest: Tensor = packed[row][~mask[row]]
+        assert rest.equal(single.tokens[:1].expand(len(rest), -1))

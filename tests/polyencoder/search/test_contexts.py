@@ -24,16 +24,16 @@ def test_what_torch_encoded():
 
 def test_vectors_of_any_kind():
     values = [[1.0, 2.0], [3.0, 4.0]]
-    for given in (values, np.array(values), torch.tensor(values), torch.tensor(values).half(), np.array(values, int)):
-        np.testing.assert_array_equal(Contexts.from_encoding(given).vectors, np.array(values)[:, None])
+    for vectors in (values, np.array(values), torch.tensor(values), torch.tensor(values).half(), np.array(values, int)):
+        np.testing.assert_array_equal(Contexts.from_encoding(vectors).vectors, np.array(values)[:, None])
     assert Contexts.from_encoding(np.array(values)).vectors.dtype == np.float64
     assert Contexts.from_encoding(np.ones((2, 3, 4), np.float16)).vectors.shape == (2, 3, 4)
 
 
-@pytest.mark.parametrize("given", ["hello", [["a"]], [[1.0], [1.0, 2.0]], None])
-def test_what_is_no_vector(given):
+@pytest.mark.parametrize("value", ["hello", [["a"]], [[1.0], [1.0, 2.0]], None])
+def test_what_is_no_vector(value):
     with pytest.raises(InputError, match=r"contexts is .*; it must be vectors, \[contexts, dim\]"):
-        Contexts.from_encoding(given)
+        Contexts.from_encoding(value)
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0, 3), (1, 2, 3, 4)])
@@ -45,11 +45,11 @@ def test_another_shape(shape):
 def test_some_of_them():
     contexts = Contexts(np.arange(12, dtype=np.float32).reshape(3, 2, 2), np.array([[1, 0], [1, 1], [0, 0]], bool))
     assert [len(codes) for codes in contexts.list_codes()] == [1, 2, 0]
-    for places in ([2, 0], slice(0, 2), range(1, 3)):
-        some = contexts.select(places)
-        rows = places if isinstance(places, slice) else [*places]
-        np.testing.assert_array_equal(some.vectors, contexts.vectors[rows])
-        np.testing.assert_array_equal(some.mask, contexts.mask[rows])
+    for positions in ([2, 0], slice(0, 2), range(1, 3)):
+        selected = contexts.select(positions)
+        rows = positions if isinstance(positions, slice) else [*positions]
+        np.testing.assert_array_equal(selected.vectors, contexts.vectors[rows])
+        np.testing.assert_array_equal(selected.mask, contexts.mask[rows])
 
 
 def test_parts_are_padded():
@@ -82,14 +82,14 @@ def test_numbers_that_are_not_finite():
 
 
 def test_vectors_of_single_contexts_have_no_padding():
-    """Of a batch that a graph computed; a text without tokens has that of its padding."""
+    """A graph computed the batch; a text without tokens has the vector of its padding."""
     ids, turns = [[5, 6, 7], [], [8]], [2, 1, 3]
     outputs = {name: np.random.default_rng(0).normal(size=(3, 3, 4)) for name in ("tokens", "turns")}
     outputs |= {"vector": np.arange(12.0).reshape(3, 4), "codes_mask": np.arange(3) < np.array(turns)[:, None]}
     contexts = ContextTokens.from_arrays(ids, outputs)
-    assert [(len(one.tokens), len(one.turns)) for one in contexts] == [(3, 2), (1, 1), (1, 3)]
-    for row, one in enumerate(contexts):
-        np.testing.assert_array_equal(one.vector, outputs["vector"][row])
-        np.testing.assert_array_equal(one.tokens, outputs["tokens"][row, : len(one.tokens)])
-        np.testing.assert_array_equal(one.turns, outputs["turns"][row, : turns[row]])
-        assert not any(np.shares_memory(mine, whole) for mine in one for whole in outputs.values())
+    assert [(len(context.tokens), len(context.turns)) for context in contexts] == [(3, 2), (1, 1), (1, 3)]
+    for row, context in enumerate(contexts):
+        np.testing.assert_array_equal(context.vector, outputs["vector"][row])
+        np.testing.assert_array_equal(context.tokens, outputs["tokens"][row, : len(context.tokens)])
+        np.testing.assert_array_equal(context.turns, outputs["turns"][row, : turns[row]])
+        assert not any(np.shares_memory(array, whole) for array in context for whole in outputs.values())

@@ -38,11 +38,11 @@ def test_a_product_is_within_its_radius(seed, dim, n_contexts, codes, size, mask
         block = queries.multiply(Block(0, rows, QuantizedRows.from_vectors(rows) if in_8_bits else None))
     assert block.products.dtype == (np.int32 if integers else np.float32)
     exact = np.einsum("nd,bmd->nbm", rows.astype(np.float64), queries.exact)
-    places, of = np.divmod(np.arange(20 * n_contexts), n_contexts)
-    logits, radius = block.compute_logits(places, of)
-    assert (np.abs(logits - exact[places, of]) <= radius[:, None]).all()
-    largest = block.find_largest()[places, of]
-    assert (np.abs(largest - exact[places, of].max(axis=1)) <= radius).all()
+    row_numbers, context_numbers = np.divmod(np.arange(20 * n_contexts), n_contexts)
+    logits, radius = block.compute_logits(row_numbers, context_numbers)
+    assert (np.abs(logits - exact[row_numbers, context_numbers]) <= radius[:, None]).all()
+    largest = block.find_largest()[row_numbers, context_numbers]
+    assert (np.abs(largest - exact[row_numbers, context_numbers].max(axis=1)) <= radius).all()
     real = np.ones((n_contexts, codes), bool) if contexts.mask is None else contexts.mask
     np.testing.assert_array_equal(queries.exact[real], contexts.vectors[real])
     assert (queries.exact[~real.any(axis=1)] == 0).all()
@@ -61,10 +61,10 @@ def test_products_of_numkong_are_those_of_integers(rows, queries, dim):
 def without_numkong(monkeypatch):
     original = builtins.__import__
 
-    def refuse(name, *others, **settings_):
+    def refuse(name, *args, **options):
         if name == "numkong":
             raise ImportError("no wheel")
-        return original(name, *others, **settings_)
+        return original(name, *args, **options)
 
     products.import_numkong.cache_clear()
     monkeypatch.setattr(builtins, "__import__", refuse)

@@ -34,11 +34,11 @@ def test_stored_numbers_become_floats():
         np.testing.assert_array_equal(block.read_vectors(), expected)
         assert block.read_vectors().dtype == np.float32
         np.testing.assert_array_equal(block.read_vectors(np.array([1])), expected[1:])
-        part, some = block.slice_rows(slice(1, 2)), block.select(np.array([1]))
+        part, selected = block.slice_rows(slice(1, 2)), block.select(np.array([1]))
         np.testing.assert_array_equal(part.read_vectors(), expected[1:])
-        np.testing.assert_array_equal(some.read_vectors(), expected[1:])
-        np.testing.assert_array_equal(some.read_vectors(np.array([0])), expected[1:])
-        assert (part.first, some.first, block.size, part.size, some.size) == (4, 3, 2, 1, 1)
+        np.testing.assert_array_equal(selected.read_vectors(), expected[1:])
+        np.testing.assert_array_equal(selected.read_vectors(np.array([0])), expected[1:])
+        assert (part.first, selected.first, block.size, part.size, selected.size) == (4, 3, 2, 1, 1)
 
 
 class Advised(mmap.mmap):
@@ -65,14 +65,14 @@ def test_the_pages_of_the_rows_that_are_read_are_asked_for(tmp_path_factory, see
     rows = rng.permutation(60 - first)[: rng.integers(0, 20)]
     block = Block(first, stored)
     np.testing.assert_array_equal(block.read_vectors(rows), whole[first:][rows])
-    asked = {
+    pages = {
         page
         for what, start, length in mapped.__dict__.get("advice", [])
         for page in range(start // mmap.PAGESIZE, (start + length) // mmap.PAGESIZE)
         if what == mmap.MADV_WILLNEED
     }
     bounds = ((header + (first + row) * dim * 4, header + (first + row + 1) * dim * 4 - 1) for row in rows.tolist())
-    assert asked == {page for a, b in bounds for page in range(a // mmap.PAGESIZE, b // mmap.PAGESIZE + 1)}
+    assert pages == {page for a, b in bounds for page in range(a // mmap.PAGESIZE, b // mmap.PAGESIZE + 1)}
     np.testing.assert_array_equal(block.read_vectors(), whole[first:])
     assert mapped.advice[-1] == (mmap.MADV_NORMAL,)
 

@@ -53,12 +53,12 @@ def naive(contexts, vectors, *, attention="basic", allowed=None):
     wide, vectors = contexts.vectors.astype(np.float64), vectors.astype(np.float64)
     logits = wide @ vectors.T
     weights = np.zeros_like(logits)
-    for place, some in enumerate(logits):
-        real = np.ones(len(some), bool) if contexts.mask is None else contexts.mask[place]
+    for context, context_logits in enumerate(logits):
+        real = np.ones(len(context_logits), bool) if contexts.mask is None else contexts.mask[context]
         if real.any():
-            scaled = some[real] / (vectors.shape[1] ** 0.5 if attention == "sqrt" else 1)
+            scaled = context_logits[real] / (vectors.shape[1] ** 0.5 if attention == "sqrt" else 1)
             shares = np.exp(scaled - scaled.max(axis=0))
-            weights[place, real] = shares / shares.sum(axis=0)
+            weights[context, real] = shares / shares.sum(axis=0)
     scores = round_scores((weights * np.where(weights == 0, 0, logits)).sum(axis=1))
     if allowed is not None:
         scores[:, ~allowed] = -np.inf
@@ -66,14 +66,14 @@ def naive(contexts, vectors, *, attention="basic", allowed=None):
     return np.take_along_axis(scores, order, 1), order
 
 
-def check(found, contexts, vectors, *, k, attention="basic", allowed=None):
+def check(best, contexts, vectors, *, k, attention="basic", allowed=None):
     """The rows of the naive order; of scores that differ in the last bit alone, either may be first."""
     scores, order = naive(contexts, vectors, attention=attention, allowed=allowed)
-    np.testing.assert_allclose(found.scores, scores[:, :k], rtol=2e-7, atol=0)
-    for place, rows in enumerate(found.rows):
-        of_row = dict(zip(order[place].tolist(), scores[place].tolist(), strict=True))
+    np.testing.assert_allclose(best.scores, scores[:, :k], rtol=2e-7, atol=0)
+    for context, rows in enumerate(best.rows):
+        of_row = dict(zip(order[context].tolist(), scores[context].tolist(), strict=True))
         assert len({*rows.tolist()}) == k
-        np.testing.assert_allclose([of_row[row] for row in rows.tolist()], found.scores[place], rtol=2e-7, atol=0)
+        np.testing.assert_allclose([of_row[row] for row in rows.tolist()], best.scores[context], rtol=2e-7, atol=0)
 
 
 def drawn(seed, *, batch, n, codes, dim=8, kind="any", masked=False):
@@ -120,8 +120,8 @@ def test_equals_the_naive_ranking(seed, batch, n, codes, kind, attention, share,
     available = n if allowed is None else int(allowed.sum())
     assume(available)
     k = int(random.integers(1, available + 1))
-    found = search(contexts, rows, k=k, allowed=allowed, attention=attention)
-    check(found, contexts, rows, k=k, attention=attention, allowed=allowed)
+    best = search(contexts, rows, k=k, allowed=allowed, attention=attention)
+    check(best, contexts, rows, k=k, attention=attention, allowed=allowed)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_files_are_searched_as_they_are_stored(make_vectors, seed, n, codes, dty
     available = n if allowed is None else int(allowed.sum())
     assume(available)
     k = int(random.integers(1, available + 1))
-    found = search(contexts, vectors, k=k, allowed=allowed, attention=attention)
-    check(found, contexts, vectors.take(np.arange(n)), k=k, attention=attention, allowed=allowed)
+    best = search(contexts, vectors, k=k, allowed=allowed, attention=attention)
+    check(best, contexts, vectors.take(np.arange(n)), k=k, attention=attention, allowed=allowed)
 
 
 @settings(deadline=None, max_examples=50)
@@ -186,16 +186,16 @@ def test_few_are_scored_once_there_are_enough(monkeypatch, attention, masked, sh
     allowed = None if share is None else random.random(4000) < share
     scored, exact = [], module._Best._compute_exact
     monkeypatch.setattr(module._Best, "_compute_exact", lambda best, *a: scored.append(len(a[2])) or exact(best, *a))
-    found = search(contexts, rows, k=5, attention=attention, allowed=allowed)
+    best = search(contexts, rows, k=5, attention=attention, allowed=allowed)
     assert 15 <= sum(scored) < 200
-    check(found, contexts, rows, k=5, attention=attention, allowed=allowed)
+    check(best, contexts, rows, k=5, attention=attention, allowed=allowed)
 
 
 def test_rows_from_worst_to_best():
     """Each block replaces all that was kept."""
-    found = search(Contexts(np.ones((1, 1, 1), np.float32)), np.arange(1000.0, dtype=np.float32)[:, None], k=3)
-    assert found.rows.tolist() == [[999, 998, 997]]
-    assert found.scores.tolist() == [[999, 998, 997]]
+    best = search(Contexts(np.ones((1, 1, 1), np.float32)), np.arange(1000.0, dtype=np.float32)[:, None], k=3)
+    assert best.rows.tolist() == [[999, 998, 997]]
+    assert best.scores.tolist() == [[999, 998, 997]]
 
 
 def test_scores_have_the_precision_of_the_contexts():
@@ -215,26 +215,26 @@ def test_under_multi_head_attention(heads, share):
         contexts = Contexts.from_encoding(CandidateAttention(8, heads)(ContextEncoding(torch.randn(3, 4, 8))))
     rows = np.random.default_rng(0).normal(size=(90, 8)).astype(np.float32)
     allowed = None if share is None else np.random.default_rng(1).random(90) < share
-    found = search(contexts, rows, k=5, attention="multihead", allowed=allowed)
+    best = search(contexts, rows, k=5, attention="multihead", allowed=allowed)
     scores = score(contexts, rows, attention="multihead")
     if allowed is not None:
         scores[:, ~allowed] = -np.inf
-    np.testing.assert_array_equal(found.rows, np.argsort(-scores, axis=1, kind="stable")[:, :5])
+    np.testing.assert_array_equal(best.rows, np.argsort(-scores, axis=1, kind="stable")[:, :5])
 
 
 def test_nan_comes_last_but_is_found():
     contexts, rows, _ = drawn(0, batch=2, n=20, codes=2)
     rows[3] = np.nan
-    found = search(contexts, rows, k=20)
-    assert (found.rows[:, -1] == 3).all()
-    assert (found.scores[:, -1] == -np.inf).all()
+    best = search(contexts, rows, k=20)
+    assert (best.rows[:, -1] == 3).all()
+    assert (best.scores[:, -1] == -np.inf).all()
     assert search(contexts, np.full((5, 8), np.nan, np.float32), k=2).rows.tolist() == [[0, 1], [0, 1]]
 
 
 def test_a_context_without_codes_scores_zero():
     contexts, rows, _ = drawn(0, batch=1, n=5, codes=2)
-    found = search(Contexts(contexts.vectors, np.zeros((1, 2), bool)), rows, k=2)
-    assert (found.scores.tolist(), found.rows.tolist()) == ([[0, 0]], [[0, 1]])
+    best = search(Contexts(contexts.vectors, np.zeros((1, 2), bool)), rows, k=2)
+    assert (best.scores.tolist(), best.rows.tolist()) == ([[0, 0]], [[0, 1]])
 
 
 def test_many_contexts_share_a_scan(monkeypatch):
@@ -247,5 +247,5 @@ def test_many_contexts_share_a_scan(monkeypatch):
 
 
 def test_an_empty_batch():
-    found = search(Contexts(np.empty((0, 3, 8), np.float32)), np.ones((5, 8), np.float32), k=2)
-    assert found.scores.shape == found.rows.shape == (0, 2)
+    best = search(Contexts(np.empty((0, 3, 8), np.float32)), np.ones((5, 8), np.float32), k=2)
+    assert best.scores.shape == best.rows.shape == (0, 2)

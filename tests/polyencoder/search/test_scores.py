@@ -37,9 +37,9 @@ def test_the_scores_of_torch(n_contexts, codes, n, attention, masked, seed):
     candidates = torch.randn(n, 8, generator=generator)
     expected = torch_score(ContextEncoding(vectors, mask), candidates, attention=attention)
     contexts = Contexts(vectors.numpy(), None if mask is None else mask.numpy())
-    found = score(contexts, candidates.numpy(), attention=attention)
-    assert (found.dtype, len(contexts)) == (np.float32, n_contexts)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    scores = score(contexts, candidates.numpy(), attention=attention)
+    assert (scores.dtype, len(contexts)) == (np.float32, n_contexts)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
 
 
 @given(st.integers(1, 4), st.sampled_from([1, 2, 4]), st.booleans(), st.integers(0, 1000))
@@ -50,8 +50,8 @@ def test_the_scores_of_torch_under_multi_head_attention(codes, heads, masked, se
         encoded = CandidateAttention(8, heads)(ContextEncoding(torch.randn(3, codes, 8), mask))
     candidates = torch.randn(5, 8)
     expected = torch_score(encoded, candidates, attention="multihead")
-    found = score(Contexts.from_encoding(encoded), candidates.numpy(), attention="multihead")
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    scores = score(Contexts.from_encoding(encoded), candidates.numpy(), attention="multihead")
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_contexts_and_attention_must_fit():
@@ -70,10 +70,10 @@ def test_many_contexts_need_no_more_memory():
     candidates = random.normal(size=(4096, 4)).astype(np.float32)
     tracemalloc.start()
     try:
-        found = score(Contexts(vectors, np.ones((64, 32), dtype=bool)), candidates)
+        scores = score(Contexts(vectors, np.ones((64, 32), dtype=bool)), candidates)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 64 << 20  # the logits of all are 32 MB, and computed in several steps
-    expected = np.concatenate([score(Contexts(one[None]), candidates) for one in vectors])
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    expected = np.concatenate([score(Contexts(codes[None]), candidates) for codes in vectors])
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)

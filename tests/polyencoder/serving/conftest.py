@@ -37,6 +37,18 @@ REPLIES = [
 SECONDS = 60  # that a test waits for an answer, however busy the machine is
 
 
+class HeldCall:
+    """A call that waits until it is released, then returns how often it was made."""
+
+    def __init__(self) -> None:
+        self.count, self.release = 0, threading.Event()
+
+    def __call__(self) -> int:
+        self.count += 1
+        assert self.release.wait(SECONDS)
+        return self.count
+
+
 @contextlib.contextmanager
 def running(service: Service, *, keep_alive: int = 5) -> Iterator[str]:
     """The URL of a server that runs in a thread as long as the block does, and closes idle connections after seconds.
@@ -67,6 +79,13 @@ def running(service: Service, *, keep_alive: int = 5) -> Iterator[str]:
             for task in asyncio.all_tasks(loops[0]):
                 task.print_stack(file=sys.__stderr__)
             pytest.fail("the server does not end: the stacks of all threads and tasks are on standard error")
+
+
+def check_refused(answer: httpx.Response, param: str | None, says: str = "") -> None:
+    """The answer refuses the request, names its field, and says why."""
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (422, 422, param), answer.text
+    assert says in answer.json()["message"]
 
 
 @pytest.fixture
@@ -119,7 +138,7 @@ def serve(make_service):
 
 
 @pytest.fixture
-def place(make_ranker, tmp_path, monkeypatch, forked_commands):
+def workspace(make_ranker, tmp_path, monkeypatch, forked_commands):
     """A folder with the model `model` and its index `replies`."""
     ranker = make_ranker("poly")
     ranker.save_pretrained(tmp_path / "model")
@@ -137,20 +156,20 @@ def started(*options: str, before: str = ""):
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:
             lines = []
-            while not (found := re.search(r"serving model on (http://\S+)", lines[-1] if lines else "")):
+            while not (match := re.search(r"serving model on (http://\S+)", lines[-1] if lines else "")):
                 lines.append(process.stderr.readline())
                 assert lines[-1], "".join(lines)
             until = time.monotonic() + 5 * SECONDS  # workers import torch at the same time
             while True:
                 try:
-                    if httpx.get(f"{found[1]}/ready", timeout=5).status_code == 200:
+                    if httpx.get(f"{match[1]}/ready", timeout=5).status_code == 200:
                         break
                 except httpx.TransportError:
                     pass
                 assert time.monotonic() < until
                 assert process.poll() is None, process.stderr.read()
                 time.sleep(0.05)
-            yield process, found[1]
+            yield process, match[1]
         finally:
             process.kill()
 
@@ -223,5 +242,5 @@ def drop(browser):
 
 def figures(item) -> dict[str, str]:
     """The labels of a candidate with their values."""
-    terms, values = (item.find_elements("css selector", f".numbers {one}") for one in ("dt", "dd"))
+    terms, values = (item.find_elements("css selector", f".numbers {tag}") for tag in ("dt", "dd"))
     return {term.text: value.text for term, value in zip(terms, values, strict=True)}

@@ -29,12 +29,12 @@ def test_a_key_opens_all_but_health_and_pages_that_ask_for_it(serve):
     client = serve("bi", records=None, api_key=KEY)
     right = [f"Bearer {KEY}", f"bearer {KEY}"]
     wrong = ["Bearer a-long-secre", f"Bearer {KEY}x", KEY, "Bearer", "Bearer é".encode("latin-1"), None]
-    for shown in [*right, *wrong]:
-        headers = {} if shown is None else {"Authorization": shown}
+    for authorization in [*right, *wrong]:
+        headers = {} if authorization is None else {"Authorization": authorization}
         for path, status in {"/info": 200, "/metrics": 200, "/v1/nothing": 404}.items():
-            assert client.get(path, headers=headers).status_code == (status if shown in right else 401)
+            assert client.get(path, headers=headers).status_code == (status if authorization in right else 401)
         answer = client.post("/v1/rerank", json={}, headers=headers)
-        assert answer.status_code == (422 if shown in right else 401)
+        assert answer.status_code == (422 if authorization in right else 401)
     for path in ("/health", "/ready", "/", "/docs"):
         assert client.get(path).status_code == 200
     schema = client.get("/openapi.json").json()  # by which the page /docs has a field for the key
@@ -63,8 +63,8 @@ def test_pages_of_other_sites_that_are_allowed_are_told_so(serve):
     shop = "https://shop.example:8443"
     client = serve("bi", records=None, api_key=KEY, allow_origins=(shop,))
     body = {"query": "hello", "documents": ["hi", "bye"]}
-    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, x-stainless-os"}
-    preflight = client.options("/v1/rerank", headers={"Origin": shop, **asked})  # without a key, as browsers send it
+    cors = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, x-stainless-os"}
+    preflight = client.options("/v1/rerank", headers={"Origin": shop, **cors})  # without a key, as browsers send it
     assert preflight.status_code == 200
     assert preflight.headers["Access-Control-Allow-Origin"] == shop
     for key, status in ((KEY, 200), ("wrong-key", 401)):
@@ -72,7 +72,7 @@ def test_pages_of_other_sites_that_are_allowed_are_told_so(serve):
         assert (answer.status_code, answer.headers["Access-Control-Allow-Origin"]) == (status, shop)
     assert client.get("/v1/nothing", headers={"Origin": shop}).headers["Access-Control-Allow-Origin"] == shop
     for other in ("https://evil.example", "https://shop.example", "null"):
-        assert client.options("/v1/rerank", headers={"Origin": other, **asked}).status_code == 400
+        assert client.options("/v1/rerank", headers={"Origin": other, **cors}).status_code == 400
         headers = {"Origin": other, "Authorization": f"Bearer {KEY}"}
         assert "Access-Control-Allow-Origin" not in client.post("/v1/rerank", json=body, headers=headers).headers
 

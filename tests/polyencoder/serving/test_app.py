@@ -25,7 +25,7 @@ def test_a_removed_route_names_another(shared):
 
 @pytest.mark.long
 def test_no_request_that_a_machine_invents_is_the_servers_fault(serve):
-    """Of those that the description allows, and of those that it does not."""
+    """Requests that the description allows, and requests that it does not."""
     schemathesis = pytest.importorskip("schemathesis", reason="no schemathesis: pip install schemathesis")
     from schemathesis import checks, specs
 

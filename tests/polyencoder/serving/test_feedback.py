@@ -13,6 +13,7 @@ from polyencoder.errors import ConfigError, PolyencoderError
 from polyencoder.serving.feedback import Feedback
 from tests.commands import run_command
 from tests.polyencoder.calibration.test_probability import calibrated, promise
+from tests.polyencoder.serving.conftest import check_refused
 from tests.processes import full_disk
 
 pytestmark = pytest.mark.slow
@@ -21,9 +22,9 @@ pytestmark = pytest.mark.slow
 def test_good_replies_are_examples_to_train_with_and_others_stand_beside(serve, tmp_path):
     client = serve("bi", feedback=str(tmp_path / "said.jsonl"))
     assert client.get("/info").json()["feedback"]
-    asked = {"messages": [{"role": "user", "content": "hello \n there"}], "candidates": ["a", "b"]}
+    body = {"messages": [{"role": "user", "content": "hello \n there"}], "candidates": ["a", "b"]}
     for response, good in (("a", True), ("b", False), ("c", True)):
-        answer = client.post("/v1/feedback", json=asked | {"response": response, "good": good})
+        answer = client.post("/v1/feedback", json=body | {"response": response, "good": good})
         assert answer.json() == {"status": "kept"}
     first, second = read_all_pairs(str(tmp_path / "said.jsonl"))
     assert first.text == "hello \n there"
@@ -34,21 +35,21 @@ def test_good_replies_are_examples_to_train_with_and_others_stand_beside(serve, 
 
 
 def test_promises_are_tested_by_the_replies_that_have_one(serve, make_ranker, tmp_path):
-    """Of ten questions each result is rated: the promise is for the best one, and these are good."""
+    """Each result of ten questions is rated; the promise is for the best result, which is rated good."""
     risks = (promise(threshold=0.0, risk=0.2), promise(threshold=0.99, risk=0.1))
     ranker = calibrated(make_ranker("bi"), promises=risks)
     ranker.save_pretrained(tmp_path / "model")
-    said = tmp_path / "said.jsonl"
-    client = serve(ranker, feedback=str(said))
+    path = tmp_path / "said.jsonl"
+    client = serve(ranker, feedback=str(path))
     for number in range(10):
-        asked = {"messages": [{"role": "user", "content": f"question {number}"}]}
-        results = client.post("/v1/chat", json=asked).json()["results"]
+        body = {"messages": [{"role": "user", "content": f"question {number}"}]}
+        results = client.post("/v1/chat", json=body).json()["results"]
         for hit in results:
             rating = {"response": hit["text"], "good": hit is results[0], "risk": hit.get("risk")}
-            assert client.post("/v1/feedback", json=asked | rating).status_code == 200
-    assert len([*read_all_pairs(str(said))]) == 10
+            assert client.post("/v1/feedback", json=body | rating).status_code == 200
+    assert len([*read_all_pairs(str(path))]) == 10
     assert len((tmp_path / "said.jsonl.rejected.jsonl").read_text().splitlines()) == 10 * (len(results) - 1) > 10
-    done = run_command("calibrate", "--model", tmp_path / "model", "--feedback", said)
+    done = run_command("calibrate", "--model", tmp_path / "model", "--feedback", path)
     assert "10 rated replies, 0 of them rejected" in done.stdout
     assert "Nothing speaks against a risk of 0.2" in done.stdout
     assert "No rated reply has a risk of 0.1." in done.stdout
@@ -66,24 +67,23 @@ def test_promises_are_tested_by_the_replies_that_have_one(serve, make_ranker, tm
 )
 def test_what_training_would_refuse_is_not_kept(serve, tmp_path, wrong, param):
     client = serve("bi", records=None, feedback=str(tmp_path / "said.jsonl"))
-    asked = {"messages": [{"role": "user", "content": "hello"}], "response": "a", "good": True}
-    answer = client.post("/v1/feedback", json=asked | wrong)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
+    body = {"messages": [{"role": "user", "content": "hello"}], "response": "a", "good": True}
+    check_refused(client.post("/v1/feedback", json=body | wrong), param)
     assert (tmp_path / "said.jsonl").read_text() == ""
 
 
 def test_a_reply_without_other_candidates_is_trained_on_as_one(serve, tmp_path):
     client = serve("bi", records=None, feedback=str(tmp_path / "said.jsonl"))
-    asked = {"messages": [{"role": "user", "content": "hello"}], "response": "a", "candidates": ["a "], "good": True}
-    assert client.post("/v1/feedback", json=asked).json() == {"status": "kept"}
+    body = {"messages": [{"role": "user", "content": "hello"}], "response": "a", "candidates": ["a "], "good": True}
+    assert client.post("/v1/feedback", json=body).json() == {"status": "kept"}
     (pair,) = read_all_pairs(str(tmp_path / "said.jsonl"))
     assert (pair.label, pair.candidates) == ("a", None)
 
 
 def test_without_a_file_there_is_no_feedback(shared):
     assert not shared.get("/info").json()["feedback"]
-    asked = {"messages": [{"role": "user", "content": "hello"}], "response": "a", "good": True}
-    assert shared.post("/v1/feedback", json=asked).status_code == 422
+    body = {"messages": [{"role": "user", "content": "hello"}], "response": "a", "good": True}
+    assert shared.post("/v1/feedback", json=body).status_code == 422
 
 
 def test_lines_of_several_workers_do_not_mix(tmp_path):
@@ -104,20 +104,20 @@ def test_a_full_disk_leaves_no_half_of_a_line(tmp_path):
 
 
 def test_a_full_disk_leaves_the_new_file_of_a_rotation_alone(tmp_path, monkeypatch):
-    said, old = tmp_path / "said.jsonl", tmp_path / "old.jsonl"
-    feedback = Feedback(said)
+    path, old = tmp_path / "said.jsonl", tmp_path / "old.jsonl"
+    feedback = Feedback(path)
     feedback.write(["a"], "b", candidates=[], good=True)
 
     @contextmanager
     def rotated():
-        said.rename(old)
-        said.write_text("new")
+        path.rename(old)
+        path.write_text("new")
         yield
 
     monkeypatch.setattr(feedback, "_lock", rotated())
     with full_disk(), pytest.raises(PolyencoderError, match="cannot be written"):
         feedback.write(["a"], "b" * 5000, candidates=[], good=True)
-    assert said.read_text() == "new"
+    assert path.read_text() == "new"
     assert [json.loads(line)["response"] for line in old.read_text().splitlines()] == ["b"]
 
 

@@ -10,28 +10,16 @@ import httpx
 import pytest
 
 from polyencoder.serving.config import Limits
-from tests.polyencoder.serving.conftest import SECONDS, running
+from tests.polyencoder.serving.conftest import SECONDS, HeldCall, running
 
 pytestmark = pytest.mark.slow
 
 
-class Blocking:
-    """What an index says of itself once it is let go; `asked` counts how often it was."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self.leave = threading.Event()
-
-    def __call__(self) -> None:
-        self.asked += 1
-        assert self.leave.wait(SECONDS)
-
-
 @pytest.fixture
 def blocking():
-    one = Blocking()
-    yield one
-    one.leave.set()
+    call = HeldCall()
+    yield call
+    call.release.set()
 
 
 def test_what_is_served_is_said_without_paths(shared):
@@ -89,8 +77,8 @@ def test_a_server_is_ready_while_its_queue_is_short_and_its_index_there(serve):
         return compute(*args)
 
     engine._model._compute = slowly
-    asked = {"query": "hello", "documents": ["a", "b", "c"]}
-    thread = threading.Thread(target=client.post, args=["/v1/rerank"], kwargs={"json": asked})
+    body = {"query": "hello", "documents": ["a", "b", "c"]}
+    thread = threading.Thread(target=client.post, args=["/v1/rerank"], kwargs={"json": body})
     thread.start()
     assert entered.wait(60)
     assert client.get("/ready").status_code == 503
@@ -105,15 +93,15 @@ def test_an_index_that_does_not_answer_is_asked_once(serve, blocking):
     client.service.index.check_searchable = blocking
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(client.get, ["/ready"] * 24))
-    assert {one.status_code for one in answers} == {503}
-    assert {one.json()["reason"] for one in answers} == {"the index has not answered within 0.3 seconds"}
-    assert blocking.asked == 1
+    assert {answer.status_code for answer in answers} == {503}
+    assert {answer.json()["reason"] for answer in answers} == {"the index has not answered within 0.3 seconds"}
+    assert blocking.count == 1
     assert client.post("/v1/search", json={"query": "do you ski ?"}).status_code == 200
-    blocking.leave.set()
+    blocking.release.set()
     until = time.monotonic() + SECONDS
     while client.get("/ready").status_code != 200:
         assert time.monotonic() < until
-    assert blocking.asked > 1
+    assert blocking.count > 1
 
 
 def test_a_server_ends_though_its_index_does_not_answer(make_service, blocking):
@@ -121,4 +109,4 @@ def test_a_server_ends_though_its_index_does_not_answer(make_service, blocking):
     service.index.check_searchable = blocking
     with running(service) as url:
         assert httpx.get(f"{url}/ready", timeout=SECONDS).status_code == 503
-    assert not blocking.leave.is_set()
+    assert not blocking.release.is_set()

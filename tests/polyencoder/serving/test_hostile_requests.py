@@ -25,20 +25,20 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def longest(monkeypatch):
     """The processor time of the longest steps of the event loop and of the tokenizer's thread, by name."""
-    taken = {"loop": 0.0, "tokenizer": 0.0}
+    seconds = {"loop": 0.0, "tokenizer": 0.0}
 
     def timed(name, call):
         start = time.thread_time()
         try:
             return call()
         finally:
-            taken[name] = max(taken[name], time.thread_time() - start)
+            seconds[name] = max(seconds[name], time.thread_time() - start)
 
     run, tokenize = asyncio.events.Handle._run, Engine.tokenize
     monkeypatch.setattr(asyncio.events.Handle, "_run", lambda self: timed("loop", lambda: run(self)))
     monkeypatch.setattr(Engine, "tokenize", lambda self, call: tokenize(self, lambda: timed("tokenizer", call)))
     gc.freeze()  # or a step may pay for a collection of what all tests before have left
-    yield taken
+    yield seconds
     gc.unfreeze()
 
 

@@ -27,7 +27,7 @@ def installed():
     pytest.importorskip("mcp")
 
 
-def asked(server, *calls, **options):
+def call_tools(server, *calls, **options):
     """The names of a server's tools, and its answers to calls of them, (name, arguments)."""
     import mcp
 
@@ -46,19 +46,19 @@ def test_tools_answer_as_the_routes_do(serve, make_ranker):
         "select": {"messages": CHAT, "options": TOOLS, "top_k": 2, "min_probability": 0.001},
         "search": {"query": "do you ski ?", "top_k": 2, "filter": {"lang": "en"}},
     }
-    tools, answers = asked(f"{client.base_url}/mcp", *calls.items())
+    tools, answers = call_tools(f"{client.base_url}/mcp", *calls.items())
     assert [tool.name for tool in tools] == list(calls)
     for (name, body), answer in zip(calls.items(), answers, strict=True):
         assert not answer.is_error
-        found, expected = answer.structured_content, client.post(f"/v1/{name}", json=body).json()
-        assert json.loads(answer.content[0].text) == found
-        for one in (found, expected):
-            one.pop("id")
-            one.pop("milliseconds", None)
-        assert found == expected
+        actual, expected = answer.structured_content, client.post(f"/v1/{name}", json=body).json()
+        assert json.loads(answer.content[0].text) == actual
+        for result in (actual, expected):
+            result.pop("id")
+            result.pop("milliseconds", None)
+        assert actual == expected
     expected = Selector(client.service.engine.ranker).select(CHAT, TOOLS, top_k=2)
     chosen = answers[1].structured_content["chosen"]
-    assert [(one["option"], one["index"]) for one in chosen] == [(one.option, one.index) for one in expected.chosen]
+    assert [(row["option"], row["index"]) for row in chosen] == [(row.option, row.index) for row in expected.chosen]
     # the tools that a client lists can be options themselves
     assert Selector(client.service.engine.ranker).select("rank texts", tools).chosen[0].name in calls
 
@@ -78,7 +78,7 @@ def test_what_is_wrong_is_the_result_of_the_tool(make_service, name, arguments, 
     from polyencoder.serving.mcp import create_mcp_server
 
     server = create_mcp_server(make_service("bi", records=None, limits=Limits(documents=3)))
-    (tools, (answer,)) = asked(server, (name, arguments))
+    (tools, (answer,)) = call_tools(server, (name, arguments))
     assert [tool.name for tool in tools] == ["rerank", "select"]
     assert answer.is_error
     assert re.search(says, answer.content[0].text)
@@ -95,12 +95,12 @@ def test_the_endpoint_is_as_guarded_as_the_routes(serve):
     assert serve("bi", records=None).post("/mcp", json=call).status_code == 404
 
 
-def test_over_stdio(place):
+def test_over_stdio(workspace):
     import mcp
 
     command = ["-m", "polyencoder", "serve", "-m", "model", "--index", "replies", "--mcp", "stdio"]
-    started = mcp.StdioServerParameters(command=sys.executable, args=command, cwd=str(place))
-    tools, (answer,) = asked(started, ("select", {"query": "do you ski ?", "options": TOOLS}))
+    started = mcp.StdioServerParameters(command=sys.executable, args=command, cwd=str(workspace))
+    tools, (answer,) = call_tools(started, ("select", {"query": "do you ski ?", "options": TOOLS}))
     assert [tool.name for tool in tools] == ["rerank", "select", "search"]
     assert len(answer.structured_content["chosen"]) == len(TOOLS)
 

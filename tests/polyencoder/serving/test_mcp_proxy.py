@@ -72,8 +72,8 @@ def call(tool, arguments, of, token):
         send(**of, result={"content": [{"type": "text", "text": text}]})
 
 for line in sys.stdin:
-    asked = json.loads(line)
-    method, of, params = asked["method"], {"id": asked.get("id")}, asked.get("params") or {}
+    request = json.loads(line)
+    method, of, params = request["method"], {"id": request.get("id")}, request.get("params") or {}
     if method == "initialize":
         able, info = {"tools": {"listChanged": True}}, {"name": name, "version": "1"}
         send(**of, result={"protocolVersion": "2025-06-18", "capabilities": able, "serverInfo": info})
@@ -90,7 +90,7 @@ INITIALIZE = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo":
 
 
 def command(source: str, *words: str) -> str:
-    """Of a process that is not forked, whose handlers of signals would be the proxy's."""
+    """The command of a new process: a forked one would have the proxy's signal handlers."""
     return shlex.join([sys.executable, "-I", "-c", source, *words])
 
 
@@ -144,14 +144,14 @@ def test_tools_are_found_listed_and_called_though_a_server_or_a_tool_does_not_an
     ("server", "mode"), [("growing", "legacy"), ("old", "auto"), ("growing", "auto"), ("old", "legacy")], quick=2
 )
 def test_tools_that_come_and_go_are_followed(model, server, mode):
-    """By servers and clients of both kinds: those that tell unasked, and those that are asked to tell."""
+    """Some servers and clients send changes unasked, others on request; both kinds are followed."""
 
     async def ask():
-        told = anyio.Event()
+        changed = anyio.Event()
 
         async def receive(message):
             if isinstance(message, mcp.types.ToolListChangedNotification):
-                told.set()
+                changed.set()
 
         source = {"growing": command(GROWING), "old": command(OLD, "old", "grow")}[server]
         client = mcp.Client(parameters(model, source), mode=mode, message_handler=receive)
@@ -160,19 +160,19 @@ def test_tools_that_come_and_go_are_followed(model, server, mode):
                 await stack.enter_async_context(client.listen(tools_list_changed=True))
             await client.call_tool("find_tools", {"query": ["hello"], "top_k": 9})
             with anyio.fail_after(SECONDS):
-                await told.wait()
-                told = anyio.Event()
+                await changed.wait()
+                changed = anyio.Event()
                 before = await client.list_tools(cache_mode="bypass")
                 await client.call_tool("grow", {})
-                await told.wait()
-            gone = await client.list_tools(cache_mode="bypass")
-            found = await client.call_tool("find_tools", {"query": ["my dogs are here ."], "top_k": 1})
-            return [{tool.name for tool in listed.tools} for listed in (before, gone)], found
+                await changed.wait()
+            after = await client.list_tools(cache_mode="bypass")
+            answer = await client.call_tool("find_tools", {"query": ["my dogs are here ."], "top_k": 1})
+            return [{tool.name for tool in listed.tools} for listed in (before, after)], answer
 
-    (before, gone), found = anyio.run(ask)
+    (before, after), answer = anyio.run(ask)
     assert "grow" in before
-    assert "grow" not in gone
-    assert [tool["name"] for tool in found.structured_content["tools"]] == ["dogs"]
+    assert "grow" not in after
+    assert [tool["name"] for tool in answer.structured_content["tools"]] == ["dogs"]
 
 
 @pytest.mark.usefixtures("forked_commands")
@@ -185,18 +185,18 @@ def test_progress_is_passed_on_and_a_server_that_ends_is_left_out(model):
 
         async with mcp.Client(parameters(model, command(OLD, "counter", "count", "leave"), PETS)) as client:
             await client.call_tool("count", {}, progress_callback=progress)
-            left = await client.call_tool("leave", {})
+            leaving = await client.call_tool("leave", {})
             with anyio.fail_after(SECONDS):
-                while not (gone := await client.call_tool("count", {})).content[0].text.startswith("there is no tool"):
+                while not (lost := await client.call_tool("count", {})).content[0].text.startswith("there is no tool"):
                     await anyio.sleep(0.05)
             pets = await client.call_tool("pets", {"text": "!"})
-        return steps, left, gone, pets
+        return steps, leaving, lost, pets
 
-    steps, left, gone, pets = anyio.run(ask)
+    steps, leaving, lost, pets = anyio.run(ask)
     assert steps == [(1, 2, "half of it")]
-    assert left.is_error
-    assert "'counter'" in left.content[0].text
-    assert gone.is_error
+    assert leaving.is_error
+    assert "'counter'" in leaving.content[0].text
+    assert lost.is_error
     assert pets.content[0].text == "zoo!"
 
 
@@ -234,9 +234,9 @@ def connected(make_ranker, *servers, **settings):
 
 
 def remote(tools):
-    made = Remote("a server")
-    made.tools = tools
-    return made
+    server = Remote("a server")
+    server.tools = tools
+    return server
 
 
 def named(*names):
@@ -245,11 +245,11 @@ def named(*names):
 
 def test_listed_tools_keep_their_order_and_the_oldest_make_room(make_ranker):
     tools = named("pets", "dogs", "cats", "skis", "cars")
-    proxy, found = connected(make_ranker, tools, max_tools=3), []
+    proxy, names = connected(make_ranker, tools, max_tools=3), []
     for name in ("dogs", "cats", "pets", "dogs", "skis"):
         before = proxy.listed
-        found += [tool["name"] for tool in proxy.find({"query": f"{name}: do you have {name} ?", "top_k": 1})]
-        assert proxy.listed[-1] == found[-1] or proxy.listed == before  # new ones last
+        names += [tool["name"] for tool in proxy.find({"query": f"{name}: do you have {name} ?", "top_k": 1})]
+        assert proxy.listed[-1] == names[-1] or proxy.listed == before  # new ones last
         assert len(proxy.listed) <= 3
         assert [tool for tool in proxy.listed if tool in before] == [tool for tool in before if tool in proxy.listed]
     assert len(proxy.find({"query": "pets", "top_k": 5})) == 3
@@ -268,8 +268,8 @@ def test_the_tool_that_was_not_found_for_longest_leaves(make_ranker):
 
 def test_equal_tools_of_servers_with_one_name(make_ranker):
     proxy = connected(make_ranker, named("pets"), named("pets", "dogs"), named("pets"))
-    found = proxy.find({"query": "pets", "top_k": 9})
-    assert {tool["name"] for tool in found} == {"a_server_pets", "a_server_pets_2", "a_server_pets_3", "dogs"}
+    tools = proxy.find({"query": "pets", "top_k": 9})
+    assert {tool["name"] for tool in tools} == {"a_server_pets", "a_server_pets_2", "a_server_pets_3", "dogs"}
 
 
 def test_improbable_tools_are_left_out(make_ranker):

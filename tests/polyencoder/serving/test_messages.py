@@ -9,19 +9,21 @@ from polyencoder.errors import InputError
 from polyencoder.serving.messages import ContextRequest, Message, Usage, build_answer_fields, read_turns
 
 
+def collect_turns(*messages) -> list[str]:
+    return ContextRequest.model_validate({"messages": messages}).collect_turns(system="persona")
+
+
 def test_calls_of_tools_and_their_answers_are_no_turns():
     call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]}
     answer = {"role": "tool", "tool_call_id": "1", "content": "{}"}
-    said = {"role": "user", "content": "rain ?"}
-    assert ContextRequest.model_validate({"messages": [said, call, answer]}).collect_turns(system="persona") == [
-        "rain ?"
-    ]
+    question = {"role": "user", "content": "rain ?"}
+    assert collect_turns(question, call, answer) == ["rain ?"]
     documents = [{"type": "document", "document": {"data": "{}"}}]  # as Cohere's clients send
-    for one in (answer | {"content": documents}, call | {"content": "\n"}):
-        assert ContextRequest.model_validate({"messages": [said, one]}).collect_turns(system="persona") == ["rain ?"]
+    for message in (answer | {"content": documents}, call | {"content": "\n"}):
+        assert collect_turns(question, message) == ["rain ?"]
     for messages in ([call], [answer], [{"role": "system", "content": "i ski ."}, call]):
         with pytest.raises(InputError, match="messages has no message of the user"):
-            _ = ContextRequest.model_validate({"messages": messages}).collect_turns(system="persona")
+            collect_turns(*messages)
     with pytest.raises(ValidationError, match="content\n *Field required"):
         ContextRequest.model_validate({"messages": [{"role": "user"}]})
 
@@ -41,7 +43,7 @@ def test_messages_that_ask_nothing(messages, message):
 
 
 def test_answers_have_ids_of_their_own():
-    one, other = (build_answer_fields("rerank", model="m", tokens=7) for _ in range(2))
-    assert one["id"] != other["id"]
-    assert one["id"].startswith("rerank-")
-    assert one["usage"] == Usage(prompt_tokens=7, total_tokens=7)
+    first, second = (build_answer_fields("rerank", model="m", tokens=7) for _ in range(2))
+    assert first["id"] != second["id"]
+    assert first["id"].startswith("rerank-")
+    assert first["usage"] == Usage(prompt_tokens=7, total_tokens=7)

@@ -32,8 +32,8 @@ print("--", metrics.format_metrics().decode(), flush=True)
 @pytest.mark.usefixtures("forked_commands")
 def test_a_worker_that_died_has_nothing_under_way_and_its_answers_still_count(tmp_path):
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}  # as the library reads it when imported
-    told = subprocess.run([sys.executable, "-c", _WORKERS], env=environment, capture_output=True, text=True, check=True)
-    both, _, alone = told.stdout.partition("--")
+    done = subprocess.run([sys.executable, "-c", _WORKERS], env=environment, capture_output=True, text=True, check=True)
+    both, _, alone = done.stdout.partition("--")
     assert "polyencoder_requests_under_way 2.0" in both
     assert "polyencoder_requests_under_way 1.0" in alone
     assert 'polyencoder_requests_total{route="/v1/rerank",status="200"} 1.0' in alone

@@ -49,8 +49,8 @@ def results_of(jobs):
     return [list(job.results) for job in jobs]
 
 
-def job(*numbers, kind="a", cost=1, **others) -> Job:
-    return Job([WorkItem(kind, number, cost) for number in numbers], results_of, **others)
+def job(*numbers, kind="a", cost=1, **fields) -> Job:
+    return Job([WorkItem(kind, number, cost) for number in numbers], results_of, **fields)
 
 
 def blocked(make_thread, **options):
@@ -74,7 +74,7 @@ def test_what_waits_is_computed_together_up_to_the_budget(make_thread):
 
 def test_the_piece_that_came_first_is_in_the_next_pass_and_others_of_its_kind_join_it(make_thread):
     gate, thread, _ = blocked(make_thread)
-    futures = [thread.submit(one) for one in (job(1, kind="b"), job(2), job(3, kind="b"), job(4))]
+    futures = [thread.submit(piece) for piece in (job(1, kind="b"), job(2), job(3, kind="b"), job(4))]
     gate.open.set()
     assert [future.result(SECONDS) for future in futures] == [[2], [4], [6], [8]]
     assert gate.passes[1:] == [("b", [1, 3]), ("a", [2, 4])]
@@ -82,10 +82,10 @@ def test_the_piece_that_came_first_is_in_the_next_pass_and_others_of_its_kind_jo
 
 def test_what_nobody_waits_for_is_not_computed(make_thread):
     gate, thread, _ = blocked(make_thread)
-    dropped, kept = thread.submit(job(1, 2)), thread.submit(job(3))
+    dropped, awaited = thread.submit(job(1, 2)), thread.submit(job(3))
     assert dropped.cancel()
     gate.open.set()
-    assert kept.result(SECONDS) == [6]
+    assert awaited.result(SECONDS) == [6]
     assert gate.passes[1:] == [("a", [3])]
     assert thread.queued_tokens == 0
     with pytest.raises(CancelledError):
@@ -142,7 +142,7 @@ def test_jobs_that_wait_for_another_machine_keep_the_others_from_nothing(make_th
     groups, entered, leave = [], threading.Event(), threading.Event()
 
     def finish(jobs):
-        groups.append([one.payload for one in jobs])
+        groups.append([job.payload for job in jobs])
         entered.set()
         assert leave.wait(SECONDS)
         return results_of(jobs)
@@ -156,7 +156,7 @@ def test_jobs_that_wait_for_another_machine_keep_the_others_from_nothing(make_th
     assert thread.submit(job(5)).result(SECONDS) == [10]
     meanwhile[1].cancel()
     leave.set()
-    assert [one.result(SECONDS) for one in (first, meanwhile[0], meanwhile[2])] == [[2], [4], [8]]
+    assert [future.result(SECONDS) for future in (first, meanwhile[0], meanwhile[2])] == [[2], [4], [8]]
     assert groups == [[1], [2, 4]]
 
 
@@ -188,20 +188,20 @@ def test_a_thread_that_is_closed_does_not_wait_for_a_machine_that_nobody_waits_f
     st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 9)), min_size=1, max_size=6), max_size=8),
     st.integers(1, 12),
 )
-def test_whatever_comes_everything_is_computed_once_in_order_and_within_the_budget(asked, max_tokens):
+def test_whatever_comes_everything_is_computed_once_in_order_and_within_the_budget(requests, max_tokens):
     gate = Gate()
     thread = ModelThread(gate, max_tokens=max_tokens, metrics=Metrics())
     cost: dict[int, int] = {}
     jobs = []
-    for items in asked:
+    for items in requests:
         numbered = [WorkItem(kind, len(cost) + i, n) for i, (kind, n) in enumerate(items)]
         cost |= {item.tokens: item.cost for item in numbered}
         jobs.append(Job(numbered, results_of))
-    futures = [thread.submit(one) for one in jobs]
+    futures = [thread.submit(job) for job in jobs]
     gate.open.set()
     thread.close()
-    for one, future in zip(jobs, futures, strict=True):
-        assert future.result() == [2 * item.tokens for item in one.items]
+    for job, future in zip(jobs, futures, strict=True):
+        assert future.result() == [2 * item.tokens for item in job.items]
     computed = [number for _, numbers in gate.passes for number in numbers]
     assert sorted(computed) == list(cost)
     for kind in "ab":

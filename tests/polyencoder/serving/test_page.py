@@ -24,14 +24,14 @@ def violations(browser):
     axe = pytest.importorskip("axe_core_python", reason="no axe: pip install axe-core-python")
     source = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 
-    def found() -> dict[str, list[str]]:
+    def find_violations() -> dict[str, list[str]]:
         browser.execute_script(source)
         report = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
         assert report["passes"]
-        bad = [one for one in report["violations"] if one["impact"] in ("serious", "critical")]
-        return {one["id"]: [node["html"] for node in one["nodes"]] for one in bad}
+        bad = [rule for rule in report["violations"] if rule["impact"] in ("serious", "critical")]
+        return {rule["id"]: [node["html"] for node in rule["nodes"]] for rule in bad}
 
-    return found
+    return find_violations
 
 
 @pytest.fixture
@@ -56,17 +56,17 @@ def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wa
     visit(client, "", "5 candidates, not calibrated")
     assert "chooses the best reply from the candidates" in all_of("#welcome")[0].text
     first, *_ = wait(lambda: all_of("#examples button"))
-    assert {one.text for one in all_of("#examples button")} <= {one.text for one in REPLIES}  # the index's own words
+    assert {button.text for button in all_of("#examples button")} <= {reply.text for reply in REPLIES}
     assert "or try words of its candidates" in all_of("#try")[0].text
     example = first.text
     first.click()
     wait(lambda: all_of(".reply"))
-    assert [one.text for one in all_of(".said")] == [example]
+    assert [turn.text for turn in all_of(".said")] == [example]
     assert not all_of("#welcome")[0].is_displayed()
     assert browser.switch_to.active_element.get_attribute("id") == "message"
     all_of(".reply summary")[0].click()
     assert figures(all_of(".reply li")[0]).keys() >= {"score", "found", "id"}
-    assert not all_of(".none")  # of scores nothing is known of it
+    assert not all_of(".none")  # scores alone do not say how likely "none" is
     assert "not calibrated" in all_of(".note")[0].text
     all_of("#again")[0].click()
     assert all_of("#welcome")[0].is_displayed()
@@ -74,7 +74,7 @@ def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wa
 
 
 def test_a_new_dialogue_forgets_the_request_under_way(serve, browser, wait, all_of, keys, visit):
-    """Its answer neither appears in the new dialogue nor is sent with its messages."""
+    """The answer neither appears in the new dialogue nor is sent with its messages."""
     client = serve("bi")
     visit(client, "", "5 candidates")
     browser.execute_script("""
@@ -92,7 +92,7 @@ def test_a_new_dialogue_forgets_the_request_under_way(serve, browser, wait, all_
     browser.execute_script("window.answer()")
     all_of("#message")[0].send_keys("any pets ?", keys.ENTER)
     wait(lambda: all_of(".reply"))
-    assert [one.text for one in all_of(".turn:not(.reply)")] == ["any pets ?"]
+    assert [turn.text for turn in all_of(".turn:not(.reply)")] == ["any pets ?"]
     bodies = [json.loads(body)["messages"] for body in browser.execute_script("return window.bodies")]
     assert bodies == [[{"role": "user", "content": text}] for text in ("do you ski ?", "any pets ?")]
     assert all_of("#message")[0].get_attribute("value") == ""
@@ -104,7 +104,7 @@ def test_an_address_with_another_part_opens_it(serve, browser, wait, all_of, tmp
     for part in ("rerank", "search", ""):
         browser.execute_script("location.hash = arguments[0]", part)
         wait(lambda part=part: all_of(f"#{part or 'chat'}")[0].is_displayed())
-        assert [one.get_attribute("id") for one in all_of("[role=tabpanel]") if one.is_displayed()] == [part or "chat"]
+        assert [tab.get_attribute("id") for tab in all_of("[role=tabpanel]") if tab.is_displayed()] == [part or "chat"]
     all_of("#rerank-tab")[0].click()
     assert all_of("#kept")[0].text == "It keeps those that you rate, with the question."
 
@@ -123,13 +123,13 @@ def test_candidates_of_ones_own_are_ranked_also_without_an_index(
     wait(lambda: all_of("#own")[0].get_attribute("value"))
     all_of("#message")[0].send_keys("any pets ?", keys.ENTER)
     wait(lambda: all_of(".reply"))
-    asked = {"query": "any pets ?", "documents": ["i ski .", "i have a cat ."]}
-    expected = client.post("/v1/rerank", json=asked).json()["results"]
-    assert all_of(".reply .text")[0].text == asked["documents"][expected[0]["index"]]
+    body = {"query": "any pets ?", "documents": ["i ski .", "i have a cat ."]}
+    expected = client.post("/v1/rerank", json=body).json()["results"]
+    assert all_of(".reply .text")[0].text == body["documents"][expected[0]["index"]]
     all_of(".reply summary")[0].click()
-    shown = [figures(one)["probability"] for one in all_of(".reply li")]
-    wanted = [one["relevance_score"] for one in expected]
-    assert shown == [f"{100 * one:.1f} %" for one in (*wanted, 1 - sum(wanted))]
+    actual = [figures(item)["probability"] for item in all_of(".reply li")]
+    relevances = [result["relevance_score"] for result in expected]
+    assert actual == [f"{100 * share:.1f} %" for share in (*relevances, 1 - sum(relevances))]
 
 
 def test_a_chat_of_ones_own_candidates_repeats_no_turn_and_says_no_refusal(
@@ -141,25 +141,25 @@ def test_a_chat_of_ones_own_candidates_repeats_no_turn_and_says_no_refusal(
         const send = window.fetch;
         window.sent = [];
         window.fetch = (path, options) => {
-            if (options.body) window.sent.push(JSON.parse(options.body).messages.map((one) => one.content));
+            if (options.body) window.sent.push(JSON.parse(options.body).messages.map((message) => message.content));
             return send(path, options);
         };
     """)
     drop("#own", "own.txt", "i ski .\nI have\ta cat .\nany pets ?\n")
     wait(lambda: all_of("#own")[0].get_attribute("value"))
-    said = ["Any  pets ?", "do you ski ?", "and now ?", "well ?"]
-    for number, text in enumerate(said, start=1):
+    questions = ["Any  pets ?", "do you ski ?", "and now ?", "well ?"]
+    for number, text in enumerate(questions, start=1):
         if number == 4:
             drop("#own", "own.txt", "i ski .\nhello .\n")
             wait(lambda: "hello" in all_of("#own")[0].get_attribute("value"))
         all_of("#message")[0].send_keys(text, keys.ENTER)
         wait(lambda number=number: len(all_of(".reply")) == number)
-    first, second, third, fourth = [one.text for one in all_of(".reply p.text")]
+    first, second, third, fourth = [reply.text for reply in all_of(".reply p.text")]
     assert {first, second} == {"i ski .", "I have a cat ."}
     assert (third, fourth) == ("I have no other answer.", "hello .")
     texts = {" ".join(text.split()): text for text in ("i ski .", "I have\ta cat .")}
-    asked = [*said[:1], texts[first], said[1], texts[second], said[2], said[3]]
-    assert browser.execute_script("return window.sent") == [asked[:1], asked[:3], asked]
+    dialogue = [*questions[:1], texts[first], questions[1], texts[second], questions[2], questions[3]]
+    assert browser.execute_script("return window.sent") == [dialogue[:1], dialogue[:3], dialogue]
 
 
 def test_a_search_says_how_likely_each_result_is_and_how_it_was_found(serve, wait, all_of, calibrated, visit):
@@ -174,14 +174,14 @@ def test_a_search_says_how_likely_each_result_is_and_how_it_was_found(serve, wai
     wait(lambda: all_of("#search li"))
     expected = client.post("/v1/search", json={"query": query}).json()
     assert all(step in all_of("#search .results h2")[0].text for step in (*expected["milliseconds"], "5 candidates"))
-    *shown, none = all_of("#search li")
-    assert [one.find_element("css selector", ".text").text for one in shown] == [
-        one["text"] for one in expected["results"]
+    *items, none = all_of("#search li")
+    assert [item.find_element("css selector", ".text").text for item in items] == [
+        hit["text"] for hit in expected["results"]
     ]
-    for item, one in zip(shown, expected["results"], strict=True):
-        known = {"probability": f"{100 * one['probability']:.1f} %", "score": f"{one['score']:.3f}"}
-        assert figures(item) == {**known, "found": one["found"], "id": one["id"], **one["metadata"]}
-    left = 1 - sum(one["probability"] for one in expected["results"])
+    for item, hit in zip(items, expected["results"], strict=True):
+        known = {"probability": f"{100 * hit['probability']:.1f} %", "score": f"{hit['score']:.3f}"}
+        assert figures(item) == {**known, "found": hit["found"], "id": hit["id"], **hit["metadata"]}
+    left = 1 - sum(hit["probability"] for hit in expected["results"])
     assert figures(none) == {"probability": f"{100 * left:.1f} %"}
     assert "every candidate of the index was compared" in all_of("#search .note")[0].text
 
@@ -200,9 +200,9 @@ def test_probabilities_of_a_search_are_those_of_the_model_that_orders_it(
     example = wait(lambda: all_of("#search .examples button"))[0]
     assert ("not calibrated" in all_of("#about")[0].text) == (which == "ranker")
     example.click()
-    shown = [figures(one) for one in wait(lambda: all_of("#search li"))]
-    assert [set(one) == {"probability"} for one in shown[-2:]] == [False, which == "reranker"]
-    assert all(("probability" in one) == (which == "reranker") for one in shown)
+    labels = [figures(item) for item in wait(lambda: all_of("#search li"))]
+    assert [set(label) == {"probability"} for label in labels[-2:]] == [False, which == "reranker"]
+    assert all(("probability" in label) == (which == "reranker") for label in labels)
     assert ("not calibrated" in all_of("#search .note")[0].text) == (which == "ranker")
 
 
@@ -229,10 +229,10 @@ def test_texts_are_sorted_with_the_keyboard_alone(serve, browser, wait, all_of, 
     all_of("#sorted-example")[0].send_keys(keys.ENTER)
     wait(lambda: all_of("#rerank li"))
     documents = all_of("#documents")[0].get_attribute("value").split("\n")
-    asked = {"query": all_of("#question")[0].get_attribute("value"), "documents": documents}
-    expected = client.post("/v1/rerank", json=asked).json()["results"]
-    assert [figures(one)["relevance"] for one in all_of("#rerank li")] == [
-        f"{one['relevance_score']:.3f}" for one in expected
+    body = {"query": all_of("#question")[0].get_attribute("value"), "documents": documents}
+    expected = client.post("/v1/rerank", json=body).json()["results"]
+    assert [figures(item)["relevance"] for item in all_of("#rerank li")] == [
+        f"{result['relevance_score']:.3f}" for result in expected
     ]
     all_of("#rerank-tab")[0].send_keys(keys.HOME)
     assert active().get_attribute("id") == "chat-tab"
@@ -253,8 +253,8 @@ def test_it_is_accessible_in_light_and_dark_also_on_a_phone(
             assert violations() == {}
             all_of(f"#{part} .examples button")[0].click()
             wait(lambda part=part: all_of(f"#{part} li"))
-            for one in all_of(".reply summary"):
-                one.click()
+            for summary in all_of(".reply summary"):
+                summary.click()
             assert violations() == {}
             width, inner = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
             assert width <= inner
@@ -277,7 +277,7 @@ def test_it_is_dark_where_the_system_is(serve, browser, scheme):
 
 def luminance(color: str) -> float:
     """About how bright a CSS color is, 0 to 1."""
-    numbers = [float(one) for one in re.findall(r"[\d.]+", color)][:3]
+    numbers = [float(number) for number in re.findall(r"[\d.]+", color)][:3]
     return sum(numbers) / 3 / (255 if color.startswith("rgb") else 1)
 
 
@@ -292,32 +292,32 @@ def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
         all_of("#message")[0].send_keys(text, keys.ENTER)
         wait(lambda number=number: len(all_of(".reply")) == number)
         dialogue.append(text)
-        messages = [{"role": ("user", "assistant")[i % 2], "content": said} for i, said in enumerate(dialogue)]
+        messages = [{"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(dialogue)]
         expected = client.post("/v1/chat", json={"messages": messages}).json()
-        assert [one.text for one in all_of(".said")][-1] == text
+        assert [turn.text for turn in all_of(".said")][-1] == text
         reply = all_of(".reply")[-1]
         assert reply.find_element("css selector", "p.text").text == expected["reply"]
         summary = reply.find_element("css selector", "summary")
         assert f"{100 * expected['results'][0]['probability']:.1f} %" in summary.text
         summary.send_keys(keys.ENTER)
-        *shown, none = wait(lambda reply=reply: reply.find_elements("css selector", "li"))
+        *items, none = wait(lambda reply=reply: reply.find_elements("css selector", "li"))
         for step in expected["milliseconds"]:
             assert step in reply.find_element("css selector", ".note").text
-        assert len(shown) == len(expected["results"])
-        left = 1 - sum(one["probability"] for one in expected["results"])
+        assert len(items) == len(expected["results"])
+        left = 1 - sum(hit["probability"] for hit in expected["results"])
         assert none.find_element("css selector", ".text").text == "None of these"
         assert figures(none) == {"probability": f"{100 * left:.1f} %"}
-        for item, one in zip(shown, expected["results"], strict=True):
-            assert item.find_element("css selector", ".text").text == one["text"]
+        for item, hit in zip(items, expected["results"], strict=True):
+            assert item.find_element("css selector", ".text").text == hit["text"]
             assert figures(item) == {
-                "probability": f"{100 * one['probability']:.1f} %",
-                "score": f"{one['score']:.3f}",
-                "found": one["found"],
-                "id": one["id"],
-                **one.get("metadata", {}),
+                "probability": f"{100 * hit['probability']:.1f} %",
+                "score": f"{hit['score']:.3f}",
+                "found": hit["found"],
+                "id": hit["id"],
+                **hit.get("metadata", {}),
             }
             bar = float(item.find_element("css selector", "meter").get_attribute("value"))
-            assert bar == pytest.approx(one["probability"], abs=1e-6)
+            assert bar == pytest.approx(hit["probability"], abs=1e-6)
         dialogue.append(expected["reply"])
     assert browser.title == "polyencoder"
     assert not all_of("main img, main script, main b")
@@ -325,7 +325,7 @@ def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
     assert icons
     assert all(icon.size["width"] > 10 for icon in icons if icon.is_displayed())
 
-    up, down = (all_of(f".reply:last-child .{kind}")[place] for kind, place in (("up", 0), ("down", 1)))
+    up, down = (all_of(f".reply:last-child .{kind}")[position] for kind, position in (("up", 0), ("down", 1)))
     for button in (up, down):
         button.send_keys(keys.ENTER)
         wait(lambda button=button: button.get_attribute("aria-pressed") == "true")
@@ -348,11 +348,11 @@ def test_it_fits_small_screens_and_needs_nothing_from_elsewhere(serve, browser, 
     all_of(".reply summary")[0].click()
     width, inner = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
     assert width <= inner
-    assert not [one for one in all_of(".thumbs") if one.is_displayed()]  # the server keeps no feedback
-    loaded = browser.execute_script("return performance.getEntriesByType('resource').map(one => one.name)")
+    assert not [button for button in all_of(".thumbs") if button.is_displayed()]  # the server keeps no feedback
+    loaded = browser.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)")
     assert loaded
     assert all(name.startswith(str(client.base_url)) for name in loaded)
-    problems = [one["message"] for one in browser.get_log("browser")]
+    problems = [message["message"] for message in browser.get_log("browser")]
     assert not problems
 
 

@@ -17,17 +17,17 @@ def test_a_dropped_file_is_searched_in_place_of_the_index_as_far_as_the_limits_r
     visit(client, "#search", "5 candidates")
     record = {"id": "parrot", "text": "i have a parrot .", "metadata": {"page": 7}}
     drop("h1", "mine.jsonl", f"i ski .\n{json.dumps(record)}\nno .\nhi .\n")
-    said = wait(lambda: all_of("#own-note")[0].text)
-    assert said.startswith("mine.jsonl: 2 candidates, ranked with each question, in place of the index's")
-    assert said.endswith("this server ranks no more in a request; 2 are left out.")
+    note = wait(lambda: all_of("#own-note")[0].text)
+    assert note.startswith("mine.jsonl: 2 candidates, ranked with each question, in place of the index's")
+    assert note.endswith("this server ranks no more in a request; 2 are left out.")
     all_of("#query")[0].send_keys("any pets ?\n")
     wait(lambda: all_of("#search li"))
-    asked = {"query": "any pets ?", "documents": ["i ski .", "i have a parrot ."]}
-    expected = client.post("/v1/rerank", json=asked).json()["results"]
-    shown = {one.find_element("css selector", ".text").text: figures(one) for one in all_of("#search li")}
-    assert [*shown] == [asked["documents"][one["index"]] for one in expected]
-    relevance = {asked["documents"][one["index"]]: f"{one['relevance_score']:.3f}" for one in expected}
-    assert shown["i have a parrot ."] == {"relevance": relevance["i have a parrot ."], "id": "parrot", "page": "7"}
+    body = {"query": "any pets ?", "documents": ["i ski .", "i have a parrot ."]}
+    expected = client.post("/v1/rerank", json=body).json()["results"]
+    labels = {item.find_element("css selector", ".text").text: figures(item) for item in all_of("#search li")}
+    assert [*labels] == [body["documents"][result["index"]] for result in expected]
+    relevance = {body["documents"][result["index"]]: f"{result['relevance_score']:.3f}" for result in expected}
+    assert labels["i have a parrot ."] == {"relevance": relevance["i have a parrot ."], "id": "parrot", "page": "7"}
 
 
 def test_a_file_without_text_replaces_nothing_and_dropped_text_is_the_browsers(

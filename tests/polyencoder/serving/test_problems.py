@@ -68,7 +68,7 @@ def test_addresses_are_the_servers_own_affair(postgres, make_ranker, tmp_path, c
         answers = [client.get("/ready"), client.post("/v1/search", json={"query": "do you ski ?"})]
         unknown = client.request("DELETE", "/v1/candidates/none%20(of)")
     service.close()
-    assert [one.status_code for one in answers] == [503, 503]
+    assert [answer.status_code for answer in answers] == [503, 503]
     assert answers[0].json()["reason"] == answers[1].json()["message"]
     assert answers[0].json()["reason"].startswith("no connection to the index's server")
     for answer in [*answers, unknown]:

@@ -18,12 +18,12 @@ from tests.polyencoder.serving.conftest import SECONDS
 
 pytestmark = pytest.mark.slow
 
-ASKED = {"query": "hello", "documents": ["a", "b", "c"]}
+REQUEST = {"query": "hello", "documents": ["a", "b", "c"]}
 
 
 def fine(client) -> None:
     """The server does what it is there for, and holds nothing that it should not."""
-    answer = client.post("/v1/rerank", json=ASKED)
+    answer = client.post("/v1/rerank", json=REQUEST)
     assert answer.status_code == 200, answer.text
     wait_for(lambda: not value(client, "polyencoder_requests_under_way"))
     wait_for(lambda: not value(client, "polyencoder_queued_tokens"))
@@ -125,14 +125,14 @@ def test_one_request_too_many_is_told_when_to_come_again(serve):
     client = serve("bi", records=None, limits=Limits(concurrent=2))
     slow = Slow(client)
     with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(client.post, "/v1/rerank", json=ASKED) for _ in range(2)]
+        waiting = [pool.submit(client.post, "/v1/rerank", json=REQUEST) for _ in range(2)]
         wait_for(lambda: value(client, "polyencoder_requests_under_way") == 2)
-        refused = client.post("/v1/rerank", json=ASKED)
+        refused = client.post("/v1/rerank", json=REQUEST)
         assert refused.status_code == 429
         assert int(refused.headers["Retry-After"]) >= 1
         assert client.get("/health").status_code == 200
         slow.go_on.set()
-        assert [one.result().status_code for one in waiting] == [200, 200]
+        assert [future.result().status_code for future in waiting] == [200, 200]
     fine(client)
 
 
@@ -140,8 +140,8 @@ def test_an_answer_that_takes_too_long_is_given_up_and_its_work_dropped(serve):
     client = serve("bi", records=None, limits=Limits(seconds=0.3))
     slow = Slow(client)
     with ThreadPoolExecutor(3) as pool:
-        late = [pool.submit(client.post, "/v1/rerank", json=ASKED) for _ in range(3)]
-        assert [one.result().status_code for one in late] == [504] * 3
+        late = [pool.submit(client.post, "/v1/rerank", json=REQUEST) for _ in range(3)]
+        assert [future.result().status_code for future in late] == [504] * 3
     assert "0.3 seconds" in late[0].result().json()["message"]
     slow.go_on.set()
     wait_for(lambda: not value(client, "polyencoder_queued_tokens"))
@@ -153,12 +153,12 @@ def test_the_work_of_a_client_that_hangs_up_is_dropped(serve):
     client = serve("bi", records=None)
     slow = Slow(client)
     body = b'{"query": "hello", "documents": ["a", "b"]}'
-    gone = [connected(client) for _ in range(5)]
-    for connection in gone:
+    connections = [connected(client) for _ in range(5)]
+    for connection in connections:
         connection.sendall(post("/v1/rerank", body))
     wait_for(lambda: value(client, "polyencoder_requests_under_way") == 5)
     assert slow.entered.acquire(timeout=SECONDS)
-    for connection in gone:
+    for connection in connections:
         connection.close()
     wait_for(lambda: not value(client, "polyencoder_requests_under_way"))
     slow.go_on.set()
@@ -220,7 +220,7 @@ def test_a_header_takes_no_longer_than_its_time_and_connections_are_not_counted(
                 silent[-1].sendall(b"a")
         assert all(closed(connection) for connection in silent)
     with connected(client) as patient:  # a header that came in time has no limit, nor has the next one's wait
-        patient.sendall(post("/v1/rerank", json.dumps(ASKED).encode()))
+        patient.sendall(post("/v1/rerank", json.dumps(REQUEST).encode()))
         assert b" 200 " in patient.recv(1 << 16).partition(b"\r\n")[0]
         patient.sendall(b"GET /health HTTP/1.1\r\nHost: loc")
         assert closed(patient)

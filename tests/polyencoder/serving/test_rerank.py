@@ -11,6 +11,7 @@ import pytest
 
 from polyencoder.text.passages import split_text
 from tests.polyencoder.calibration.test_probability import calibrated
+from tests.polyencoder.serving.conftest import check_refused
 
 QUERY = "do you have any pets ?"
 DOCUMENTS = ["i have two dogs and a cat .", "i am a teacher .", "hello", "i like to ski ."]
@@ -18,20 +19,20 @@ DOCUMENTS = ["i have two dogs and a cat .", "i am a teacher .", "hello", "i like
 
 def results(answer) -> list[tuple[int, float]]:
     assert answer.status_code == 200, answer.text
-    return [(one["index"], one["relevance_score"]) for one in answer.json()["results"]]
+    return [(row["index"], row["relevance_score"]) for row in answer.json()["results"]]
 
 
 def expected(ranker, context=QUERY, documents=DOCUMENTS) -> list[tuple[int, float]]:
     return [
-        (one.index, 1 / (1 + math.exp(-one.score)) if one.probability is None else one.probability)
-        for one in ranker.rank(context, documents)
+        (hit.index, 1 / (1 + math.exp(-hit.score)) if hit.probability is None else hit.probability)
+        for hit in ranker.rank(context, documents)
     ]
 
 
-def assert_same(found, wanted):
-    assert [place for place, _ in found] == [place for place, _ in wanted]
-    assert [value for _, value in found] == pytest.approx([value for _, value in wanted], abs=1e-5)
-    assert all(0 <= value <= 1 for _, value in found)
+def assert_same(actual, expected):
+    assert [index for index, _ in actual] == [index for index, _ in expected]
+    assert [value for _, value in actual] == pytest.approx([value for _, value in expected], abs=1e-5)
+    assert all(0 <= value <= 1 for _, value in actual)
 
 
 @pytest.mark.slow
@@ -42,11 +43,11 @@ def test_coheres_clients_of_both_versions_get_the_rankers_order(serve):
     answer = first.rerank(
         query=QUERY, documents=DOCUMENTS, model="any", top_n=3, return_documents=True, max_chunks_per_doc=10
     )
-    assert_same([(one.index, one.relevance_score) for one in answer.results], expected(ranker)[:3])
-    assert [one.document.text for one in answer.results] == [DOCUMENTS[one.index] for one in answer.results]
+    assert_same([(row.index, row.relevance_score) for row in answer.results], expected(ranker)[:3])
+    assert [row.document.text for row in answer.results] == [DOCUMENTS[row.index] for row in answer.results]
     second = cohere.ClientV2(api_key="none", base_url=url)
     answer = second.rerank(query=QUERY, documents=DOCUMENTS, model="any", max_tokens_per_doc=4096, priority=1)
-    assert_same([(one.index, one.relevance_score) for one in answer.results], expected(ranker))
+    assert_same([(row.index, row.relevance_score) for row in answer.results], expected(ranker))
 
 
 @pytest.mark.parametrize("architecture", ["bi", "cross"])
@@ -57,8 +58,8 @@ def test_long_documents_have_the_score_of_their_best_passage(serve, architecture
     passages = split_text(long, ranker.text, tokens=ranker.text.candidate_room)
     answer = client.post("/v1/rerank", json={"query": QUERY, "documents": [*DOCUMENTS, long, long]})
     best = max(value for _, value in expected(ranker, documents=passages))
-    wanted = dict(expected(ranker)) | {len(DOCUMENTS): best, len(DOCUMENTS) + 1: best}
-    assert dict(results(answer)) == pytest.approx(wanted, abs=1e-5)
+    scores = dict(expected(ranker)) | {len(DOCUMENTS): best, len(DOCUMENTS) + 1: best}
+    assert dict(results(answer)) == pytest.approx(scores, abs=1e-5)
     (warning,) = answer.json()["meta"]["warnings"]
     assert "2 of 6 documents" in warning
 
@@ -85,12 +86,12 @@ def test_coheres_client_shows_what_was_wrong(serve):
 def test_each_route_ranks_and_only_version_1_gives_documents_back(serve, route):
     client = serve("cross", records=None)
     documents = [DOCUMENTS[0], {"text": DOCUMENTS[1], "id": 7, "title": None}, *DOCUMENTS[2:]]
-    asked = {"query": QUERY, "documents": documents, "return_documents": True}
-    answer = client.post(route, json=asked)
+    body = {"query": QUERY, "documents": documents, "return_documents": True}
+    answer = client.post(route, json=body)
     assert_same(results(answer), expected(client.service.engine.ranker))
-    given = {one["index"]: one.get("document") for one in answer.json()["results"]}
-    assert given[1] == (None if route == "/v2/rerank" else documents[1])
-    assert given[0] == (None if route == "/v2/rerank" else {"text": documents[0]})
+    returned = {row["index"]: row.get("document") for row in answer.json()["results"]}
+    assert returned[1] == (None if route == "/v2/rerank" else documents[1])
+    assert returned[0] == (None if route == "/v2/rerank" else {"text": documents[0]})
     assert answer.json()["usage"]["total_tokens"] > 0
 
 
@@ -98,8 +99,8 @@ def test_relevance_is_the_probability_of_a_calibrated_model(serve, make_ranker):
     ranker = calibrated(make_ranker("poly"))
     client = serve(ranker, records=None)
     documents = [*DOCUMENTS, DOCUMENTS[0]]  # which is one candidate, there twice
-    found = results(client.post("/v1/rerank", json={"query": QUERY, "documents": documents, "top_n": 2}))
-    assert_same(found, expected(ranker, documents=documents)[:2])
+    ranking = results(client.post("/v1/rerank", json={"query": QUERY, "documents": documents, "top_n": 2}))
+    assert_same(ranking, expected(ranker, documents=documents)[:2])
     assert expected(ranker)[0][1] == ranker.rank(QUERY, DOCUMENTS)[0].probability
 
 
@@ -114,11 +115,11 @@ def test_messages_are_turns_and_the_system_s_if_asked_the_persona(serve, field):
         {"role": "user", "content": QUERY},
     ]
     persona, turns = ["your persona: i ski .", "your persona: i have a dog ."], ["hello", "how are you ?", QUERY]
-    found = results(client.post("/v1/rerank", json={field: messages, "documents": DOCUMENTS}))
-    assert_same(found, expected(client.service.engine.ranker, turns))
+    ranking = results(client.post("/v1/rerank", json={field: messages, "documents": DOCUMENTS}))
+    assert_same(ranking, expected(client.service.engine.ranker, turns))
     client = serve("poly", records=None, system="persona")
-    found = results(client.post("/v1/rerank", json={field: messages, "documents": DOCUMENTS}))
-    assert_same(found, expected(client.service.engine.ranker, [*persona, *turns]))
+    ranking = results(client.post("/v1/rerank", json={field: messages, "documents": DOCUMENTS}))
+    assert_same(ranking, expected(client.service.engine.ranker, [*persona, *turns]))
 
 
 @pytest.mark.parametrize(
@@ -140,9 +141,7 @@ def test_messages_are_turns_and_the_system_s_if_asked_the_persona(serve, field):
 )
 def test_what_is_wrong_is_said_with_its_field(shared, body, param, says):
     answer = shared.post("/v1/rerank", content=json.dumps(body), headers={"Content-Type": "application/json"})
-    assert answer.status_code == 422
-    assert says in answer.json()["message"]
-    assert (answer.json()["error"]["code"], answer.json()["error"]["param"]) == (422, param)
+    check_refused(answer, param, says)
 
 
 def test_what_is_not_json_is_said_with_its_place(shared):
@@ -175,8 +174,8 @@ def test_texts_of_text_embeddings_inference_are_ranked(serve, architecture):
     assert [row["index"] for row in answer] == [hit.index for hit in expected]
     assert [row["score"] for row in answer] == pytest.approx([1 / (1 + math.exp(-hit.score)) for hit in expected])
     assert [row["text"] for row in answer] == [hit.text for hit in expected]
-    asked = {"query": QUERY, "texts": DOCUMENTS, "raw_scores": True, "truncate": True, "truncation_direction": "Right"}
-    answer = client.post("/rerank", json=asked).json()
+    body = {"query": QUERY, "texts": DOCUMENTS, "raw_scores": True, "truncate": True, "truncation_direction": "Right"}
+    answer = client.post("/rerank", json=body).json()
     assert [row["score"] for row in answer] == pytest.approx([hit.score for hit in expected], abs=1e-4)
     assert {*answer[0]} == {"index", "score"}
 
@@ -192,5 +191,4 @@ def test_texts_of_text_embeddings_inference_are_ranked(serve, architecture):
     ],
 )
 def test_a_wrong_request_is_said_with_its_field(shared, body, param):
-    answer = shared.post("/rerank", json={"query": "a", **body})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param), answer.text
+    check_refused(shared.post("/rerank", json={"query": "a", **body}), param)

@@ -30,11 +30,11 @@ pytestmark = pytest.mark.slow
 
 def test_answers_are_not_held_back_by_nagles_algorithm():
     async def delays() -> list[int]:
-        of: list[int] = []
+        flags: list[int] = []
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             connection = writer.get_extra_info("socket")
-            of.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            flags.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             writer.close()
 
         with bind(ServerConfig(model="model", port=0)) as listener:
@@ -42,7 +42,7 @@ def test_answers_are_not_held_back_by_nagles_algorithm():
                 reader, writer = await asyncio.open_connection(*listener.getsockname())
                 await reader.read()
                 writer.close()
-        return of
+        return flags
 
     (without_delay,) = asyncio.run(delays())
     assert without_delay
@@ -51,11 +51,11 @@ def test_answers_are_not_held_back_by_nagles_algorithm():
 def ask(url: str) -> list[str]:
     answer = httpx.post(f"{url}/v1/search", json={"query": "do you ski ?"}, timeout=SECONDS)
     assert answer.status_code == 200, answer.text
-    return [one["id"] for one in answer.json()["results"]]
+    return [hit["id"] for hit in answer.json()["results"]]
 
 
 @pytest.mark.long
-def test_workers_answer_alike_and_share_metrics(place):
+def test_workers_answer_alike_and_share_metrics(workspace):
     with started("--index", "replies", "--workers", "2", "--drain-seconds", "5") as (process, url):
         with ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(ask, [url] * 24))
@@ -75,34 +75,34 @@ def test_workers_answer_alike_and_share_metrics(place):
         assert "Traceback" not in process.stderr.read()
 
 
-def test_int8_graphs_are_served_as_they_were_exported(place, make_ranker, monkeypatch):
+def test_int8_graphs_are_served_as_they_were_exported(workspace, make_ranker, monkeypatch):
     """From a model to a server, by the commands; int8 graphs search the index that they made."""
     pytest.importorskip("onnxruntime")
-    (place / "exported").mkdir()
+    (workspace / "exported").mkdir()
     run_command("export", "model", "exported/model", "--onnx", "--int8")
-    monkeypatch.chdir(place / "exported")
-    write_text(Path("replies.jsonl"), "".join(json.dumps({"id": one.id, "text": one.text}) + "\n" for one in REPLIES))
+    monkeypatch.chdir(workspace / "exported")
+    write_text(Path("replies.jsonl"), "\n".join(json.dumps({"id": reply.id, "text": reply.text}) for reply in REPLIES))
     int8 = ["--backend", "onnx-int8"]
     run_command("index", "-m", "model", "--candidates", "replies.jsonl", "--out", "replies", *int8)
-    (exact,) = make_ranker("poly").score(["do you ski ?"], [one.text for one in REPLIES])
-    expected = {one.id: float(score) for one, score in zip(REPLIES, exact, strict=True)}
+    (exact,) = make_ranker("poly").score(["do you ski ?"], [reply.text for reply in REPLIES])
+    expected = {reply.id: float(score) for reply, score in zip(REPLIES, exact, strict=True)}
     with started("--index", "replies", *int8) as (process, url):
         assert httpx.get(f"{url}/info", timeout=SECONDS).json()["backend"] == "onnx-int8"
         hits = httpx.post(f"{url}/v1/search", json={"query": "do you ski ?"}, timeout=SECONDS).json()["results"]
         scores = {hit["id"]: hit["score"] for hit in hits}
         assert scores == pytest.approx(expected, rel=0.1)
         assert scores != pytest.approx(expected, rel=1e-6)  # float32's
-        asked = {"query": "do you ski ?", "documents": [hit["text"] for hit in hits]}
-        found = httpx.post(f"{url}/v1/rerank", json=asked, timeout=SECONDS).json()["results"]
-        assert sorted(one["index"] for one in found) == list(range(len(hits)))
+        body = {"query": "do you ski ?", "documents": [hit["text"] for hit in hits]}
+        results = httpx.post(f"{url}/v1/rerank", json=body, timeout=SECONDS).json()["results"]
+        assert sorted(row["index"] for row in results) == list(range(len(hits)))
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) in (0, -signal.SIGTERM)
     with pytest.raises(CheckpointError, match="its vectors have another precision"):
-        run_command("serve", "-m", "model", "--index", place / "replies", *int8)  # which torch made
+        run_command("serve", "-m", "model", "--index", workspace / "replies", *int8)  # which torch made
 
 
-def test_workers_end_with_the_process_that_started_them(place):
-    forked = "import multiprocessing, uvicorn._subprocess as own; own.spawn = multiprocessing.get_context('fork')"
+def test_workers_end_with_the_process_that_started_them(workspace):
+    forked = "import multiprocessing, uvicorn._subprocess as sub; sub.spawn = multiprocessing.get_context('fork')"
     with started("--workers", "2", before=forked) as (process, url):  # spawned, each would import torch
         process.kill()
         process.wait(SECONDS)
@@ -128,15 +128,15 @@ def test_workers_end_with_the_process_that_started_them(place):
         (["-m", "model", "--no-answer", "no ."], ConfigError, "no_answer is read only with index"),
     ],
 )
-def test_what_cannot_be_served_is_one_error(place, options, error, says):
+def test_what_cannot_be_served_is_one_error(workspace, options, error, says):
     command_fails(error, says, "serve", "--port", "0", *options)
 
 
-def test_a_port_that_is_taken_is_an_error(place):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        command_fails(ConfigError, "cannot listen", "serve", "-m", "model", "--port", taken.getsockname()[1])
+def test_a_port_that_is_taken_is_an_error(workspace):
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        command_fails(ConfigError, "cannot listen", "serve", "-m", "model", "--port", occupied.getsockname()[1])
 
 
 def test_a_port_belongs_to_one_server_before_it_is_announced():
@@ -148,24 +148,24 @@ def test_a_port_belongs_to_one_server_before_it_is_announced():
         socket.create_connection(first.getsockname()).close()
 
 
-def test_the_key_may_stand_in_the_environment(place, monkeypatch):
+def test_the_key_may_stand_in_the_environment(workspace, monkeypatch):
     monkeypatch.setenv("POLYENCODER_API_KEY", "a-long-secret\n")  # as a Kubernetes secret may end
     command_fails(ConfigError, "cannot listen", "serve", "-m", "model", "--host", "1.2.3.4")
     monkeypatch.setenv("POLYENCODER_API_KEY", "short")
     command_fails(ConfigError, "key must be at least 8", "serve", "-m", "model")
 
 
-def test_without_the_extra_the_message_names_it(place, monkeypatch):
+def test_without_the_extra_the_message_names_it(workspace, monkeypatch):
     monkeypatch.setitem(sys.modules, "fastapi", None)
     command_fails(ConfigError, r"parlai-polyencoder\[serve\]", "serve", "-m", "model")
 
 
-def test_what_is_under_way_is_finished_when_a_server_is_told_to_end(place):
+def test_what_is_under_way_is_finished_when_a_server_is_told_to_end(workspace):
     with started("--index", "replies", "--threads", "1", "--drain-seconds", "60") as (process, url):
         assert len(ask(url)) == len(REPLIES)
-        asked = {"query": "hello", "documents": [f"do you ski {n} ?" * 5 for n in range(1000)]}
+        body = {"query": "hello", "documents": [f"do you ski {n} ?" * 5 for n in range(1000)]}
         with ThreadPoolExecutor(4) as pool:
-            answers = [pool.submit(httpx.post, f"{url}/v1/rerank", json=asked, timeout=SECONDS) for _ in range(4)]
+            answers = [pool.submit(httpx.post, f"{url}/v1/rerank", json=body, timeout=SECONDS) for _ in range(4)]
             while "requests_under_way 4.0" not in httpx.get(f"{url}/metrics", timeout=SECONDS).text:
                 assert not all(answer.done() for answer in answers)
                 time.sleep(0.005)
@@ -217,11 +217,11 @@ def test_what_came_before_a_signal_is_answered_too():
     assert process.returncode == 0
 
 
-def test_what_takes_too_long_is_given_up_when_a_server_is_told_to_end(place):
+def test_what_takes_too_long_is_given_up_when_a_server_is_told_to_end(workspace):
     with started("--threads", "1", "--drain-seconds", "1") as (process, url):
         waiting = socket.create_connection((httpx.URL(url).host, httpx.URL(url).port))
         head = "POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
-        waiting.sendall(head.encode())  # of which the body never comes
+        waiting.sendall(head.encode())  # the body never comes
         while "requests_under_way 1.0" not in httpx.get(f"{url}/metrics", timeout=SECONDS).text:
             time.sleep(0.005)
         process.send_signal(signal.SIGTERM)
@@ -229,7 +229,7 @@ def test_what_takes_too_long_is_given_up_when_a_server_is_told_to_end(place):
         waiting.close()
 
 
-def test_errors_of_limits_name_their_flags(place, capsys, monkeypatch):
+def test_errors_of_limits_name_their_flags(workspace, capsys, monkeypatch):
     for flag in ("--max-bytes", "--timeout", "--drain-seconds"):
         monkeypatch.setattr(sys, "argv", ["polyencoder", "serve", "-m", "model", flag, "0"])
         with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""Results do not depend on what they were computed with: those of many requests at once are those of each alone."""
+"""Results do not depend on what is computed beside them: many requests at once have the results of each alone."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(
         passages = [split_text(text, ranker.text, tokens=ranker.text.candidate_room) for text in texts]
         best = [torch.as_tensor(ranker.score([turns], parts))[0].max() for parts in passages]
         expected = torch.stack(best).double().sigmoid()
-        found = torch.empty(len(texts), dtype=torch.float64)
-        for place, relevance in order:
-            found[place] = relevance
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        actual = torch.empty(len(texts), dtype=torch.float64)
+        for index, relevance in order:
+            actual[index] = relevance
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
         relevances = [relevance for _, relevance in order]
         assert relevances == sorted(relevances, reverse=True)
 
@@ -65,8 +65,8 @@ def test_searches_that_are_made_together_find_what_each_finds_alone(make_service
     every = [SearchOptions(top_k=2), SearchOptions(top_k=4, filter={"lang": "en"})]
 
     async def ask():
-        asked = [search.find_hits(service, turns, options) for options in every for turns in contexts]
-        return await asyncio.gather(*asked)
+        searches = [search.find_hits(service, turns, options) for options in every for turns in contexts]
+        return await asyncio.gather(*searches)
 
     answers = iter(asyncio.run(ask()))
     ranker, index = service.engine.ranker, service.index

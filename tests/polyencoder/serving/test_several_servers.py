@@ -45,7 +45,7 @@ def milvus_lite(folder, port):
 
 @pytest.fixture
 def port():
-    """One that is free, for Milvus Lite."""
+    """A free port for Milvus Lite."""
     pytest.importorskip("pymilvus")
     pytest.importorskip("milvus_lite")
     with socket.socket() as free:
@@ -55,38 +55,38 @@ def port():
 
 @pytest.fixture
 def milvus(tmp_path, port):
-    """The place of a collection of a Milvus Lite that listens on a port."""
+    """The address of a collection of a Milvus Lite that listens on a port."""
     with milvus_lite(tmp_path / "milvus", port):
         yield f"milvus:http://127.0.0.1:{port}#replies"
 
 
-def answers(servers: list[httpx.Client], path: str, asked: dict) -> list[dict]:
+def answers(servers: list[httpx.Client], path: str, body: dict) -> list[dict]:
     """What each server says to the same request."""
-    found = [server.post(path, json=asked) for server in servers]
-    assert [one.status_code for one in found] == [200] * len(servers), [one.text for one in found]
-    return [one.json()["results"] for one in found]
+    responses = [server.post(path, json=body) for server in servers]
+    assert all(response.status_code == 200 for response in responses), [response.text for response in responses]
+    return [response.json()["results"] for response in responses]
 
 
-def test_servers_over_one_milvus_answer_alike_and_see_each_others_changes(place, make_ranker, milvus):
+def test_servers_over_one_milvus_answer_alike_and_see_each_others_changes(workspace, make_ranker, milvus):
     make_ranker("poly").index(REPLIES, milvus)
     with contextlib.ExitStack() as stack:
         with ThreadPoolExecutor(2) as pool:  # importing torch twice takes as long as once
             starting = [pool.submit(stack.enter_context, started("--index", milvus)) for _ in range(2)]
-        servers = [stack.enter_context(httpx.Client(base_url=one.result()[1], timeout=SECONDS)) for one in starting]
+        servers = [stack.enter_context(httpx.Client(base_url=job.result()[1], timeout=SECONDS)) for job in starting]
         first, second = servers
 
-        for path, asked in [
+        for path, body in [
             ("/v1/search", {"query": "do you ski ?", "top_k": 4, "filter": {"lang": "en"}}),
-            ("/v1/rerank", {"query": "do you ski ?", "documents": [one.text for one in REPLIES]}),
+            ("/v1/rerank", {"query": "do you ski ?", "documents": [reply.text for reply in REPLIES]}),
         ]:
-            here, there = answers(servers, path, asked)
-            assert here == there
-            assert len(here) >= 4
+            first_results, second_results = answers(servers, path, body)
+            assert first_results == second_results
+            assert len(first_results) >= 4
 
         def ids() -> list[set[str]]:
             return [{hit["id"] for hit in hits} for hits in answers(servers, "/v1/search", {"query": "do you ski ?"})]
 
-        before = {one.id for one in REPLIES}
+        before = {reply.id for reply in REPLIES}
         assert ids() == [before] * 2
         assert first.put("/v1/candidates", json={"candidates": [NEW]}).status_code == 200
         assert ids() == [before | {"new"}] * 2
@@ -101,11 +101,11 @@ def test_servers_over_one_milvus_answer_alike_and_see_each_others_changes(place,
 
 
 def test_a_milvus_that_hangs_or_was_away_keeps_the_server_from_nothing_else(make_ranker, tmp_path, port):
-    """One that was started again counts its candidates, and refuses to search them until it loads them."""
+    """A restarted Milvus counts its candidates, but refuses to search them until it has loaded them."""
     ranker, where = make_ranker("poly"), f"milvus:http://127.0.0.1:{port}#replies"
     limits = Limits(ready_seconds=0.5, seconds=5)
     config = ServerConfig(model="tiny", index=where, port=0, limits=limits)
-    asked = {"query": "do you ski ?", "filter": {"about": "pets"}}
+    query = {"query": "do you ski ?", "filter": {"about": "pets"}}
     documents = {"query": "do you ski ?", "documents": ["yes .", "no ."]}
 
     def check_ready_again() -> None:
@@ -113,7 +113,7 @@ def test_a_milvus_that_hangs_or_was_away_keeps_the_server_from_nothing_else(make
         while client.get("/ready").status_code != 200:  # gRPC waits before it connects again
             assert time.monotonic() < until
             time.sleep(0.1)
-        assert answers([client], "/v1/search", asked) == before
+        assert answers([client], "/v1/search", query) == before
 
     with contextlib.ExitStack() as stack:
         with milvus_lite(tmp_path / "milvus", port) as milvus:
@@ -122,21 +122,21 @@ def test_a_milvus_that_hangs_or_was_away_keeps_the_server_from_nothing_else(make
             url = stack.enter_context(running(service))
             client = stack.enter_context(httpx.Client(base_url=url, timeout=SECONDS))
             assert client.get("/ready").status_code == 200
-            before = answers([client], "/v1/search", asked)
+            before = answers([client], "/v1/search", query)
             milvus.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, milvus.pid, os.WSTOPPED | os.WNOWAIT)  # it may answer until then
             with ThreadPoolExecutor(4) as pool:
-                searching = [pool.submit(client.post, "/v1/search", json=asked) for _ in range(2)]
+                searching = [pool.submit(client.post, "/v1/search", json=query) for _ in range(2)]
                 changing = pool.submit(client.put, "/v1/candidates", json={"candidates": [NEW]})
                 for _ in range(3):
                     assert client.get("/ready").json()["reason"] == "the index has not answered within 0.5 seconds"
                     assert client.get("/info").json()["message"] == "the index has not answered within 0.5 seconds"
                     assert client.post("/v1/rerank", json=documents).status_code == 200
-                assert {one.result().status_code for one in [*searching, changing]} == {504}
+                assert {future.result().status_code for future in [*searching, changing]} == {504}
             milvus.send_signal(signal.SIGCONT)
             check_ready_again()
         assert client.get("/ready").status_code == 503
-        assert client.post("/v1/search", json=asked).status_code == 503
+        assert client.post("/v1/search", json=query).status_code == 503
         assert client.post("/v1/rerank", json=documents).status_code == 200
         with milvus_lite(tmp_path / "milvus", port):
             check_ready_again()

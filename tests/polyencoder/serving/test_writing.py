@@ -23,15 +23,15 @@ def index(request, make_ranker, tmp_path):
         yield ranker.index(texts, tmp_path / "index")
         return
     address = f"{request.getfixturevalue('postgres').address}#{next(names)}"
-    with PostgresIndex.make(address, [Candidate(text, text) for text in texts], ranker) as made:
-        yield made
+    with PostgresIndex.make(address, [Candidate(text, text) for text in texts], ranker) as opened:
+        yield opened
 
 
 @pytest.fixture
 def writer(index):
-    made = IndexWriter(index)
-    yield made
-    made.close()
+    index_writer = IndexWriter(index)
+    yield index_writer
+    index_writer.close()
 
 
 def adding(name: str):

@@ -15,7 +15,7 @@ from polyencoder.storage.digests import (
 
 def test_the_fingerprint_counts_where_a_part_ends():
     parts = [["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], ["", "abc"], []]
-    assert len({compute_fingerprint(p) for p in parts}) == len(parts)
+    assert len({compute_fingerprint(part) for part in parts}) == len(parts)
 
 
 def test_the_fingerprint_is_of_the_bytes():
@@ -43,11 +43,11 @@ def test_files_by_their_contents_and_by_their_ends(tmp_path):
     assert sum(read) == len(content)
     assert compute_file_digest(big, new=hashlib.md5) == hashlib.md5(content).hexdigest()
     ends = compute_ends_fingerprint(big)
-    for place, is_seen in ((0, True), (len(content) // 2, False), (len(content) - 1, True)):
-        content[place] ^= 1
+    for position, is_seen in ((0, True), (len(content) // 2, False), (len(content) - 1, True)):
+        content[position] ^= 1
         big.write_bytes(content)
         assert (compute_ends_fingerprint(big) != ends) is is_seen
-        content[place] ^= 1
+        content[position] ^= 1
 
 
 def test_the_keys_of_a_teachers_scores_stay_valid():

@@ -173,10 +173,10 @@ def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path, monkeyp
 def test_what_a_kill_left_goes_with_a_later_file(tmp_path):
     path = tmp_path / "file.txt"
     others = [tmp_path / ".file.txt.abcdef01.notpart", tmp_path / ".other.txt.abcdef01.part"]
-    for place in (old := tmp_path / ".file.txt.abcdef01.part", fresh := tmp_path / ".file.txt.abcdef02.part", *others):
-        place.touch()
-    for place in (old, *others):
-        os.utime(place, (0, 0))
+    for file in (old := tmp_path / ".file.txt.abcdef01.part", fresh := tmp_path / ".file.txt.abcdef02.part", *others):
+        file.touch()
+    for file in (old, *others):
+        os.utime(file, (0, 0))
     write_text(path, "new")
     assert sorted(tmp_path.iterdir()) == sorted([path, fresh, *others])  # somebody may be writing the fresh one
     discard_leftovers(path)
@@ -209,7 +209,7 @@ def test_the_file_that_says_it_is_complete_moves_last(tmp_path):
     assert files_below(target) == {}
 
 
-def made(values):
+def make(values):
     if values["n"] < 0:
         raise ConfigError("n is -1; it must be at least 0\nand more")
     return values
@@ -217,7 +217,7 @@ def made(values):
 
 @pytest.mark.parametrize("text", ['{"format_version": 2, "n": 1}', b'{"format_version": 2, "n": 1}'])
 def test_what_is_made_has_no_version(text):
-    assert parse_versioned(text, made, version=2, origin="it", remedy="make it again") == {"n": 1}
+    assert parse_versioned(text, make, version=2, origin="it", remedy="make it again") == {"n": 1}
 
 
 @pytest.mark.parametrize(
@@ -238,4 +238,4 @@ def test_what_is_made_has_no_version(text):
 )
 def test_another_text_is_an_error_that_says_what_to_do(text, message):
     with pytest.raises(CheckpointError, match=f"^it: {message}"):
-        parse_versioned(text, made, version=2, origin="it", remedy="make it again")
+        parse_versioned(text, make, version=2, origin="it", remedy="make it again")

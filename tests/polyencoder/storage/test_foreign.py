@@ -79,13 +79,13 @@ def test_files_of_torch_are_no_archives(tmp_path):
     assert describe_file(tmp_path / "model") is None
 
 
-@pytest.mark.parametrize("at", [-18, -6, 46])  # of the archive's end, and of its list of files
-def test_a_damaged_file_of_torch(tmp_path, at):
+@pytest.mark.parametrize("offset", [-18, -6, 46])  # of the archive's end, and of its list of files
+def test_a_damaged_file_of_torch(tmp_path, offset):
     path = tmp_path / "model"
     torch.save({"a": torch.zeros(1)}, path)
     data = path.read_bytes()
-    at = data.index(b"PK\x01\x02") + at if at > 0 else len(data) + at
-    path.write_bytes(data[:at] + b"\xff" + data[at + 1 :])
+    offset = data.index(b"PK\x01\x02") + offset if offset > 0 else len(data) + offset
+    path.write_bytes(data[:offset] + b"\xff" + data[offset + 1 :])
     with pytest.raises(PolyencoderError, match=str(path)) as error:
         Ranker.load(path)
     assert len(str(error.value).splitlines()) == 1

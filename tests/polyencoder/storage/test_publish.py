@@ -22,7 +22,7 @@ OLD |= {"tower/weights": "old tower", "a/dense/weights": "old layer", "both/mine
 NEW = {"config": "new", "weights": "new weights", "mine": "stays", "both/mine": "stays"}
 NEW |= {"tower/weights": "new tower", "b/dense/weights": "new layer"}
 WRITTEN = ("config", "weights", "tower/weights", "b/dense/weights")
-GONE = ["card", "weights", "not there", "a/dense/weights", "both/theirs", "no folder/either"]
+REMOVED = ["card", "weights", "not there", "a/dense/weights", "both/theirs", "no folder/either"]
 CALLS = {"open", "fcntl.flock", "test.fsync"} | {
     f"os.{name}" for name in ("mkdir", "rename", "remove", "rmdir", "chmod")
 }
@@ -82,9 +82,9 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def read(folder: Path) -> dict[str, str]:
-    """Its files, and those of its folders; of an empty folder the name. Without hidden ones."""
-    shown = [path for path in folder.rglob("*") if path.is_file() or not any(path.iterdir())]
-    names = {path: path.relative_to(folder).as_posix() for path in shown}
+    """The text of each visible file in the folder and below; "empty" for an empty folder."""
+    paths = [path for path in folder.rglob("*") if path.is_file() or not any(path.iterdir())]
+    names = {path: path.relative_to(folder).as_posix() for path in paths}
     return {
         name: path.read_text() if path.is_file() else "empty"
         for path, name in names.items()
@@ -93,7 +93,7 @@ def read(folder: Path) -> dict[str, str]:
 
 
 def publish(folder: Path) -> None:
-    with publishing(folder, remove=GONE) as staging:
+    with publishing(folder, remove=REMOVED) as staging:
         write(staging, {name: NEW[name] for name in WRITTEN})
 
 
@@ -106,14 +106,14 @@ def fill_the_disk() -> None:
 
 
 def check(folder: Path) -> str:
-    """That all files are old or new, and that the next publication leaves nothing else behind."""
+    """All files are old or new, and the next publication leaves nothing else behind."""
     finish_publication(folder)
-    found = read(folder)
-    assert found in (OLD, NEW)
+    files = read(folder)
+    assert files in (OLD, NEW)
     publish(folder)
     assert {path.name for path in folder.iterdir()} == {name.partition("/")[0] for name in NEW}
     assert read(folder) == NEW
-    return found["config"]
+    return files["config"]
 
 
 @mostly_long("act", [interrupt, fill_the_disk], quick=1)

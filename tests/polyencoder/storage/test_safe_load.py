@@ -91,8 +91,8 @@ def test_one_thread_does_not_take_away_what_another_needs(tmp_path):
     sys.setswitchinterval(1e-5)  # threads take turns within a load
     try:
         with ThreadPoolExecutor(8) as threads:
-            found = list(threads.map(lambda _: load_states(path, mmap=False)["value"], range(200)))
+            values = list(threads.map(lambda _: load_states(path, mmap=False)["value"], range(200)))
     finally:
         sys.setswitchinterval(interval)
-    assert found == [[1.5]] * 200
+    assert values == [[1.5]] * 200
     assert set(get_safe_globals()) == before

@@ -34,8 +34,8 @@ def test_a_signature_is_the_hmac_of_the_whole_file(key, file):
 
 def test_a_changed_file_is_not_signed(key, file):
     signature, content = sign_file(file), file.read_bytes()
-    for at in (0, len(content) // 2, len(content) - 1):
-        file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    for position in (0, len(content) // 2, len(content) - 1):
+        file.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
         assert not is_signed(file, signature)
     file.write_bytes(content)
     assert is_signed(file, signature)

@@ -27,7 +27,7 @@ sys.stdin.read()
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch) -> Path:
+def base(tmp_path, monkeypatch) -> Path:
     """The system's folder of temporary files."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -52,26 +52,26 @@ def start():
         process.communicate()
 
 
-def inside(place: Path) -> set[Path]:
+def inside(base: Path) -> set[Path]:
     """What is in the folder of temporary folders."""
-    return {*(place / f".polyencoder-{os.getuid()}").iterdir()}
+    return {*(base / f".polyencoder-{os.getuid()}").iterdir()}
 
 
-def test_a_later_start_removes_what_a_killed_process_left(start, place):
+def test_a_later_start_removes_what_a_killed_process_left(start, base):
     (killed, left), (_, used) = start(), start()
-    assert inside(place) == {left, used}
+    assert inside(base) == {left, used}
     killed.kill()
     killed.wait()
     with TemporaryFolder() as folder:
-        assert inside(place) == {used, Path(folder)}
-    assert inside(place) == {used}
+        assert inside(base) == {used, Path(folder)}
+    assert inside(base) == {used}
 
 
-def test_folders_that_people_named_stay(start, place, make_ranker):
+def test_folders_that_people_named_stay(start, base, make_ranker):
     """An index has a free lock of its own, wherever it is and however old, and whatever it is named."""
     ranker = make_ranker("bi")
     with TemporaryFolder():  # makes the folder of them
-        parents = [place, place / f".polyencoder-{os.getuid()}"]
+        parents = [base, base / f".polyencoder-{os.getuid()}"]
     for parent in parents:
         ranker.index(["yes", "no"], parent / "polyencoder-replies").close()
         (parent / "polyencoder-mine").mkdir()
@@ -79,7 +79,7 @@ def test_folders_that_people_named_stay(start, place, make_ranker):
     killed.kill()
     killed.wait()
     shutil.copytree(left, copy := left.with_name("copy"))  # with the mark of another folder
-    for path in place.rglob("*"):
+    for path in base.rglob("*"):
         os.utime(path, (0, 0))
     with TemporaryFolder():
         assert not left.exists()
@@ -90,15 +90,15 @@ def test_folders_that_people_named_stay(start, place, make_ranker):
             assert len(index) == 2
 
 
-def test_another_users_folder_is_not_used(place):
-    (place / f".polyencoder-{os.getuid()}").symlink_to(place)
+def test_another_users_folder_is_not_used(base):
+    (base / f".polyencoder-{os.getuid()}").symlink_to(base)
     with TemporaryFolder() as folder:
-        assert Path(folder).parent == place
+        assert Path(folder).parent == base
         with TemporaryFolder() as other:
-            assert {Path(folder), Path(other)} < {*place.iterdir()}
+            assert {Path(folder), Path(other)} < {*base.iterdir()}
 
 
-def test_the_end_of_a_process_removes_its_own(start, place):
+def test_the_end_of_a_process_removes_its_own(start, base):
     process, _ = start()
     process.communicate("")
-    assert inside(place) == set()
+    assert inside(base) == set()

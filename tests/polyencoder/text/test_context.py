@@ -82,11 +82,11 @@ def test_a_persona_costs_earlier_turns_alone(turns, n_separators, max_tokens, da
     if turns:
         assert (not turns[-1]) or seen[-1] == turns[-1][-1]
         needed = layout(
-            [turn for place, turn in enumerate(turns) if place in {*persona, len(turns) - 1}],
+            [turn for i, turn in enumerate(turns) if i in {*persona, len(turns) - 1}],
             [SEPARATOR] * n_separators,
         )
         if len(needed) <= max_tokens:
-            assert {token for place in persona for token in turns[place]} <= set(seen)
+            assert {token for i in persona for token in turns[i]} <= set(seen)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_person_tokens(turns, after_newline, expected):
     assert add_person_tokens(turns, after_newline=after_newline) == expected
 
 
-@pytest.mark.parametrize(("max_tokens", "kept"), [(3, [1]), (4, [1, 2]), (5, [1, 2, 3]), (6, [1, 2, 3])])
-def test_a_candidate_keeps_its_first_words(max_tokens, kept):
-    assert surround([1, 2, 3], start=START, end=END, max_tokens=max_tokens) == [START, *kept, END]
+@pytest.mark.parametrize(("max_tokens", "words"), [(3, [1]), (4, [1, 2]), (5, [1, 2, 3]), (6, [1, 2, 3])])
+def test_a_candidate_keeps_its_first_words(max_tokens, words):
+    assert surround([1, 2, 3], start=START, end=END, max_tokens=max_tokens) == [START, *words, END]
     assert surround([], start=START, end=END, max_tokens=max_tokens) == [START, END]
 
 
@@ -115,7 +115,7 @@ PERSONA = ["your persona: i ski .", "partner's persona: i have a cat .", "__p1__
 
 
 @pytest.mark.parametrize(
-    ("size", "kept"),
+    ("size", "expected"),
     [
         (1, [*PERSONA, "d"]),
         (2, [*PERSONA, "c", "d"]),
@@ -125,9 +125,9 @@ PERSONA = ["your persona: i ski .", "partner's persona: i have a cat .", "__p1__
         (-1, ["a", *PERSONA[:2], "b", PERSONA[2], "c", "d"]),
     ],
 )
-def test_persona_lines_stay_and_do_not_count(size, kept):
+def test_persona_lines_stay_and_do_not_count(size, expected):
     lines = ["a", *PERSONA[:2], "b", PERSONA[2], "c", "d"]
-    assert select_latest_utterances(lines, size=size) == kept
+    assert select_latest_utterances(lines, size=size) == expected
     assert select_persona_lines(lines) == PERSONA
 
 

@@ -66,8 +66,8 @@ def test_threads_may_share_an_encoder(tokenizer, text_config, monkeypatch):
     def ask(seed):
         draw = random.Random(seed)
         for _ in range(400):
-            some = draw.choices(range(len(texts)), k=5)
-            assert text.tokenize([texts[i] for i in some]) == [expected[i] for i in some]
+            rows = draw.choices(range(len(texts)), k=5)
+            assert text.tokenize([texts[i] for i in rows]) == [expected[i] for i in rows]
 
     try:
         with ThreadPoolExecutor(8) as pool:
@@ -82,12 +82,12 @@ def test_a_copy_of_an_encoder(text, sentences):
 
 
 def test_a_text_is_tokenized_once(monkeypatch, text, sentences):
-    asked = []
+    sent = []
     tokenize = TextEncoder._encode
-    monkeypatch.setattr(TextEncoder, "_encode", lambda self, texts: asked.extend(texts) or tokenize(self, texts))
+    monkeypatch.setattr(TextEncoder, "_encode", lambda self, texts: sent.extend(texts) or tokenize(self, texts))
     text.tokenize([*sentences, *sentences])
     text.tokenize(sentences)
-    assert asked == sentences
+    assert sent == sentences
 
 
 @pytest.mark.parametrize("typed", ["[SEP]", "hi [SEP] there", "[CLS][PAD][SEP]", "a [PAD] b"])
@@ -135,13 +135,13 @@ def test_empty_lines_leave_no_trace(text, turns):
     assert text.tokenize_context(turns) == text.tokenize_context(["hi !"])
 
 
-@pytest.mark.parametrize(("history_size", "kept"), [(1, 1), (2, 2), (4, 4), (9, 5), (-1, 5)])
-def test_history_size_counts_utterances(tokenizer, history_size, kept):
+@pytest.mark.parametrize(("history_size", "count"), [(1, 1), (2, 2), (4, 4), (9, 5), (-1, 5)])
+def test_history_size_counts_utterances(tokenizer, history_size, count):
     text = TextEncoder(tokenizer, TextConfig(history_size=history_size))
     everything = TextEncoder(tokenizer, TextConfig(history_size=-1))
     lines = ["a", "b", "c", "d", "e"]
     for turns in (["a", "b\nc\n", "d", "e"], lines, "\n".join(lines)):
-        assert text.tokenize_context(turns) == everything.tokenize_context(lines[-kept:])
+        assert text.tokenize_context(turns) == everything.tokenize_context(lines[-count:])
 
 
 @pytest.mark.parametrize("truncation", ["turns", "tokens"])
@@ -149,8 +149,8 @@ def test_history_size_of_models_that_parlai_trained_counts_turns(tokenizer, word
     """However many lines they have, persona or not."""
     text = TextEncoder(tokenizer, TextConfig(history_size=1, truncation=truncation))
     turns = ["your persona: a", "b c", "d\ne"]
-    kept = ["your persona: a", "e"] if truncation == "turns" else ["d\ne"]
-    assert text.tokenize_context(turns) == [START, *(i for turn in kept for i in (*words(turn), END))]
+    lines = ["your persona: a", "e"] if truncation == "turns" else ["d\ne"]
+    assert text.tokenize_context(turns) == [START, *(i for turn in lines for i in (*words(turn), END))]
 
 
 def test_lengths_include_start_and_end(tokenizer, sentences):
@@ -189,10 +189,10 @@ def test_a_special_token_that_is_not_there(tokenizer, text_config, field):
 
 def test_the_fingerprint_tells_tokenizers_and_settings_apart(tokenizer, text_config):
     text = TextEncoder(tokenizer, text_config)
-    more = Tokenizer.from_str(tokenizer.to_str())
-    more.add_tokens(["teaching"])
+    extended = Tokenizer.from_str(tokenizer.to_str())
+    extended.add_tokens(["teaching"])
     settings = [replace(text_config, text_truncate=41), replace(text_config, separator="|")]
-    others = [TextEncoder(more, text_config), *(TextEncoder(tokenizer, setting) for setting in settings)]
+    others = [TextEncoder(extended, text_config), *(TextEncoder(tokenizer, setting) for setting in settings)]
     assert len({text.compute_fingerprint(), *(other.compute_fingerprint() for other in others)}) == 4
 
 
@@ -273,8 +273,8 @@ def test_recent_first_reads_the_whole_last_turn(recent_first, size):
     )
     separator = text.tokenizer.token_to_id("[EXTRA]")
     earlier = text.tokenizer.encode_texts(["i am\nfine . your persona: i ski . your persona: cat"])[0]
-    told = ["your persona: i ski .\ni am\nfine .", "your persona: cat\nhello ,\n\nhow are you ?", " "]
-    assert text.tokenize_context(told) == (ids if size == 1 else [*ids, separator, *earlier])
+    turns = ["your persona: i ski .\ni am\nfine .", "your persona: cat\nhello ,\n\nhow are you ?", " "]
+    assert text.tokenize_context(turns) == (ids if size == 1 else [*ids, separator, *earlier])
 
 
 def test_recent_first_numbers_turns_where_it_is_told_to(recent_first):
@@ -293,12 +293,12 @@ def test_half_characters_and_other_things_than_texts_are_errors_of_subwords_too(
 
 
 def test_a_tokenizer_file_says_which_kind_it_is(recent_first, tokenizer, tmp_path, sentences):
-    for one in (recent_first().tokenizer, tokenizer):
+    for original in (recent_first().tokenizer, tokenizer):
         path = tmp_path / "tokenizer.json"
-        path.write_text(one.to_str(pretty=True), encoding="utf-8")
+        path.write_text(original.to_str(pretty=True), encoding="utf-8")
         again = read_tokenizer(path)
-        assert type(again) is type(one)
-        assert again.to_str() == one.to_str()
+        assert type(again) is type(original)
+        assert again.to_str() == original.to_str()
 
 
 def test_a_layout_that_cannot_be():

@@ -18,7 +18,7 @@ from polyencoder.text.learning import ROLES, PieceSettings, count_characters, le
 
 SPECIAL = ["[PAD]", "[UNK]", "[S]", "[MASK]", "[NEWLINE]"]
 TYPES = ["bpe", "wordpiece"]
-MORE = [
+EXTRA_TEXTS = [
     "The THE the theatre , isn't it ?",
     "snow snow snowing , 3 € for a \N{SNOWMAN}",
     "caf\N{COMBINING ACUTE ACCENT}",
@@ -27,7 +27,7 @@ MORE = [
 
 @pytest.fixture
 def texts(sentences):
-    return [*sentences, *MORE]
+    return [*sentences, *EXTRA_TEXTS]
 
 
 def learn(texts, **options):
@@ -42,7 +42,7 @@ def words(texts) -> Counter[str]:
 def test_each_merge_is_of_a_most_frequent_pair(texts):
     """Replayed in plain Python, from words cut into characters."""
     tokenizer = learn(texts, size=200, merges=25)
-    made = [token for token in tokenizer.get_vocab() if len(token.removesuffix("</w>")) > 1]
+    merged = [token for token in tokenizer.get_vocab() if len(token.removesuffix("</w>")) > 1]
     state = {word: [*word[:-1], word[-1] + "</w>"] for word in words(texts)}
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     assert len(merges) == 25
@@ -53,12 +53,12 @@ def test_each_merge_is_of_a_most_frequent_pair(texts):
                 pairs[pair] += words(texts)[word]
         assert pairs[left, right] == max(pairs.values())
         for parts in state.values():
-            place = 0
-            while place < len(parts) - 1:
-                if (parts[place], parts[place + 1]) == (left, right):
-                    parts[place : place + 2] = [left + right]
-                place += 1
-    assert {"".join(pair) for pair in merges} <= set(made)
+            i = 0
+            while i < len(parts) - 1:
+                if (parts[i], parts[i + 1]) == (left, right):
+                    parts[i : i + 2] = [left + right]
+                i += 1
+    assert {"".join(pair) for pair in merges} <= set(merged)
 
 
 def test_what_is_frequent_becomes_a_piece(texts):
@@ -91,7 +91,7 @@ def test_all_characters_fit_into_a_large_size_and_none_is_unknown(texts, kind):
     assert characters.counts.total() == sum(len(word) for text in texts for word in "".join(text.split()).split())
     assert characters.compute_unknown_share(tokenizer) == 0
     assert set(characters.counts) <= set(tokenizer.get_vocab())
-    assert "[UNK]" not in tokenizer.encode(" ".join(MORE)).tokens
+    assert "[UNK]" not in tokenizer.encode(" ".join(EXTRA_TEXTS)).tokens
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -122,14 +122,14 @@ def test_rare_characters_are_unknown(texts):
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_equal_texts_give_equal_vocabularies(texts, kind):
-    found = {learn(texts, type=kind, size=120, merges=60).to_str() for _ in range(8)}
-    assert len(found) == 1
+    vocabularies = {learn(texts, type=kind, size=120, merges=60).to_str() for _ in range(8)}
+    assert len(vocabularies) == 1
 
 
 def test_case(texts):
     assert learn(texts).encode("THE").ids == learn(texts).encode("the").ids
-    kept = learn(texts, lower_case=False)
-    assert kept.encode("THE").ids != kept.encode("the").ids
+    cased = learn(texts, lower_case=False)
+    assert cased.encode("THE").ids != cased.encode("the").ids
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -140,8 +140,8 @@ def test_transformers_opens_its_folder(texts, kind, tmp_path):
     assert special == {"start_token": "[S]", "end_token": "[S]", "separator": "[S]", "pad_token": "[PAD]"}
     pair = opened.encode("hello , you", "the snow")
     assert pair.ids == tokenizer.encode("hello , you", "the snow").ids
-    places = [place for place, token in enumerate(pair.tokens) if token == "[S]"]
-    assert places == [0, pair.type_ids.index(1) - 1, len(pair) - 1]
+    positions = [i for i, token in enumerate(pair.tokens) if token == "[S]"]
+    assert positions == [0, pair.type_ids.index(1) - 1, len(pair) - 1]
     assert tokenizer.decode(pair.ids).replace(" ", "") == "hello,youthesnow"
 
 

@@ -12,7 +12,7 @@ from polyencoder.text.memory import ENTRY, TextMemory
 
 @pytest.fixture
 def memory():
-    """Of ten short texts, or of their like."""
+    """A memory of about ten short texts."""
     return TextMemory(lambda value: len(value), limit=10 * (ENTRY + sys.getsizeof("text 1") + 10))
 
 

@@ -47,7 +47,7 @@ def test_a_tool_without_parameters(schema):
 
 def test_a_text_is_its_own():
     options = read_options(("hello", "hello", MCP))
-    assert [(one.name, one.text) for one in options] == [(None, "hello"), (None, "hello"), ("get_weather", TEXT)]
+    assert [(option.name, option.text) for option in options] == [(None, "hello")] * 2 + [("get_weather", TEXT)]
 
 
 @pytest.mark.parametrize(

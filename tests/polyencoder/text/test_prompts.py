@@ -17,7 +17,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "query", ":", *"abcdefgh", "your", 
 
 
 def encoder(**fields) -> TextEncoder:
-    """One whose tokens are words, so that a text's tokens do not depend on what stands before it."""
+    """An encoder whose tokens are words, so that a text's tokens do not depend on what stands before it."""
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.add_special_tokens(WORDS[:4])
@@ -47,13 +47,13 @@ def test_a_context_loses_old_turns_and_not_its_prompt(turns, length, separator):
 @given(st.text("abcdefgh ", max_size=40), st.integers(5, 24))
 def test_a_candidate_loses_its_end_and_not_its_prompt(candidate, length):
     text = encoder(label_truncate=length, candidate_prompt="query: ")
-    (found,) = text.tokenize_candidates([candidate])
-    assert found == [2, *text.tokenize([f"query: {candidate}"])[0][: length - 2], 3]
-    assert found[:3] == [2, 4, 5]
+    (ids,) = text.tokenize_candidates([candidate])
+    assert ids == [2, *text.tokenize([f"query: {candidate}"])[0][: length - 2], 3]
+    assert ids[:3] == [2, 4, 5]
 
 
 def test_prompt_and_text_are_tokenized_as_one(tokenizer, text_config, sentences):
-    """As sentence-transformers does: the space at the end of a prompt belongs to the word behind it."""
+    """sentence-transformers does the same: the space at the end of a prompt belongs to the next word."""
     text = TextEncoder(tokenizer, replace(text_config, context_prompt="a query: ", candidate_prompt="the reply: "))
     for sentence in [*sentences[:5], ""]:
         alone = tokenizer.encode(f"a query: {sentence}", add_special_tokens=False).ids
@@ -61,10 +61,10 @@ def test_prompt_and_text_are_tokenized_as_one(tokenizer, text_config, sentences)
         alone = tokenizer.encode(f"the reply: {sentence}", add_special_tokens=False).ids[:22]
         assert text.tokenize_candidates([sentence]) == [[text.start_id, *alone, text.end_id]]
     long = text.tokenize_context([" ".join(sentences)])
-    own = tokenizer.encode("a query:", add_special_tokens=False).ids
+    head = tokenizer.encode("a query:", add_special_tokens=False).ids
     assert len(long) == 40
-    assert long[1 : len(own) + 1] == own
-    assert long[len(own) + 1 : -1] == text.tokenize([" ".join(sentences)])[0][len(own) - 38 :]  # its latest tokens
+    assert long[1 : len(head) + 1] == head
+    assert long[len(head) + 1 : -1] == text.tokenize([" ".join(sentences)])[0][len(head) - 38 :]  # its latest tokens
 
 
 @pytest.mark.parametrize(

@@ -67,9 +67,9 @@ def test_to_moves_every_tensor():
 def test_token_batches(lengths, max_tokens, batch_size):
     batches = cut_into_batches(lengths, max_tokens=max_tokens, batch_size=batch_size)
 
-    order = [place for batch in batches for place in batch]
+    order = [i for batch in batches for i in batch]
     assert sorted(order) == list(range(len(lengths)))  # every sequence once
-    assert [lengths[place] for place in order] == sorted(lengths)  # from short to long
+    assert [lengths[i] for i in order] == sorted(lengths)  # from short to long
 
     def fits(batch: list[int]) -> bool:
         return len(batch) * max(lengths[i] for i in batch) <= max_tokens and (
@@ -91,8 +91,8 @@ def test_no_cut_of_the_sorted_sequences_costs_less(lengths, pass_cost):
     assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
     in_order = [lengths[i] for group in groups for i in group]
     assert in_order == sorted(lengths)
-    order, places = sorted(range(len(lengths)), key=lengths.__getitem__), range(1, len(lengths))
-    cuts = (cut for count in range(len(lengths)) for cut in combinations(places, count))
+    order, positions = sorted(range(len(lengths)), key=lengths.__getitem__), range(1, len(lengths))
+    cuts = (cut for count in range(len(lengths)) for cut in combinations(positions, count))
     ways = [[order[a:b] for a, b in zip((0, *cut), (*cut, len(order)), strict=True)] for cut in cuts]
     assert cost(groups, lengths, pass_cost) == min((cost(way, lengths, pass_cost) for way in ways), default=0)
 

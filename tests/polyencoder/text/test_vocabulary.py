@@ -46,9 +46,9 @@ def test_no_text_is_unknown(tokenizer, typed):
 
 def test_lower_case_is_a_choice(sentences):
     lowered = train_tokenizer(sentences, vocabulary_size=320)
-    kept = train_tokenizer(sentences, vocabulary_size=320, lower_case=False)
+    cased = train_tokenizer(sentences, vocabulary_size=320, lower_case=False)
     assert lowered.encode("Hello").ids == lowered.encode("hello").ids
-    assert kept.encode("Hello").ids != kept.encode("hello").ids
+    assert cased.encode("Hello").ids != cased.encode("hello").ids
 
 
 def test_size_and_special_tokens(tokenizer):
@@ -125,7 +125,7 @@ def test_back_to_the_separator(tokenizer):
     for how in ("newline", "none", "sep"):
         special = separate_turns(tokenizer, TRAINED_SPECIAL_TOKENS, how)
         assert separate_turns(tokenizer, special, "sep") == TRAINED_SPECIAL_TOKENS
-    own = {**TRAINED_SPECIAL_TOKENS, "separator": " || "}
-    assert separate_turns(tokenizer, own, "sep") == own
+    custom = {**TRAINED_SPECIAL_TOKENS, "separator": " || "}
+    assert separate_turns(tokenizer, custom, "sep") == custom
     with pytest.raises(ConfigError, match="turn_separator is 'comma'; it must be one of sep, newline, none"):
-        separate_turns(tokenizer, own, "comma")
+        separate_turns(tokenizer, custom, "comma")

@@ -74,7 +74,7 @@ def trace_candidates() -> Callable[[pytest.MonkeyPatch], None]:
         patch.setattr(
             exporters,
             "_export_with_torch",
-            lambda step, *given: not isinstance(step, CandidatesStep) and exported_by(step, *given),
+            lambda step, *args: not isinstance(step, CandidatesStep) and exported_by(step, *args),
         )
 
     return trace
@@ -82,7 +82,7 @@ def trace_candidates() -> Callable[[pytest.MonkeyPatch], None]:
 
 @pytest.fixture(scope="session")
 def make_exportable(make_model, make_backbone_config, tokenizer) -> Callable[..., Ranker]:
-    """(kind) -> a torch ranker of this kind, of which all terms and tokens count."""
+    """(kind) -> a torch ranker of this kind, whose terms and tokens all count."""
 
     def make(kind: str) -> Ranker:
         architecture, fields = KINDS[kind]
@@ -107,17 +107,17 @@ def exported(make_exportable, tmp_path_factory, traced_graphs):
     pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    made = {}
+    cache = {}
 
     def make(kind: str):
-        if kind not in made:
+        if kind not in cache:
             ranker, folder = make_exportable(kind), base / f"onnx-{kind}"
             with FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:
                 patch.setattr(exporters, "IS_CURRENT", traced_graphs and kind in BY_CURRENT_EXPORTER)
                 if not folder.exists():
                     export_onnx(ranker, folder)
-            made[kind] = ranker, folder
-        return made[kind]
+            cache[kind] = ranker, folder
+        return cache[kind]
 
     return make
 

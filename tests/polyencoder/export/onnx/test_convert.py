@@ -22,11 +22,11 @@ CONTEXTS = [["hello !", "do you like dogs ?"], "hi", ["what do you do for a livi
 )
 def ranker(request, make_convert_ranker) -> Ranker:
     extra_contexts, quantized = request.param
-    made = make_convert_ranker(scale_batches=3, **({"extra_contexts": extra_contexts} if extra_contexts else {}))
+    built = make_convert_ranker(scale_batches=3, **({"extra_contexts": extra_contexts} if extra_contexts else {}))
     if quantized:
-        made.model.quantize()
-    made.model.scale.advance()
-    return made
+        built.model.quantize()
+    built.model.scale.advance()
+    return built
 
 
 def test_a_folder_gives_the_same_scores(ranker, sentences, tmp_path):
@@ -66,7 +66,7 @@ def test_graphs_give_the_scores_of_torch(ranker, sentences, tmp_path):
 def test_by_the_current_exporter(
     make_convert_ranker, sentences, tmp_path, by_current_exporter, trace_candidates, monkeypatch
 ):
-    """Of the graph of contexts, which has all that the other has; with one layer, as each takes seconds."""
+    """The graph of contexts has all that the other has; it has one layer, as each takes seconds."""
     trace_candidates(monkeypatch)
     ranker = make_convert_ranker(extra_contexts=2, attention_limits=(2,))
     export_onnx(ranker, tmp_path)
@@ -74,18 +74,18 @@ def test_by_the_current_exporter(
 
 
 def test_without_a_history_the_extra_vector_is_0(make_convert_ranker, tmp_path):
-    """By onnxruntime alone, in a batch with a context that has one."""
+    """onnxruntime alone computes a batch in which another context has a history."""
     export_onnx(make_convert_ranker(extra_contexts=2), tmp_path)
     session = onnxruntime.InferenceSession(tmp_path / "context.onnx", providers=["CPUExecutionProvider"])
-    given = {
+    inputs = {
         "ids": np.array([[3, 4, 5], [6, 7, 0]]),
         "mask": np.array([[True, True, True], [True, True, False]]),
         "extra_ids": np.array([[4, 0, 0], [0, 0, 0]]),
         "extra_mask": np.array([[True, False, False], [False, False, False]]),
     }
-    vectors, mask = session.run(["vectors", "codes_mask"], given)
+    vectors, mask = session.run(["vectors", "codes_mask"], inputs)
     assert mask.tolist() == [[True, True, True], [True, True, False]]
     assert (vectors[1, 2] == 0).all()
     assert np.abs(vectors[0, 2]).max() > 0
-    alone, _ = session.run(["vectors", "codes_mask"], {name: array[1:] for name, array in given.items()})
+    alone, _ = session.run(["vectors", "codes_mask"], {name: array[1:] for name, array in inputs.items()})
     np.testing.assert_allclose(alone[0], vectors[1], rtol=1e-5, atol=1e-6)

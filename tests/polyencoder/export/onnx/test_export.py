@@ -31,8 +31,8 @@ def graph(path):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def run(tokens) -> list[np.ndarray]:
-        given = {"ids": tokens.ids, "mask": tokens.mask, "segments": tokens.segments}
-        return session.run(None, {each.name: given[each.name].numpy() for each in session.get_inputs()})
+        inputs = {"ids": tokens.ids, "mask": tokens.mask, "segments": tokens.segments}
+        return session.run(None, {each.name: inputs[each.name].numpy() for each in session.get_inputs()})
 
     return run
 
@@ -63,28 +63,28 @@ def test_graphs_give_what_torch_gives_for_any_batch(exported, make_tokens, padde
         tokens = padded(make_tokens(lengths))
         with torch.no_grad():
             context, candidates = ranker.model.encode_context(tokens), ranker.model.encode_candidates(tokens)
-        found, *others = encode_context(tokens)
-        wanted = [(context.vectors, found)]
+        context_vectors, *others = encode_context(tokens)
+        comparisons = [(context.vectors, context_vectors)]
         if context.keys is not None:
             *others, keys, biases = others
-            wanted += [(context.keys.vectors, keys), (context.keys.biases, biases)]
+            comparisons += [(context.keys.vectors, keys), (context.keys.biases, biases)]
         for row, read in enumerate(context.tokens or ()):  # of a late-interaction encoder, whose padding says nothing
-            _, vector, own, turns = others
-            pairs = (vector, read.vectors), (own, read.tokens[:, : lengths[row]]), (turns, read.turns)
+            _, vector, token_vectors, turns = others
+            pairs = (vector, read.vectors), (token_vectors, read.tokens[:, : lengths[row]]), (turns, read.turns)
             for output, (expected,) in pairs:
                 assert_close(output[row][: len(expected)], expected)
         others = others[:1]
         assert len(others) == (context.mask is not None)
-        for expected, output in wanted:
+        for expected, output in comparisons:
             if context.mask is None:
                 assert_close(output, expected)
                 continue
             for row in range(len(tokens)):  # the real codes; a graph may have more columns that are masked
                 assert_close(output[row][others[0][row]], expected[row][context.mask[row]])
-        vectors, *own = encode_candidates(tokens)
+        vectors, *token_outputs = encode_candidates(tokens)
         assert_close(vectors, candidates)
-        for row, read in enumerate(ranker.model.read_candidates(tokens) if own else ()):
-            assert_close(own[0][row][: lengths[row]], read.tokens.detach())
+        for row, read in enumerate(ranker.model.read_candidates(tokens) if token_outputs else ()):
+            assert_close(token_outputs[0][row][: lengths[row]], read.tokens.detach())
 
 
 @pytest.mark.parametrize("kind", ["cross", "cross-mean", "cross-head"])
@@ -104,7 +104,7 @@ def test_a_scorer_gives_what_torch_gives(exported, make_tokens, kind):
 def test_there_are_no_warnings_and_the_ranker_and_the_generator_are_left_alone(
     make_ranker, make_backbone_config, sentences, tmp_path, request, trace_candidates, monkeypatch, exporter
 ):
-    """Nor is there more to a graph than int8 can take."""
+    """The graph has only operators that int8 can take."""
     if exporter == "current":
         request.getfixturevalue("by_current_exporter")
         trace_candidates(monkeypatch)
@@ -119,8 +119,8 @@ def test_there_are_no_warnings_and_the_ranker_and_the_generator_are_left_alone(
     assert all(torch.equal(tensor, before[name]) for name, tensor in ranker.model.state_dict().items())
     quantize_int8(tmp_path)
     expected = ranker.score(["hello"], sentences)
-    found = load_graphs(tmp_path, "onnx-int8").score(["hello"], sentences)
-    assert_close(found, expected, rtol=0, atol=0.5 * abs(expected).max())
+    scores = load_graphs(tmp_path, "onnx-int8").score(["hello"], sentences)
+    assert_close(scores, expected, rtol=0, atol=0.5 * abs(expected).max())
 
 
 @pytest.mark.parametrize(

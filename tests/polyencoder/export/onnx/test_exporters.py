@@ -75,11 +75,11 @@ def check_graph(backbone: Backbone, path) -> None:
         tokens = batch(lengths)
         with torch.no_grad():
             (expected,) = Outputs(backbone)(tokens.ids, tokens.mask)
-        (found,) = graph(tokens.list_sequences()).values()
-        assert_close(found, expected)
+        (outputs,) = graph(tokens.list_sequences()).values()
+        assert_close(outputs, expected)
 
 
-def said(caplog) -> list[str]:
+def list_messages(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith("polyencoder.export")]
 
 
@@ -88,7 +88,7 @@ def write(backbone: Backbone, path) -> None:
     write_graph(exporters.prepare_for_graphs(Outputs(backbone)), (tokens.ids, tokens.mask), path)
 
 
-# the code of the others is roberta's, or bert's, of which the rankers of conftest.py are
+# the other families share the code of roberta or bert, and the rankers of conftest.py are of bert
 OTHERS = sorted(FAMILIES.keys() - {"xlm-roberta", "camembert", "bert", "electra"})
 
 
@@ -98,15 +98,15 @@ def test_families(family, tmp_path, by_current_exporter, caplog):
     backbone = encoder(family)
     write(backbone, tmp_path / "graph.onnx")
     check_graph(backbone, tmp_path / "graph.onnx")
-    assert not said(caplog)  # none of them is traced instead
-    check_axes_and_places(tmp_path / "graph.onnx")
+    assert not list_messages(caplog)  # none of them is traced instead
+    check_axes_and_paths(tmp_path / "graph.onnx")
 
 
-def check_axes_and_places(path) -> None:
-    """Of any batch and length, and with nothing of this machine."""
+def check_axes_and_paths(path) -> None:
+    """The graph takes any batch and length, and names nothing of this machine."""
     graph = onnx.load(path).graph
-    for one in graph.input:
-        assert [axis.dim_param for axis in one.type.tensor_type.shape.dim] == ["batch", "length"]
+    for graph_input in graph.input:
+        assert [axis.dim_param for axis in graph_input.type.tensor_type.shape.dim] == ["batch", "length"]
     assert not any(node.metadata_props for node in graph.node)
     assert b"/projects/" not in path.read_bytes()
 
@@ -121,7 +121,7 @@ def test_rankers_are_not_traced_instead(exported, kind):
     graphs = [*exported(kind)[1].glob("*.onnx")]
     assert [opset(graph) for graph in graphs] == [exporters.OPSET] * 2
     for graph in graphs:
-        check_axes_and_places(graph)
+        check_axes_and_paths(graph)
 
 
 @pytest.mark.long
@@ -151,7 +151,7 @@ def test_attention_is_few_operators_and_the_model_keeps_its_own(tmp_path):
     assert copy.model.config._attn_implementation == exporters.NAME
     assert backbone.model.config._attn_implementation == before == "polyencoder"
     pairs = zip(backbone.parameters(), copy.parameters(), strict=True)
-    assert all(one is other for one, other in pairs)  # no second copy of the weights
+    assert all(parameter is copied for parameter, copied in pairs)  # no second copy of the weights
     write(backbone, tmp_path / "graph.onnx")
     operators = {node.op_type for node in onnx.load(tmp_path / "graph.onnx").graph.node}
     assert "Softmax" in operators
@@ -173,12 +173,12 @@ def test_what_the_exporter_cannot_follow_is_traced_and_the_log_says_so(tmp_path,
     with caplog.at_level(logging.WARNING, logger="polyencoder"):
         step = Unfollowed(encoder("bert", n_layers=0)).eval()
         write_graph(step, (tokens.ids, tokens.mask), tmp_path / "graph.onnx")
-    (message,) = said(caplog)
+    (message,) = list_messages(caplog)
     assert message.startswith("torch's ONNX exporter cannot follow this model, which is traced instead")
     with torch.no_grad():
         (expected,) = step(tokens.ids, tokens.mask)
-    (found,) = Graph(tmp_path / "graph.onnx")(tokens.list_sequences()).values()
-    assert_close(found, expected)
+    (outputs,) = Graph(tmp_path / "graph.onnx")(tokens.list_sequences()).values()
+    assert_close(outputs, expected)
 
 
 @pytest.mark.skipif(not exporters.IS_CURRENT, reason="this torch's exporter needs nothing else")

@@ -23,15 +23,15 @@ load_int8 = partial(load_graphs, backend="onnx-int8")
 def quantized(exported, tmp_path_factory):
     """(kind) -> the torch ranker, and a folder of its graphs in both precisions."""
     pytest.importorskip("onnx", reason="the extra [onnx] is not installed")
-    made = {}
+    cache = {}
 
     def make(kind: str):
-        if kind not in made:
+        if kind not in cache:
             ranker, folder = exported(kind)
             copy = shutil.copytree(folder, tmp_path_factory.mktemp("int8") / kind)
             quantize_int8(copy)
-            made[kind] = ranker, copy
-        return made[kind]
+            cache[kind] = ranker, copy
+        return cache[kind]
 
     return make
 
@@ -39,9 +39,9 @@ def quantized(exported, tmp_path_factory):
 @pytest.mark.parametrize("kind", ["bi", "poly-codes", "poly-n_last", "cross"])
 def test_scores_are_near_those_of_torch(quantized, dialogues, sentences, kind):
     ranker, folder = quantized(kind)
-    expected, found = (one.score(dialogues, sentences) for one in (ranker, load_int8(folder)))
-    assert not np.allclose(found, expected, rtol=1e-4, atol=1e-4)  # they are int8
-    assert np.corrcoef(np.ravel(found), np.ravel(expected))[0, 1] > 0.97
+    expected, actual = (engine.score(dialogues, sentences) for engine in (ranker, load_int8(folder)))
+    assert not np.allclose(actual, expected, rtol=1e-4, atol=1e-4)  # they are int8
+    assert np.corrcoef(np.ravel(actual), np.ravel(expected))[0, 1] > 0.97
 
 
 def test_all_matrices_are_stored_in_int8(quantized):
@@ -49,11 +49,11 @@ def test_all_matrices_are_stored_in_int8(quantized):
 
     for name in ("context.int8.onnx", "candidates.int8.onnx"):
         graph = onnx.load(quantized("bi")[1] / name).graph
-        matrices = [one for one in graph.initializer if len(one.dims) == 2]
+        matrices = [tensor for tensor in graph.initializer if len(tensor.dims) == 2]
         # of the layer: query, key, value, output and both of the feed-forward part; words, positions, segments
-        assert sum(one.data_type == onnx.TensorProto.INT8 for one in matrices) == 6 + 3
+        assert sum(matrix.data_type == onnx.TensorProto.INT8 for matrix in matrices) == 6 + 3
         assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 6
-        assert not [one for one in matrices if one.data_type == onnx.TensorProto.FLOAT and min(one.dims) > 1]
+        assert not any(matrix.data_type == onnx.TensorProto.FLOAT and min(matrix.dims) > 1 for matrix in matrices)
 
 
 def test_an_embedding_is_off_by_half_a_step_at_most(quantized, sentences):
@@ -64,9 +64,10 @@ def test_an_embedding_is_off_by_half_a_step_at_most(quantized, sentences):
     words = ranker.model.context_tower.model.embeddings.word_embeddings.weight.detach().numpy()
     initializers = onnx.load(folder / "context.int8.onnx").graph.initializer
     stored, scale = (
-        next(onnx.numpy_helper.to_array(one) for one in initializers if one.name.endswith(f"embeddings.weight {kind}"))
+        next(tensor for tensor in initializers if tensor.name.endswith(f"embeddings.weight {kind}"))
         for kind in ("int8", "scale")
     )
+    stored, scale = map(onnx.numpy_helper.to_array, (stored, scale))
     assert (abs(stored * scale - words) <= scale * 0.5001).all()
     assert scale.shape == (len(words), 1)
 
@@ -81,25 +82,25 @@ def test_a_token_of_outliers_makes_no_other_one_coarse(opset, outputs, tmp_path)
     tokens = generator.normal(size=(2, 3, 64)).astype(np.float32)
     tokens[0, 1] *= 1_000
     tokens[1, 2] = 0
-    made, kind = onnx.helper, onnx.TensorProto.FLOAT
-    graph = made.make_graph(
-        [made.make_node("MatMul", ["tokens", "weights"], ["product"], "layer")],
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["tokens", "weights"], ["product"], "layer")],
         "graph",
-        [made.make_tensor_value_info("tokens", kind, ["batch", "length", 64])],
-        [made.make_tensor_value_info("product", kind, ["batch", "length", outputs])],
+        [helper.make_tensor_value_info("tokens", kind, ["batch", "length", 64])],
+        [helper.make_tensor_value_info("product", kind, ["batch", "length", outputs])],
         [onnx.numpy_helper.from_array(weights, "weights")],
     )
-    model = made.make_model(graph, opset_imports=[made.make_opsetid("", opset)], ir_version=9)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     onnx.save(model, tmp_path / "scorer.onnx")
     facts = {"weights": "of no model", "candidates": None, "graphs": {}, "has_one_vector": True}
     (tmp_path / "onnx.json").write_text(Description(**facts, differences={"scorer.onnx": 0.0}).to_json())
     quantize_int8(tmp_path)
     session = runtime.InferenceSession(tmp_path / "scorer.int8.onnx", providers=["CPUExecutionProvider"])
-    found, expected = session.run(None, {"tokens": tokens})[0], tokens @ weights
-    deviations, lengths = np.linalg.norm(found - expected, axis=-1), np.linalg.norm(expected, axis=-1)
+    actual, expected = session.run(None, {"tokens": tokens})[0], tokens @ weights
+    deviations, lengths = np.linalg.norm(actual - expected, axis=-1), np.linalg.norm(expected, axis=-1)
     assert (deviations <= 0.02 * lengths).all()
     assert (deviations > 0).sum() == 5  # it computes in int8
-    assert not found[1, 2].any()
+    assert not actual[1, 2].any()
 
 
 def test_an_index_belongs_to_a_precision(quantized, sentences, tmp_path):

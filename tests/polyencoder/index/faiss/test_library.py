@@ -36,29 +36,29 @@ for library in libraries:
 
 
 def kernels(**environment: str) -> list[str]:
-    """The processor that FAISS's OpenBLAS takes this one for, in a process of its own; none without such a library."""
-    told = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"} | environment
-    done = subprocess.run([sys.executable, "-c", KERNELS], env=told, capture_output=True, text=True, check=True)
+    """The kernels that FAISS's OpenBLAS chooses here, read in a new process; empty without such a library."""
+    variables = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"} | environment
+    done = subprocess.run([sys.executable, "-c", KERNELS], env=variables, capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at Linux's maps of a process")
 def test_the_processor_is_known():
-    if not is_intel() or not (found := kernels()):
+    if not is_intel() or not (names := kernels()):
         pytest.skip("needs an Intel processor and a FAISS with an OpenBLAS of its own")
     expected = {"AVX512": ["SkylakeX"], "AVX2": ["Haswell"]}
-    assert found == expected.get(torch.backends.cpu.get_cpu_capability(), found)
+    assert names == expected.get(torch.backends.cpu.get_cpu_capability(), names)
     assert kernels(OPENBLAS_CORETYPE="Sandybridge") == ["Sandybridge"]  # who says something is heard
 
 
 def test_only_where_it_is_needed(monkeypatch):
-    """Elsewhere nothing is told: here by another maker's name."""
-    told = []
+    """On a processor of another maker the variable is not set."""
+    core_types = []
     monkeypatch.delitem(sys.modules, "faiss")
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
 
     def require(*_, **__):
-        told.append(os.environ.get("OPENBLAS_CORETYPE"))
+        core_types.append(os.environ.get("OPENBLAS_CORETYPE"))
         return SimpleNamespace(__version__="1.15.0")
 
     monkeypatch.setattr(faiss_library, "require", require)
@@ -66,7 +66,7 @@ def test_only_where_it_is_needed(monkeypatch):
     for intels in (True, False):
         monkeypatch.setattr(faiss_library, "is_intel", lambda intels=intels: intels)
         faiss_library.import_faiss()
-    assert told == ["SkylakeX", None]
+    assert core_types == ["SkylakeX", None]
     assert "OPENBLAS_CORETYPE" not in os.environ
 
 

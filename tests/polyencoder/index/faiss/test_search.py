@@ -1,4 +1,4 @@
-"""FAISS search against the scan: what is said to be certified is the truth, and full lists give everything."""
+"""FAISS search against the scan: certified results are the true ones, and full lists give everything."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def contexts_of(vectors: torch.Tensor, mask: torch.Tensor | None = None) -> Cont
     return Contexts.from_encoding(ContextEncoding(vectors, mask))
 
 
-def check_against_scan(found, searcher, contexts, **query):
-    """The same scores as the scan's, and each row has the score that is said of it."""
+def check_against_scan(hits, searcher, contexts, **query):
+    """The hits have the scan's scores, and no row occurs twice."""
     allowed = query.get("allowed")
     k = min(query.pop("top_k"), len(searcher.vectors) if allowed is None else int(allowed.sum()))
     if k == 0:
-        assert found.rows.shape == (contexts.batch_size, 0)
+        assert hits.rows.shape == (contexts.batch_size, 0)
         return
     expected = search(contexts, searcher.vectors, k=k, **query)
-    assert found.rows.shape == expected.rows.shape
-    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4, atol=1e-4)
-    for rows, wanted in zip(found.rows.tolist(), expected.rows.tolist(), strict=True):
-        assert len(set(rows)) == len(wanted)
+    assert hits.rows.shape == expected.rows.shape
+    np.testing.assert_allclose(hits.scores, expected.scores, rtol=1e-4, atol=1e-4)
+    for rows, expected_rows in zip(hits.rows.tolist(), expected.rows.tolist(), strict=True):
+        assert len(set(rows)) == len(expected_rows)
 
 
 @pytest.mark.parametrize("kind", sorted(SMALL))
@@ -55,10 +55,10 @@ def test_under_multi_head_attention_everything_is_scanned(kind, make_search):
         contexts = Contexts.from_encoding(CandidateAttention(8, 2)(ContextEncoding(torch.randn(3, 4, 8))))
     whole = score(contexts, searcher.vectors.take(np.arange(90)), attention="multihead")
     for exactness in ("approximate", "certified"):
-        found = searcher.search(contexts, top_k=5, attention="multihead", exactness=exactness)
-        assert found.exactness == ["exact"] * 3
-        np.testing.assert_allclose(found.scores, -np.sort(-whole)[:, :5], rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(np.take_along_axis(whole, found.rows, 1), found.scores, rtol=1e-4, atol=1e-4)
+        hits = searcher.search(contexts, top_k=5, attention="multihead", exactness=exactness)
+        assert hits.exactness == ["exact"] * 3
+        np.testing.assert_allclose(hits.scores, -np.sort(-whole)[:, :5], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(np.take_along_axis(whole, hits.rows, 1), hits.scores, rtol=1e-4, atol=1e-4)
 
 
 def adversarial(n, batch, codes, dim, *, seed, stretch, whole):
@@ -98,9 +98,9 @@ def test_certified_results_are_the_truth(
     context = contexts_of(contexts, mask)
     allowed = None if share is None else (torch.rand(n + newer) < share).numpy()
     query = {"top_k": int(torch.randint(1, n, ())), "allowed": allowed, "attention": attention}
-    found = searcher.search(context, exactness="certified", list_length=length, **query)
-    assert set(found.exactness) <= {"certified", "exact"}
-    check_against_scan(found, searcher, context, **query)
+    hits = searcher.search(context, exactness="certified", list_length=length, **query)
+    assert set(hits.exactness) <= {"certified", "exact"}
+    check_against_scan(hits, searcher, context, **query)
 
 
 @pytest.mark.parametrize("exactness", ["approximate", "certified"])
@@ -109,8 +109,8 @@ def test_one_code_is_certified_without_doubling(make_search, exactness, monkeypa
     torch.manual_seed(0)
     searcher = make_search(torch.randn(300, 8))
     monkeypatch.setattr(approximate, "search", lambda *_, **__: pytest.fail("scanned"))
-    found = searcher.search(contexts_of(torch.randn(4, 1, 8)), top_k=5, exactness=exactness)
-    assert found.exactness == ["certified"] * 4
+    hits = searcher.search(contexts_of(torch.randn(4, 1, 8)), top_k=5, exactness=exactness)
+    assert hits.exactness == ["certified"] * 4
 
 
 @pytest.mark.slow
@@ -130,12 +130,12 @@ def test_full_lists_give_everything(make_search, seed, kind, dtype, attention, s
     contexts = contexts_of(torch.randn(3, 4, 8))
     allowed = None if share is None else (torch.rand(len(values)) < share).numpy()
     query = {"top_k": 9, "attention": attention, "allowed": allowed}
-    found = searcher.search(contexts, list_length=60, effort=1000, **query)
+    hits = searcher.search(contexts, list_length=60, effort=1000, **query)
     if kind == "hnsw" and share is not None:
         return  # its graph may not reach every allowed row
-    check_against_scan(found, searcher, contexts, **query)
+    check_against_scan(hits, searcher, contexts, **query)
     proven = searcher.meta.has_exact_lists
-    assert set(found.exactness) == ({"certified"} if proven else {"approximate"})
+    assert set(hits.exactness) == ({"certified"} if proven else {"approximate"})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,13 +143,13 @@ def test_only_allowed_rows_are_found(make_search, kind):
     torch.manual_seed(0)
     searcher = make_search(torch.randn(400, 8), kind=kind, newer=torch.randn(30, 8), **SMALL[kind])
     allowed = (torch.rand(430) < 0.2).numpy()
-    found = searcher.search(contexts_of(torch.randn(5, 3, 8)), top_k=20, allowed=allowed)
-    assert found.rows.shape == (5, 20)
-    assert allowed[found.rows].all()
-    few = np.zeros(430, dtype=bool)
-    few[[3, 77, 410]] = True
-    found = searcher.search(contexts_of(torch.randn(2, 3, 8)), top_k=20, allowed=few)
-    assert np.sort(found.rows).tolist() == [[3, 77, 410]] * 2
+    hits = searcher.search(contexts_of(torch.randn(5, 3, 8)), top_k=20, allowed=allowed)
+    assert hits.rows.shape == (5, 20)
+    assert allowed[hits.rows].all()
+    three = np.zeros(430, dtype=bool)
+    three[[3, 77, 410]] = True
+    hits = searcher.search(contexts_of(torch.randn(2, 3, 8)), top_k=20, allowed=three)
+    assert np.sort(hits.rows).tolist() == [[3, 77, 410]] * 2
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf-flat", "ivf-pq"])
@@ -157,12 +157,12 @@ def test_lists_of_one_probe_are_called_approximate(make_search, kind):
     torch.manual_seed(0)
     searcher = make_search(torch.randn(400, 8), kind=kind, **SMALL[kind])
     contexts = contexts_of(torch.randn(6, 3, 8))
-    found = searcher.search(contexts, top_k=5, effort=1)
-    assert found.exactness == ["approximate"] * 6
+    hits = searcher.search(contexts, top_k=5, effort=1)
+    assert hits.exactness == ["approximate"] * 6
     best = search(contexts, searcher.vectors, k=400)
-    for scores, rows, all_scores, all_rows in zip(*found[:2], *best, strict=True):
-        place = {row: i for i, row in enumerate(all_rows.tolist())}
-        np.testing.assert_allclose(scores, all_scores[[place[row] for row in rows.tolist()]], rtol=1e-6)
+    for scores, rows, all_scores, all_rows in zip(*hits[:2], *best, strict=True):
+        position = {row: i for i, row in enumerate(all_rows.tolist())}
+        np.testing.assert_allclose(scores, all_scores[[position[row] for row in rows.tolist()]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -172,16 +172,16 @@ def test_codes_that_are_alike_ask_together(make_search, kind, monkeypatch):
     searcher = make_search(torch.randn(300, 8), kind=kind, **SMALL[kind])
     codes = torch.eye(8)[:2].repeat_interleave(5, dim=0) + 0.01 * torch.randn(2, 10, 8)
     contexts = contexts_of(4 * codes, torch.arange(10).expand(2, 10) < 8)
-    asked = []
+    sizes = []
     lists = searcher.index.search
-    monkeypatch.setattr(searcher.index, "search", lambda q, *a, **k: (asked.append(len(q)), lists(q, *a, **k))[1])
-    found = searcher.search(contexts, top_k=5, list_length=200, effort=300)
-    assert asked == [2 * 2]
-    assert found.exactness == ["approximate"] * 2
-    check_against_scan(found, searcher, contexts, top_k=5)
-    asked.clear()
+    monkeypatch.setattr(searcher.index, "search", lambda q, *a, **k: (sizes.append(len(q)), lists(q, *a, **k))[1])
+    hits = searcher.search(contexts, top_k=5, list_length=200, effort=300)
+    assert sizes == [2 * 2]
+    assert hits.exactness == ["approximate"] * 2
+    check_against_scan(hits, searcher, contexts, top_k=5)
+    sizes.clear()
     certified = searcher.search(contexts, top_k=5, list_length=200, exactness="certified")
-    assert asked == ([2 * 8] if searcher.meta.has_exact_lists else [])
+    assert sizes == ([2 * 8] if searcher.meta.has_exact_lists else [])
     check_against_scan(certified, searcher, contexts, top_k=5)
 
 
@@ -194,20 +194,20 @@ def test_codes_of_four_bits_are_scanned_fast(make_search):
     assert searcher.index.by_residual  # codes of residuals are nearer to the vectors than codes of the vectors
     contexts, allowed = contexts_of(torch.randn(5, 3, 8)), (torch.rand(400) < 0.5).numpy()
     for query in ({"allowed": allowed}, {}):
-        found = searcher.search(contexts, top_k=20, list_length=370, effort=2, **query)
-        assert set(found.exactness) == {"approximate"}
-        check_against_scan(found, searcher, contexts, top_k=20, **query)
-    found = searcher.search(contexts, top_k=20, list_length=100, effort=2, allowed=allowed)
-    assert allowed[found.rows].all()
+        hits = searcher.search(contexts, top_k=20, list_length=370, effort=2, **query)
+        assert set(hits.exactness) == {"approximate"}
+        check_against_scan(hits, searcher, contexts, top_k=20, **query)
+    hits = searcher.search(contexts, top_k=20, list_length=100, effort=2, allowed=allowed)
+    assert allowed[hits.rows].all()
     best = search(contexts, searcher.vectors, k=20, allowed=allowed)
-    assert (found.scores >= best.scores[:, -1:]).mean() > 0.9
+    assert (hits.scores >= best.scores[:, -1:]).mean() > 0.9
 
 
 def test_a_context_without_codes_is_scanned(make_search):
     contexts = contexts_of(torch.randn(2, 2, 8), torch.tensor([[True, False], [False, False]]))
-    found = make_search(torch.randn(50, 8)).search(contexts, top_k=2, exactness="certified")
-    assert found.exactness == ["certified", "exact"]
-    assert found.rows[1].tolist() == [0, 1]
+    hits = make_search(torch.randn(50, 8)).search(contexts, top_k=2, exactness="certified")
+    assert hits.exactness == ["certified", "exact"]
+    assert hits.rows[1].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf-flat"])
@@ -227,9 +227,9 @@ def test_where_lists_save_nothing_everything_is_scanned(make_search, kind, monke
 
 
 def test_an_empty_batch(make_search):
-    found = make_search(torch.randn(50, 8)).search(contexts_of(torch.empty(0, 2, 8)), top_k=2)
-    assert found.rows.shape == (0, 2)
-    assert found.exactness == []
+    hits = make_search(torch.randn(50, 8)).search(contexts_of(torch.empty(0, 2, 8)), top_k=2)
+    assert hits.rows.shape == (0, 2)
+    assert hits.exactness == []
 
 
 def test_few_allowed_rows_are_scanned(make_search, monkeypatch):

@@ -42,12 +42,12 @@ def drawn(n: int, *, seed: int) -> list[Contexts]:
 
 
 def recall_of(searcher: FaissSearch, contexts: list[Contexts], *, k: int = 10, **options) -> float:
-    """Counted by rows, as nobody else does."""
+    """Recall counted row by row, which the library does not do."""
     hits = 0
     for part in contexts:
         truth = search(part, searcher.vectors, k=k).rows.tolist()
-        found = searcher.search(part, top_k=k, **options).rows.tolist()
-        hits += sum(len(set(one) & set(other)) for one, other in zip(found, truth, strict=True))
+        rows = searcher.search(part, top_k=k, **options).rows.tolist()
+        hits += sum(len(set(actual) & set(expected)) for actual, expected in zip(rows, truth, strict=True))
     return hits / (k * sum(part.batch_size for part in contexts))
 
 
@@ -58,19 +58,19 @@ def test_the_recall_is_reached_and_used(searcher, recall):
     tuned = tune(searcher, contexts, recall=recall)
     assert tuned.reached
     assert tuned.measured - tuned.error >= recall
-    told = {"list_length": tuned.list_length, "effort": tuned.effort}
-    assert recall_of(searcher, contexts, **told) == pytest.approx(tuned.measured, abs=1e-3)
+    options = {"list_length": tuned.list_length, "effort": tuned.effort}
+    assert recall_of(searcher, contexts, **options) == pytest.approx(tuned.measured, abs=1e-3)
     # the index's own settings from now on, for other contexts too
-    own = FaissSearch(replace(searcher.meta, tuned=tuned), searcher.vectors, index=searcher.index)
-    others = drawn(60, seed=2)
-    for part in others:
-        np.testing.assert_array_equal(own.search(part).rows, searcher.search(part, **told).rows)
-    assert recall_of(own, others) >= recall - 0.03
+    tuned_searcher = FaissSearch(replace(searcher.meta, tuned=tuned), searcher.vectors, index=searcher.index)
+    other_contexts = drawn(60, seed=2)
+    for part in other_contexts:
+        np.testing.assert_array_equal(tuned_searcher.search(part).rows, searcher.search(part, **options).rows)
+    assert recall_of(tuned_searcher, other_contexts) >= recall - 0.03
 
 
 def test_efforts_and_lengths_double_up_to_the_most(searcher):
-    most = {tuning._list_efforts: searcher.max_effort, tuning._list_lengths: min(tuning.LONGEST_LIST, ROWS)}
-    for values, highest in ((make(searcher), highest) for make, highest in most.items()):
+    limits = {tuning._list_efforts: searcher.max_effort, tuning._list_lengths: min(tuning.LONGEST_LIST, ROWS)}
+    for values, highest in ((make(searcher), highest) for make, highest in limits.items()):
         assert values[-1] == highest
         assert values[:-1] == [values[0] << i for i in range(len(values) - 1)]
         assert values[-2] < highest <= 2 * values[-2]
@@ -80,13 +80,13 @@ def test_efforts_and_lengths_double_up_to_the_most(searcher):
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5, 0.9, 1.0]))
 def test_the_fastest_that_reaches_it_is_chosen(searcher, seed, recall):
-    """Of any recalls and times that grow with effort and length, against looking at all pairs."""
+    """Recalls and times that grow with effort and length; the reference looks at all pairs."""
     efforts, lengths = tuning._list_efforts(searcher), tuning._list_lengths(searcher)
     torch.manual_seed(seed)
     grown = [torch.rand(len(efforts), len(lengths)).cumsum(0).cumsum(1) for _ in range(2)]
-    found, seconds = ({(e, n): float(table[i, j] / table[-1, -1]) for i, e in enumerate(efforts) for j, n in
-                      enumerate(lengths)} for table in grown)  # fmt: skip
-    asked = []
+    recalls, seconds = ({(e, n): float(table[i, j] / table[-1, -1]) for i, e in enumerate(efforts) for j, n in
+                        enumerate(lengths)} for table in grown)  # fmt: skip
+    requests = []
 
     class Table:
         scan_seconds = 1.0
@@ -94,20 +94,20 @@ def test_the_fastest_that_reaches_it_is_chosen(searcher, seed, recall):
         def __init__(self, *_, **__): ...
 
         def __call__(self, effort, list_length):
-            asked.append((effort, list_length))
-            return np.full(4, found[effort, list_length]), seconds[effort, list_length]
+            requests.append((effort, list_length))
+            return np.full(4, recalls[effort, list_length]), seconds[effort, list_length]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "_Measure", Table)
         tuned = tune(searcher, drawn(4, seed=0), recall=recall)
     error = {0.2: 0.2, 0.5: 0.25, 0.9: 0.15, 1.0: 0}[recall]  # of four contexts
-    rounded = {pair: round(share, 4) for pair, share in found.items()}
+    rounded = {pair: round(share, 4) for pair, share in recalls.items()}
     enough = [pair for pair, share in rounded.items() if share == 1 or share - error >= recall]
     assert (tuned.effort, tuned.list_length) == min(enough, key=seconds.__getitem__)
-    assert len(asked) <= len(efforts) + len(lengths)
-    for place, (one, following) in enumerate(pairwise(asked), start=1):
-        fastest = min((seconds[pair] for pair in asked[:place] if pair in enough), default=math.inf)
-        assert following[1] != one[1] or seconds[one] <= fastest, "more effort only takes longer"
+    assert len(requests) <= len(efforts) + len(lengths)
+    for count, (current, following) in enumerate(pairwise(requests), start=1):
+        fastest = min((seconds[pair] for pair in requests[:count] if pair in enough), default=math.inf)
+        assert following[1] != current[1] or seconds[current] <= fastest, "more effort only takes longer"
 
 
 def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_them(make_search):
@@ -117,14 +117,14 @@ def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_t
     contexts, living = drawn(20, seed=1), np.arange(6000) > 0
     assert (searcher.search(contexts[0], allowed=living).rows > 0).all()
     for allowed in (None, living):
-        one = tuning._Measure(searcher, contexts, top_k=10, allowed=allowed, attention="basic")
-        found, _ = one(1, 64)
-        assert found.mean() < 0.9
+        measure = tuning._Measure(searcher, contexts, top_k=10, allowed=allowed, attention="basic")
+        recalls, _ = measure(1, 64)
+        assert recalls.mean() < 0.9
 
 
 @pytest.mark.slow
 def test_what_cannot_be_reached(make_search):
-    """Of rows in two lists, one may be looked at, and both are far too compressed for short ones."""
+    """Searches may look at one of two lists, whose codes are far too short to rank well."""
     torch.manual_seed(0)
     searcher = make_search(torch.randn(20_000, DIM), kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1)
     tuned = tune(searcher, drawn(20, seed=1), recall=1.0)
@@ -158,7 +158,7 @@ def many(ranker, sentences, tmp_path) -> FolderIndex:
     return ranker.index([Candidate(str(i), text) for i, text in enumerate(texts)], tmp_path / "many")
 
 
-SAID = [["do you ski ?", "no , i have two dogs ."], ["hello"], ["what do you do ?"]]
+CONTEXTS = [["do you ski ?", "no , i have two dogs ."], ["hello"], ["what do you do ?"]]
 
 
 @pytest.mark.slow
@@ -166,16 +166,16 @@ def test_an_index_keeps_what_was_measured(many, ranker, caplog):
     many.build_faiss("ivf-flat", nlist=16, nprobe=1)
     file = many.meta.faiss.file
     assert "recall: not measured" in "\n".join(describe_index(many.folder))
-    before, open_all_the_time = many.search(ranker.encode_contexts(SAID)), FolderIndex.open(many.folder, ranker)
-    tuned = many.tune(recall=0.99, contexts=SAID, source="said.txt")
+    before, open_all_the_time = many.search(ranker.encode_contexts(CONTEXTS)), FolderIndex.open(many.folder, ranker)
+    tuned = many.tune(recall=0.99, contexts=CONTEXTS, source="said.txt")
     assert caplog.messages == []
     assert (tuned.contexts, tuned.source, tuned.rows, tuned.top_k) == (3, "said.txt", len(many), 10)
     for index in (many, open_all_the_time, open_index(many.folder, ranker)):
         assert index.meta.faiss.file == file  # which was not written again
         assert index.meta.faiss.tuned == tuned
-        told = index.search(ranker.encode_contexts(SAID), effort=tuned.effort, list_length=tuned.list_length)
-        assert index.search(ranker.encode_contexts(SAID)) == told
-        assert index.search(ranker.encode_contexts(SAID), effort=1, list_length=256) == before
+        expected = index.search(ranker.encode_contexts(CONTEXTS), effort=tuned.effort, list_length=tuned.list_length)
+        assert index.search(ranker.encode_contexts(CONTEXTS)) == expected
+        assert index.search(ranker.encode_contexts(CONTEXTS), effort=1, list_length=256) == before
     assert (
         "recall: 0.99 wanted; recall@10 1.0000 (standard error 0.0574, 3 contexts of said.txt) by effort"
         in "\n".join(describe_index(many.folder))
@@ -190,7 +190,7 @@ def test_an_index_keeps_what_was_measured(many, ranker, caplog):
 @pytest.mark.parametrize(("recall", "top_k"), [(1, 10), (np.float32(0.5), np.int64(3))])
 def test_numbers_of_any_kind_are_kept_as_numbers(many, ranker, recall, top_k):
     many.build_faiss("hnsw")
-    tuned = many.tune(recall=recall, contexts=SAID, top_k=top_k)
+    tuned = many.tune(recall=recall, contexts=CONTEXTS, top_k=top_k)
     assert FolderIndex.open(many.folder, ranker).meta.faiss.tuned == tuned
     assert (type(tuned.recall), type(tuned.top_k)) == (float, int)
 

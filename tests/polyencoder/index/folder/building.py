@@ -22,8 +22,8 @@ def many(sentences: Sequence[str]) -> list[Candidate]:
     """Texts of very different lengths, every third of them twice under two ids."""
     texts = [*sentences, *(sentence[: 3 + i] for i, sentence in enumerate(sentences)), " ".join(sentences), "hi"]
     assert len(set(texts)) == N_TEXTS
-    twice = [Candidate(f"again {i}", text, {"i": i}) for i, text in enumerate(texts[::3])]
-    return [*(Candidate(None, text) for text in texts), *twice]
+    duplicates = [Candidate(f"again {i}", text, {"i": i}) for i, text in enumerate(texts[::3])]
+    return [*(Candidate(None, text) for text in texts), *duplicates]
 
 
 def built(folder: Path, ranker, *, candidates: Sequence[Candidate], **settings) -> Path:
@@ -34,8 +34,8 @@ def built(folder: Path, ranker, *, candidates: Sequence[Candidate], **settings) 
 
 def contents(folder: Path) -> dict[str, Any]:
     """What is in a folder, whichever build it is: its files, and the tables of its database."""
-    own = (".lock", "index.sqlite-wal", "index.sqlite-shm")  # of who builds and who reads
-    files: dict[str, Any] = {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in own}
+    transient = (".lock", "index.sqlite-wal", "index.sqlite-shm")  # of who builds and who reads
+    files: dict[str, Any] = {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in transient}
     for name in {DATABASE, UNFINISHED} & files.keys():
         with closing(sqlite3.connect(f"{(folder / name).as_uri()}?immutable=1", uri=True)) as connection:
             build = json.loads(connection.execute("SELECT json FROM description").fetchone()[0])["build"]

@@ -45,9 +45,9 @@ def test_each_text_has_its_vector(make_index, ranker, dtype):
     assert (meta.rows, meta.dim, meta.dtype, meta.architecture) == (N_TEXTS, 16, dtype, "poly")
     one_by_one = np.concatenate([ranker.encode_candidates([text]) for text in texts])
     expected, largest = Block(0, *quantize(one_by_one, dtype)).read_vectors(), np.abs(one_by_one).max()
-    step = {"float32": 0, "float16": 2**-10, "bfloat16": 2**-7, "int8": 1 / 127}[dtype]  # one place of rounding
-    found = vectors.take(np.arange(N_TEXTS))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=float(largest * step) + 1e-5)
+    step = {"float32": 0, "float16": 2**-10, "bfloat16": 2**-7, "int8": 1 / 127}[dtype]  # one step of rounding
+    actual = vectors.take(np.arange(N_TEXTS))
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=float(largest * step) + 1e-5)
 
 
 def test_the_files_are_shards(make_index):
@@ -90,10 +90,10 @@ def test_whole_shards_of_a_killed_build_are_not_encoded_again(monkeypatch, make_
         killed_at(patch, shards_module, "write_vectors", 3, after=True)
         with pytest.raises(Killed):
             make_index()
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "index").glob("vectors-*")}
-    assert len({path.name.split(".")[0] for path in kept}) == 3
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "index").glob("vectors-*")}
+    assert len({path.name.split(".")[0] for path in times}) == 3
     make_index()
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
 def test_a_lock_that_another_process_holds_is_left_to_it(tmp_path):
@@ -208,7 +208,7 @@ def test_a_disk_that_fails_when_the_database_gets_its_name(monkeypatch, make_ind
 
 @pytest.mark.parametrize("keep", [0, 60, -7])
 def test_a_shard_that_was_cut_short_is_encoded_again(make_index, keep):
-    """As a loss of power can leave it, where the disk does not do as it is told."""
+    """A loss of power can cut a file, if the disk reports writes before they are made."""
     folder = make_index(dtype="int8")
     undisturbed = contents(folder)
     (folder / DATABASE).rename(folder / UNFINISHED)

@@ -32,7 +32,7 @@ class TestChanging:
 
     def test_a_removed_text_comes_back_without_encoding(self, index, ranker, candidates, folder, assert_finds):
         index.remove(["3"])
-        assert_finds(index, ranker, [c for c in candidates if c.id != "3"])
+        assert_finds(index, ranker, [candidate for candidate in candidates if candidate.id != "3"])
         index.add([candidates[3]])
         assert_finds(index, ranker, candidates)
         assert len(list(folder.glob(FILES))) == 3
@@ -154,7 +154,7 @@ class TestOneChange:
 
     def test_no_faiss_index_of_no_vectors(self, index, candidates):
         pytest.importorskip("faiss")
-        index.remove([one.id for one in candidates])
+        index.remove([candidate.id for candidate in candidates])
         index.compact()
         for kind in ("auto", "ivf-flat"):
             with pytest.raises(InputError, match="index: there are no vectors to index"):

@@ -27,7 +27,7 @@ from polyencoder.index.meta import Fingerprints
 pytestmark = pytest.mark.slow
 
 
-def others(n: int) -> list[Candidate]:
+def make_others(n: int) -> list[Candidate]:
     return [Candidate(f"other {i}", f"another text {i}") for i in range(n)]
 
 
@@ -44,26 +44,26 @@ class TestReading:
             assert now.count() == 9
 
     def test_an_index_that_is_built_anew_in_its_place(self, index, folder, ranker, candidates, contexts, assert_finds):
-        """A server has it open all the while. Nothing of the old one is taken for the new one's."""
+        """A server has the index open meanwhile. Nothing of the old index passes for the new one's."""
         pytest.importorskip("faiss")
         index.build_faiss("ivf-flat", nlist=1)
         assert {hit.found for hits in index.search(contexts, exactness="certified") for hit in hits} == {"certified"}
         remove_index(folder)
         assert len(index.search(contexts, top_k=10)[0]) == 10  # until there is another one
-        new = others(10)
+        new = make_others(10)
         build_index(folder, new, ranker, shard_size=3)
         FolderIndex.open(folder, ranker).build_faiss("ivf-flat", nlist=1)
         (hits, _) = index.search(contexts, exactness="certified")
         (exact, _) = index.search(contexts, exactness="exact")
         assert [(hit.id, round(hit.score, 4)) for hit in hits] == [(hit.id, round(hit.score, 4)) for hit in exact]
-        assert {hit.id for hit in hits} == {one.id for one in new}
+        assert {hit.id for hit in hits} == {candidate.id for candidate in new}
 
     def test_a_process_that_was_forked(self, index, folder, ranker, contexts):
-        """It has connections of its own, and its changes are found."""
+        """The new process opens new connections, and other processes find its changes."""
         index.search(contexts)
         if (child := os.fork()) == 0:
             try:
-                index.add(others(2))
+                index.add(make_others(2))
                 os._exit(len(index) - 12)
             except BaseException:
                 os._exit(99)
@@ -94,10 +94,10 @@ class TestReading:
         index = FolderIndex.open(folder, ranker)
         index.remove(["3"])
         index.compact()
-        assert_finds(index, ranker, [one for one in candidates if one.id != "3"])
+        assert_finds(index, ranker, [candidate for candidate in candidates if candidate.id != "3"])
 
     def test_a_log_that_is_removed_meanwhile(self, folder, monkeypatch):
-        """By the last process that has the index open, when it ends."""
+        """The last process that has the index open removes the log when it ends."""
         exists = Path.exists
         monkeypatch.setattr(Path, "exists", lambda path: path.name == f"{DATABASE}-wal" or exists(path))
         assert not (folder / f"{DATABASE}-shm").exists()
@@ -123,9 +123,9 @@ class TestWhoCannotWrite:
     def run(self, folder) -> str:
         if os.getuid() != 0:
             pytest.skip("needs the right to become another user")
-        with tempfile.TemporaryDirectory() as place:  # pytest's are its user's alone
-            os.chmod(place, 0o755)
-            os.rename(folder, moved := Path(place) / "index")
+        with tempfile.TemporaryDirectory() as parent:  # pytest's are its user's alone
+            os.chmod(parent, 0o755)
+            os.rename(folder, moved := Path(parent) / "index")
             command = [sys.executable, "-c", AS_NOBODY, moved]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             os.rename(moved, folder)
@@ -175,7 +175,7 @@ class TestFromElsewhere:
         assert victim.read_text() == "important"
 
     def test_a_link_in_place_of_a_file(self, folder, index, tmp_path, contexts):
-        """It is searched, but neither change nor build writes to what is elsewhere."""
+        """The index is searched, but neither a change nor a build writes to the link's target."""
         victim = tmp_path / "victim"
         (folder / "meta.json").rename(victim)
         before = victim.read_bytes()
@@ -213,7 +213,7 @@ class TestChanging:
                 with pytest.raises(InputError, match="cannot be written"):
                     index.compact()
             index.add([new := Candidate("new", "a new one")])
-        assert_finds(index, ranker, [*(one for one in candidates if one.id != "2"), new])
+        assert_finds(index, ranker, [*(candidate for candidate in candidates if candidate.id != "2"), new])
         verify(index.folder)
 
     def test_what_sqlite_has_undone_is_not_published(self, index, ranker, candidates, assert_finds, monkeypatch):
@@ -276,7 +276,7 @@ class TestChanging:
 
 class TestVerify:
     def test_a_whole_one(self, index, folder, capsys):
-        index.add(others(5))
+        index.add(make_others(5))
         verify(folder, progress=True)
         assert "checking: 100%" in capsys.readouterr().err
 
@@ -316,8 +316,8 @@ class TestVerify:
             (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'entries'").fetchone()
             (size,) = connection.execute("PRAGMA page_size").fetchone()
         data = bytearray((folder / DATABASE).read_bytes())
-        at = (root - 1) * size + 8  # the places of a page's first two cells
-        data[at : at + 4] = data[at + 2 : at + 4] + data[at : at + 2]
+        offset = (root - 1) * size + 8  # the offsets of a page's first two cells
+        data[offset : offset + 4] = data[offset + 2 : offset + 4] + data[offset : offset + 2]
         (folder / DATABASE).write_bytes(data)
         with pytest.raises(CheckpointError, match="index.sqlite: damaged .*out of order") as error:
             verify(folder)
@@ -337,13 +337,13 @@ class TestVerify:
         assert before - {path.name for path in folder.glob("vectors-*")}
 
     def test_a_file_that_went_and_came_back(self, index, folder, monkeypatch):
-        """Between a look at it and one at the names of the files."""
-        gone = iter([True])
+        """Between the check of the file and the listing of the names."""
+        missing = iter([True])
 
-        def checksum(path, **more):
-            if next(gone, False):
+        def checksum(path, **options):
+            if next(missing, False):
                 raise FileNotFoundError(path)
-            return change_module.compute_checksum(path, **more)
+            return change_module.compute_checksum(path, **options)
 
         monkeypatch.setattr(verify_module, "compute_checksum", checksum)
         verify(folder)
@@ -362,5 +362,5 @@ def test_a_folder_that_was_copied(folder, index, ranker, tmp_path, candidates, a
     with closing(connect(folder / DATABASE)) as connection:
         connection.execute("UPDATE entries SET metadata = NULL WHERE id = '7'")
         shutil.copytree(folder, tmp_path / "copy")
-    changed = [one if one.id != "7" else one._replace(metadata=None) for one in candidates]
+    changed = [candidate if candidate.id != "7" else candidate._replace(metadata=None) for candidate in candidates]
     assert_finds(FolderIndex.open(Path(tmp_path / "copy"), ranker), ranker, changed)

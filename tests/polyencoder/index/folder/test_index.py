@@ -28,8 +28,8 @@ def test_a_search_is_a_ranking_of_all(tmp_path, make_ranker, candidates, assert_
 def test_the_first_k(index, contexts):
     everything = index.search(contexts, top_k=len(index))
     for k in range(1, len(index)):
-        for few, all_hits in zip(index.search(contexts, top_k=k), everything, strict=True):
-            assert [hit.id for hit in few] == [hit.id for hit in all_hits[:k]]  # twins that share a row are cut too
+        for hits, all_hits in zip(index.search(contexts, top_k=k), everything, strict=True):
+            assert [hit.id for hit in hits] == [hit.id for hit in all_hits[:k]]  # twins that share a row are cut too
 
 
 def test_more_than_there_are(index, contexts):
@@ -81,7 +81,7 @@ def test_changes_are_counted(index):
 
 
 def test_texts_of_ids_that_can_be_read_once(index, monkeypatch):
-    """Also where a reader of an outdated state asks again."""
+    """A reader of an outdated state asks again, and needs the ids a second time."""
     read = index._database.read
     monkeypatch.setattr(index._database, "read", lambda ask: (read(ask), read(ask))[1])
     assert index.get_texts(iter(["0", "gone"])).keys() == {"0"}
@@ -127,7 +127,7 @@ def test_only_an_index_is_removed(folder, ranker, tmp_path):
 
 
 def test_searches_share_a_connection(folder, ranker, contexts, monkeypatch):
-    """One that is idle is used again: opening the database for each search would take longer than the search."""
+    """A search uses an idle connection again: opening the database would take longer than the search."""
     opened, connect = [], sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: opened.append(args) or connect(*args, **options))
     index = FolderIndex.open(folder, ranker)

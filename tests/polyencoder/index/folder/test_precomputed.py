@@ -20,18 +20,18 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def with_vectors(ranker, candidates) -> list[Candidate]:
-    vectors = {c.text: ranker.encode_candidates([c.text])[0] for c in candidates}
-    return [c._replace(vector=vectors[c.text]) for c in candidates]
+    vectors = {candidate.text: ranker.encode_candidates([candidate.text])[0] for candidate in candidates}
+    return [candidate._replace(vector=vectors[candidate.text]) for candidate in candidates]
 
 
 @pytest.fixture
 def build(tmp_path, ranker, candidates, with_vectors, monkeypatch):
-    """(name, given=..., **settings) -> the contents of the folder that was built."""
+    """(name, precomputed=..., **settings) -> the contents of the folder that was built."""
 
-    def build(name: str, *, given: bool = True, maker=ranker, **settings):
-        if given:
+    def build(name: str, *, precomputed: bool = True, maker=ranker, **settings):
+        if precomputed:
             monkeypatch.setattr(shards_module, "encode_rows", None)  # nothing is encoded
-        build_index(tmp_path / name, with_vectors if given else candidates, maker, shard_size=3, **settings)
+        build_index(tmp_path / name, with_vectors if precomputed else candidates, maker, shard_size=3, **settings)
         monkeypatch.undo()
         return contents(tmp_path / name)
 
@@ -40,15 +40,15 @@ def build(tmp_path, ranker, candidates, with_vectors, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_its_files_hold_the_vectors(build, tmp_path, ranker, with_vectors, dtype, assert_finds):
-    found, encoded = build("given", dtype=dtype), build("encoded", given=False, dtype=dtype)
-    assert found.keys() == encoded.keys()
-    given, other = (FolderIndex.open(tmp_path / name, ranker) for name in ("given", "encoded"))
-    assert given.texts() == other.texts()
-    rows = list({c.text: c.vector for c in with_vectors}.values())
-    error = np.abs(given.vectors.take(np.arange(len(rows))) - np.stack(rows)).max()
+    stored, encoded = build("given", dtype=dtype), build("encoded", precomputed=False, dtype=dtype)
+    assert stored.keys() == encoded.keys()
+    index, other = (FolderIndex.open(tmp_path / name, ranker) for name in ("given", "encoded"))
+    assert index.texts() == other.texts()
+    rows = list({candidate.text: candidate.vector for candidate in with_vectors}.values())
+    error = np.abs(index.vectors.take(np.arange(len(rows))) - np.stack(rows)).max()
     assert error <= {"float32": 0, "bfloat16": 2**-8, "int8": 1 / 250}[dtype] * np.abs(rows).max()
     if dtype == "float32":
-        assert_finds(given, ranker, with_vectors)
+        assert_finds(index, ranker, with_vectors)
 
 
 MOMENTS = [
@@ -90,7 +90,7 @@ def test_a_text_has_one_vector_and_other_vectors_are_another_index(tmp_path, bui
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
 def test_a_text_that_comes_again_after_its_vector_was_written(tmp_path, dtype):
-    """As of encoders with one large number: int8 rounds the others to a hundredth of it."""
+    """Some encoders have one large number in each vector: int8 rounds the others to a hundredth of it."""
     vectors = np.random.default_rng(0).normal(size=(5, 384)).astype(np.float32)
     vectors[:, 7] = 27
     texts = [f"text {row}" for row in range(5)]
@@ -112,12 +112,12 @@ def test_a_text_that_comes_again_after_its_vector_was_written(tmp_path, dtype):
 def test_a_foreign_encoder_is_a_name(tmp_path, build, ranker, with_vectors, contexts):
     build("foreign", maker=Fingerprints("their encoder v2"))
     index = open_index(tmp_path / "foreign", Fingerprints("their encoder v2"))
-    one = contexts.vectors[:, 0]
-    found = index.search(one, top_k=3)
-    scores = np.stack([c.vector for c in with_vectors]) @ one.T
-    for context, hits in enumerate(found):
+    vectors = contexts.vectors[:, 0]
+    results = index.search(vectors, top_k=3)
+    scores = np.stack([candidate.vector for candidate in with_vectors]) @ vectors.T
+    for context, hits in enumerate(results):
         assert [hit.score for hit in hits] == pytest.approx(sorted(scores[:, context])[::-1][:3], rel=1e-5)
-    assert open_index(tmp_path / "foreign").search(one, top_k=3) == found
+    assert open_index(tmp_path / "foreign").search(vectors, top_k=3) == results
     for other in (ranker, Fingerprints("v3")):
         with pytest.raises(CheckpointError, match=r"a foreign encoder \(fingerprint their encoder v2\)"):
             open_index(tmp_path / "foreign", other)

@@ -24,7 +24,7 @@ from tests.commands import run_command
 
 pytestmark = pytest.mark.slow
 
-STEP = {"int8": 1 / 127, "float16": 2**-10}  # one place of rounding of the largest number
+STEP = {"int8": 1 / 127, "float16": 2**-10}  # one step of rounding of the largest number
 
 
 @pytest.fixture
@@ -79,20 +79,20 @@ def test_a_search_reads_no_candidate_and_scores_as_if_it_did(make_index, ranker,
     assert_holds(index, ranker, STEP[store_tokens])
     expected = dict(zip(texts, torch.as_tensor(ranker.score(dialogues, texts)).T, strict=True))
     monkeypatch.setattr(ranker.encoder, "reader", None)  # nothing is read
-    found = ranker.search_many(dialogues, index, keep_turns=True, top_k=100)
+    results = ranker.search_many(dialogues, index, keep_turns=True, top_k=100)
 
     # |M(c, x) - M(c', x)| <= sum_t |p_t - p'_t| + max_t |c_t - c'_t|, and |M(x, c) - M(x, c')| <= max_t |c_t - c'_t|
     model, bounds = ranker.model, {}
     stored = index.token_vectors(texts, model.token_fingerprint)
-    stored = {text: TokenVectors(*map(torch.from_numpy, one)) for text, one in stored.items()}
+    stored = {text: TokenVectors(*map(torch.from_numpy, arrays)) for text, arrays in stored.items()}
     for text, read in read_one_by_one(ranker, texts).items():
-        true, rounded = (model._build_candidate_texts(*pack_candidates([one])) for one in (read, stored[text]))
+        true, rounded = (model._build_candidate_texts(*pack_candidates([vectors])) for vectors in (read, stored[text]))
         moved = (true.tokens - rounded.tokens).norm(dim=-1).max()
         weights = model.term_weights.detach()
         shift = weights[1] * ((true.weights - rounded.weights).abs().sum() + moved) + weights[2] * moved
         bounds[text] = late.DOT_SCALE * shift.item()
     assert max(bounds.values()) < (1.5 if store_tokens == "int8" else 0.2)  # of scores whose differences are above 10
-    for i, hits in enumerate(found):
+    for i, hits in enumerate(results):
         assert {hit.text for hit in hits} == set(texts)
         for hit in hits:
             assert abs(hit.rerank_score - float(expected[hit.text][i])) <= bounds[hit.text] + 1e-4
@@ -119,10 +119,10 @@ def test_changes_keep_them(make_index, ranker, tmp_path):
     assert len(list((tmp_path / "index").glob("*.tokens.npy"))) == len(index.vectors.names)
     verify(tmp_path / "index")
     stored = index.token_vectors(index.texts(), ranker.model.token_fingerprint)
-    before = {text: one.tokens for text, one in stored.items()}
+    before = {text: vectors.tokens for text, vectors in stored.items()}
     other = FolderIndex.open(tmp_path / "index", ranker)
     after = other.token_vectors(before, ranker.model.token_fingerprint)
-    assert all(np.array_equal(before[text], one.tokens) for text, one in after.items())
+    assert all(np.array_equal(before[text], vectors.tokens) for text, vectors in after.items())
     index.remove({hit.id for hit in index.search(ranker.encode_contexts(["hello"]), top_k=100)[0]})
     index.compact()
     assert "tokens: of 5 numbers, int8; 0 bytes per text" in describe_index(tmp_path / "index")

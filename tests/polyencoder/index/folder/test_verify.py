@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from polyencoder.index.folder.verify import describe_folder
-from polyencoder.index.open import describe_index
 
 
 def test_candidates_model_and_vectors(folder):
     lines = describe_folder(folder)
-    assert describe_index(folder) == lines
     assert lines[0].endswith("index: 10 candidates")
     assert lines[1].startswith("model: models/mine (poly-encoder, fingerprint ")
     assert lines[-1] == "search: everything is scored (no FAISS index)"

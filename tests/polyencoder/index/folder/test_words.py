@@ -52,7 +52,7 @@ def folder(tmp_path, ranker, candidates):
     return tmp_path / "index"
 
 
-def found_in(index: FolderIndex, ranker, query: str, **options) -> dict[str, float]:
+def search_words(index: FolderIndex, ranker, query: str, **options) -> dict[str, float]:
     contexts = ranker.encode_contexts([query])
     (hits,) = index.search(contexts, texts=[query], words_only=True, top_k=100, **options)
     assert {hit.found for hit in hits} <= {"words"}
@@ -80,7 +80,7 @@ def test_scores_are_bm25_of_the_living_texts(changes, query):
         rows = catalogue.words.find(sorted(query), k=100, allowed=None)
         texts = catalogue.get_row_texts(row for row, _ in rows)
         assert {texts[row]: score for row, score in rows} == pytest.approx(bm25(living.values(), sorted(query)))
-        assert rows == sorted(rows, key=lambda found: (-found[1], found[0]))
+        assert rows == sorted(rows, key=lambda match: (-match[1], match[0]))
         assert rows[:2] == catalogue.words.find(sorted(query), k=2, allowed=None)
 
 
@@ -101,9 +101,9 @@ def test_no_query_is_syntax(query):
         words = Words(connection.execute)
         words.create()
         words.fill(enumerate(TWO))
-        found = {row for row, _ in words.find(split_query_words([query]), k=5, allowed=None)}
-        asked = {*split_query_words([query])}
-        assert found >= {row for row, text in enumerate(TWO) if {*text.split()} & asked}
+        rows = {row for row, _ in words.find(split_query_words([query]), k=5, allowed=None)}
+        query_words = {*split_query_words([query])}
+        assert rows >= {row for row, text in enumerate(TWO) if {*text.split()} & query_words}
 
 
 @given(text=st.text())
@@ -150,20 +150,20 @@ def change_and_fail(index: FolderIndex) -> None:
 def test_changes_filters_and_removed_candidates(folder, ranker, candidates):
     index = FolderIndex.open(folder, ranker)
     index.add([Candidate("new", "order 4711 was sent", {"n": 3}), Candidate("same", "order 4711 was sent", {"n": 4})])
-    assert [*found_in(index, ranker, "4711 ?")] == ["order 4711 was sent"]
+    assert [*search_words(index, ranker, "4711 ?")] == ["order 4711 was sent"]
     (hits,) = index.search(ranker.encode_contexts(["4711"]), texts=["4711"], words_only=True, filter={"n": 4})
     assert [hit.id for hit in hits] == ["same"]
-    assert found_in(index, ranker, "4711", filter={"n": 5}) == {}
+    assert search_words(index, ranker, "4711", filter={"n": 5}) == {}
     index.remove(["new"])
-    assert len(found_in(index, ranker, "4711")) == 1  # another id has the text
+    assert len(search_words(index, ranker, "4711")) == 1  # another id has the text
     with pytest.raises(InputError, match="no candidate has the id 'nobody'"):
         change_and_fail(index)
-    assert len(found_in(FolderIndex.open(folder, ranker), ranker, "4711")) == 1
+    assert len(search_words(FolderIndex.open(folder, ranker), ranker, "4711")) == 1
     index.update([Candidate("same", "order 4712 was sent")])
-    assert found_in(index, ranker, "4711") == {}
+    assert search_words(index, ranker, "4711") == {}
     index.compact()
     living = {*index.texts()}
-    assert found_in(index, ranker, "4712 sent") == pytest.approx(bm25(living, ["4712", "sent"]))
+    assert search_words(index, ranker, "4712 sent") == pytest.approx(bm25(living, ["4712", "sent"]))
     verify(folder)
     assert "words: of all texts, for hybrid searches" in describe_index(folder)
 
@@ -180,14 +180,14 @@ def test_words_of_an_index_that_had_none(tmp_path, ranker, candidates, folder):
     with pytest.raises(
         ConfigError, match="plain: has no words .*polyencoder index --words.*polyencoder update --words"
     ):
-        found_in(index, ranker, "ski")
+        search_words(index, ranker, "ski")
     index.remove(["3"])
     other.remove(["3"])
     files = index.state.files
     assert index.add_words()
     assert index.state.files == files  # nothing is encoded
     query = " ".join(text for text in index.texts())
-    assert found_in(index, ranker, query) == found_in(other, ranker, query) != {}
+    assert search_words(index, ranker, query) == search_words(other, ranker, query) != {}
     version = index.meta.version
     assert not index.add_words()
     assert index.meta.version == version
@@ -206,11 +206,11 @@ def test_words_of_another_unicode_version_go_with_their_text(folder, ranker, mon
     with monkeypatch.context() as patch:
         patch.setattr(words_module, "split_into_words", of_another_unicode)
         index.add([Candidate("old", "un éléphant")])
-    assert [*found_in(index, ranker, "phant")] == ["un éléphant"]
+    assert [*search_words(index, ranker, "phant")] == ["un éléphant"]
     index.update([Candidate("old", "un chat")])
     index.add([Candidate("new", "un éléphant")])
-    assert found_in(index, ranker, "phant") == {}
-    assert found_in(index, ranker, "un elephant") == pytest.approx(bm25(index.texts(), ["un", "elephant"]))
+    assert search_words(index, ranker, "phant") == {}
+    assert search_words(index, ranker, "un elephant") == pytest.approx(bm25(index.texts(), ["un", "elephant"]))
     verify(folder)
 
 
@@ -231,7 +231,7 @@ def test_other_changes_go_on_after_words_could_not_be_added(tmp_path, ranker, ca
         index.add([Candidate("new", "order 4711")])
         assert index.add_words()
         index.remove(["0"])
-    assert [*found_in(index, ranker, "4711")] == ["order 4711"]
+    assert [*search_words(index, ranker, "4711")] == ["order 4711"]
     verify(tmp_path / "plain")
 
 
@@ -241,13 +241,13 @@ def test_a_block_that_fails_takes_its_words_with_it(tmp_path, ranker, candidates
     with index.changing():
         with suppress(LookupError), index.changing():
             index.add_words()
-            index.remove([one.id for one in candidates])
+            index.remove([candidate.id for candidate in candidates])
             raise LookupError
         index.add([Candidate("new", "order 4711")])
     assert not index.has_words
     assert len(index) == len(candidates) + 1
     assert index.add_words()
-    assert [*found_in(index, ranker, "4711")] == ["order 4711"]
+    assert [*search_words(index, ranker, "4711")] == ["order 4711"]
     verify(tmp_path / "plain")
 
 
@@ -274,7 +274,7 @@ def test_words_that_are_missing_or_damaged(folder, ranker):
     with closing(sqlite3.connect(folder / DATABASE)) as connection, connection:
         connection.execute("UPDATE words_data SET block = x'ffffffffff'")
     with pytest.raises(CheckpointError, match="index.sqlite: (cannot be read|damaged or not readable)"):
-        found_in(FolderIndex.open(folder, ranker), ranker, "hello you dogs")
+        search_words(FolderIndex.open(folder, ranker), ranker, "hello you dogs")
 
 
 def test_without_fts5(monkeypatch, tmp_path, ranker, candidates):

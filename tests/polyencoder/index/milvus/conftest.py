@@ -44,14 +44,14 @@ def _metadata(i: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def few(many) -> list[Candidate]:
+def sample(many) -> list[Candidate]:
     return many[:8]
 
 
 @pytest.fixture
-def index(where, ranker, few) -> MilvusIndex:
+def index(where, ranker, sample) -> MilvusIndex:
     index = MilvusIndex.create(where, ranker, model_name="models/mine")
-    index.add(few)
+    index.add(sample)
     return index
 
 
@@ -67,20 +67,20 @@ def contexts(ranker, dialogues) -> ContextEncoding:
 
 @pytest.fixture
 def assert_best():
-    """(hits, ranker, contexts, candidates, *, k, found): the hits are the k best, of equal scores any."""
+    """(hits, ranker, contexts, candidates, *, k, kinds): the hits are the k best, in any order of equal scores."""
 
-    def check(hits, ranker, contexts, candidates, *, k, found) -> None:
-        vectors = ranker.encode_candidates([c.text for c in candidates])
+    def check(hits, ranker, contexts, candidates, *, k, kinds) -> None:
+        vectors = ranker.encode_candidates([candidate.text for candidate in candidates])
         scores = score(contexts, vectors, attention=ranker.model.config.poly_attention)
-        places = {candidate.id: place for place, candidate in enumerate(candidates)}
-        for row, some in zip(scores, hits, strict=True):
-            assert len({hit.id for hit in some}) == len(some) == min(k, len(candidates))
-            for hit in some:
-                candidate = candidates[places[hit.id]]
+        positions = {candidate.id: position for position, candidate in enumerate(candidates)}
+        for row, best in zip(scores, hits, strict=True):
+            assert len({hit.id for hit in best}) == len(best) == min(k, len(candidates))
+            for hit in best:
+                candidate = candidates[positions[hit.id]]
                 assert (hit.text, hit.metadata) == (candidate.text, candidate.metadata)
-                assert hit.score == pytest.approx(row[places[hit.id]], rel=1e-4, abs=1e-3)
-            np.testing.assert_allclose([hit.score for hit in some], -np.sort(-row)[: len(some)], rtol=1e-4, atol=1e-3)
-        assert {hit.found for some in hits for hit in some} <= found
+                assert hit.score == pytest.approx(row[positions[hit.id]], rel=1e-4, abs=1e-3)
+            np.testing.assert_allclose([hit.score for hit in best], -np.sort(-row)[: len(best)], rtol=1e-4, atol=1e-3)
+        assert {hit.found for context_hits in hits for hit in context_hits} <= kinds
 
     return check
 

@@ -31,17 +31,17 @@ class TestOpening:
         again = open_index(where, ranker)
         assert isinstance(again, MilvusIndex)
         hits = again.search(contexts, top_k=9, exactness="certified")
-        assert_best(hits, ranker, contexts, [c for c in many if c.id != "id 3"], k=9, found={"exact", "certified"})
+        assert_best(hits, ranker, contexts, [c for c in many if c.id != "id 3"], k=9, kinds={"exact", "certified"})
 
     @pytest.mark.slow
     @pytest.mark.parametrize(("kind", "other"), [("flat", "auto"), ("auto", "flat")])
-    def test_one_made_anew_of_another_kind(self, where, ranker, contexts, few, kind, other):
-        """Its results are certified only if its lists are exact."""
+    def test_one_made_anew_of_another_kind(self, where, ranker, contexts, sample, kind, other):
+        """The new collection's results are certified only if its lists are exact."""
         index = MilvusIndex.create(where, ranker, kind=kind)
-        index.add(few)
+        index.add(sample)
         index.search(contexts, top_k=2)
         index.collection._client.drop_collection(index.collection.name)
-        MilvusIndex.create(where, ranker, kind=other).add(few)
+        MilvusIndex.create(where, ranker, kind=other).add(sample)
         index.search(contexts, top_k=2)
         assert index.collection.is_flat is (other == "flat")
 
@@ -120,13 +120,13 @@ class TestAServer:
         index.remove(["id 3"])
         again = open_index(where, ranker)
         hits = again.search(contexts, top_k=9, exactness="certified")
-        assert_best(hits, ranker, contexts, [c for c in many if c.id != "id 3"], k=9, found={"exact", "certified"})
+        assert_best(hits, ranker, contexts, [c for c in many if c.id != "id 3"], k=9, kinds={"exact", "certified"})
 
-    def test_that_goes_away(self, server, ranker, contexts, few, monkeypatch, capfd):
+    def test_that_goes_away(self, server, ranker, contexts, sample, monkeypatch, capfd):
         running, where = server
         monkeypatch.setattr(collection_module, "_ANSWER_SECONDS", 1)
         index = MilvusIndex.create(where, ranker)
-        index.add(few)
+        index.add(sample)
         running.stop(grace=0).wait()
         for request in (
             lambda: index.search(contexts, top_k=1),
@@ -143,7 +143,7 @@ class TestAServer:
 
     @pytest.mark.parametrize("accepts", [True, False])
     def test_that_refuses_has_answered(self, accepts, monkeypatch):
-        """As one with a wrong token, at once or at the first request: no missing index of a partial search."""
+        """A server refuses a wrong token at once or at the first request: a partial search does not pass over it."""
         grpc = pytest.importorskip("grpc")
         monkeypatch.setattr(collection_module, "_CONNECT_SECONDS", 2)
 

@@ -37,24 +37,25 @@ def where(server) -> str:
 def test_what_it_finds(where, ranker, contexts, many, assert_best, kind):
     index = MilvusIndex.create(where, ranker, kind=kind)
     index.add(many)
-    index.remove([f"id {n}" for n in range(0, 90, 3)])
+    removed = [f"id {n}" for n in range(0, 90, 3)]
+    index.remove(removed)
     index.update([Candidate("id 1", "hello dogs", {"n": 9}), Candidate("id 2", many[2].text, {"n": 9})])
-    there = {one.id: one for one in many if one.id not in {f"id {n}" for n in range(0, 90, 3)}}
-    there |= {"id 1": Candidate("id 1", "hello dogs", {"n": 9}), "id 2": Candidate("id 2", many[2].text, {"n": 9})}
+    expected = {candidate.id: candidate for candidate in many if candidate.id not in removed}
+    expected |= {"id 1": Candidate("id 1", "hello dogs", {"n": 9}), "id 2": Candidate("id 2", many[2].text, {"n": 9})}
     again = MilvusIndex.open(where, ranker)
-    assert len(again) == len(there)
-    left = list(there.values())
-    assert_best(again.search(contexts, top_k=9, exactness="exact"), ranker, contexts, left, k=9, found={"exact"})
+    assert len(again) == len(expected)
+    candidates = list(expected.values())
+    assert_best(again.search(contexts, top_k=9, exactness="exact"), ranker, contexts, candidates, k=9, kinds={"exact"})
     hits = again.search(contexts, top_k=9, exactness="certified")
-    assert_best(hits, ranker, contexts, left, k=9, found={"exact", "certified"})
+    assert_best(hits, ranker, contexts, candidates, k=9, kinds={"exact", "certified"})
     approximate = again.search(contexts, top_k=9)
-    assert all({one.id for one in found} <= there.keys() and len(found) == 9 for found in approximate)
+    assert all({hit.id for hit in hits} <= expected.keys() and len(hits) == 9 for hits in approximate)
     for filter in ({"n": 9}, {"n": [1, 2], "even": True}, {"name": '"1\\'}, {"name": None}):
-        wanted = [one for one in left if _has(one, filter)]
-        assert again.count(filter) == len(wanted) > 0
+        passing = [candidate for candidate in candidates if _has(candidate, filter)]
+        assert again.count(filter) == len(passing) > 0
         hits = again.search(contexts, top_k=4, filter=filter, exactness="certified")
-        assert_best(hits, ranker, contexts, wanted, k=4, found={"exact", "certified"})
-    assert f"{len(there):,}" in run_command("index", "--info", where).output
+        assert_best(hits, ranker, contexts, passing, k=4, kinds={"exact", "certified"})
+    assert f"{len(expected):,}" in run_command("index", "--info", where).output
 
 
 def _has(candidate: Candidate, filter: dict) -> bool:
@@ -73,8 +74,8 @@ def test_a_server_that_crashes_in_the_midst_of_a_change(
         index = MilvusIndex.create(where, ranker, kind="flat")
     before = many[:200]
     index.add(before)
-    new = [one._replace(text=f"{one.text} again") for one in before]
-    items = {"add": many, "update": new, "remove": [one.id for one in before[:150]]}[change]
+    new = [candidate._replace(text=f"{candidate.text} again") for candidate in before]
+    items = {"add": many, "update": new, "remove": [candidate.id for candidate in before[:150]]}[change]
     after = {"add": many, "update": new, "remove": before[150:]}[change]
 
     def crashing():
@@ -93,5 +94,5 @@ def test_a_server_that_crashes_in_the_midst_of_a_change(
     again = MilvusIndex.open(where, ranker)
     getattr(again, change)(items, **options)
     assert len(again) == len(after)
-    assert_best(again.search(contexts, top_k=9, exactness="exact"), ranker, contexts, after, k=9, found={"exact"})
+    assert_best(again.search(contexts, top_k=9, exactness="exact"), ranker, contexts, after, k=9, kinds={"exact"})
     assert index.search(contexts, top_k=1)[0][0].id == again.search(contexts, top_k=1)[0][0].id  # it reconnects

@@ -29,13 +29,13 @@ class TestSearching:
         index.add(many)
         contexts = ranker.encode_contexts(dialogues)
         for exactness in ("exact", "certified"):
-            found = {"exact", "certified"} if (kind, exactness) == ("flat", "certified") else {"exact"}
+            kinds = {"exact", "certified"} if (kind, exactness) == ("flat", "certified") else {"exact"}
             hits = index.search(contexts, top_k=9, exactness=exactness)
-            assert_best(hits, ranker, contexts, many, k=9, found=found)
+            assert_best(hits, ranker, contexts, many, k=9, kinds=kinds)
         # At this size a graph finds all that a list of 64 names.
         hits = index.search(contexts, top_k=9, list_length=64)
-        found = {"approximate"} if kind == "auto" else {"approximate", "certified"}
-        assert_best(hits, ranker, contexts, many, k=9, found=found)
+        kinds = {"approximate"} if kind == "auto" else {"approximate", "certified"}
+        assert_best(hits, ranker, contexts, many, k=9, kinds=kinds)
 
     def test_a_bi_encoder_on_a_flat_collection_is_certified_at_once(
         self, where, make_ranker, many, monkeypatch, assert_best, dialogues
@@ -45,10 +45,10 @@ class TestSearching:
         index.add(many)
         monkeypatch.setattr(index.collection, "iter_pages", None)
         contexts = ranker.encode_contexts(dialogues)
-        assert_best(index.search(contexts, top_k=5), ranker, contexts, many, k=5, found={"certified"})
+        assert_best(index.search(contexts, top_k=5), ranker, contexts, many, k=5, kinds={"certified"})
 
     def test_a_longer_vector_may_break_the_proof(self, where, make_ranker, many, dialogues, monkeypatch):
-        """Of a vector long enough rounding alone can hide that it is better."""
+        """A long vector may be better by less than its scores are rounded."""
         ranker = make_ranker("bi")
         index = MilvusIndex.create(where, ranker, kind="flat")
         index.add(many)
@@ -66,12 +66,12 @@ class TestSearching:
         torch.manual_seed(0)
         vectors = size * torch.randn(200, 16)
         index = MilvusIndex.create(where, ranker, kind="flat")
-        index.collection.write((Entry(str(i), str(i), {}), one.numpy()) for i, one in enumerate(vectors))
+        index.collection.write((Entry(str(i), str(i), {}), vector.numpy()) for i, vector in enumerate(vectors))
         contexts = ContextEncoding(torch.randn(3, 1, 16))
-        found = index.search(contexts, top_k=5, exactness="certified")
-        assert {hit.found for hits in found for hit in hits} == {"certified"}
+        results = index.search(contexts, top_k=5, exactness="certified")
+        assert {hit.found for hits in results for hit in hits} == {"certified"}
         expected = search(Contexts.from_encoding(contexts), vectors.numpy(), k=5)
-        assert [[int(hit.id) for hit in hits] for hits in found] == expected.rows.tolist()
+        assert [[int(hit.id) for hit in hits] for hits in results] == expected.rows.tolist()
 
     def test_pages_and_groups_of_contexts(self, shared, ranker, contexts, many, monkeypatch):
         expected = shared.search(contexts, top_k=7, exactness="certified")
@@ -79,7 +79,7 @@ class TestSearching:
         monkeypatch.setattr("polyencoder.index.row_search._RowSearch.max_named", 1)
         for exactness in ("certified", "exact"):
             hits = shared.search(contexts, top_k=7, exactness=exactness)
-            assert [[hit.id for hit in some] for some in hits] == [[hit.id for hit in some] for some in expected]
+            assert [[hit.id for hit in row] for row in hits] == [[hit.id for hit in row] for row in expected]
 
     @mostly_long(
         ("filter", "passes"),
@@ -94,7 +94,7 @@ class TestSearching:
     )
     @pytest.mark.parametrize("exactness", ["exact", "certified", None])
     def test_a_filter(self, shared, ranker, contexts, many, filter, passes, exactness, assert_best):
-        kept = [c for c in many if passes(c.metadata or {})]
+        passing = [candidate for candidate in many if passes(candidate.metadata or {})]
         index = MilvusIndex.open(shared.collection.where, ranker)
         hits = index.search(contexts, top_k=12, filter=filter, exactness=exactness, list_length=40)
-        assert_best(hits, ranker, contexts, kept, k=12, found={"exact", "certified", "approximate"})
+        assert_best(hits, ranker, contexts, passing, k=12, kinds={"exact", "certified", "approximate"})

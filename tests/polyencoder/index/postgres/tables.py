@@ -42,7 +42,7 @@ def scanned(contexts: ContextEncoding, vectors: np.ndarray, *, k: int) -> list[l
     """The ids of the k best, scored in float64; of equal scores the lowest key comes first."""
     keys = np.array([hash_id(str(i)) for i in range(len(vectors))])
     scores = score(Contexts.from_encoding(contexts), vectors.astype(np.float64))
-    return [[str(row) for row in np.lexsort((keys, -own))[:k]] for own in scores]
+    return [[str(row) for row in np.lexsort((keys, -context_scores))[:k]] for context_scores in scores]
 
 
 def drawn(rows: int, codes: int, dim: int, *, seed: int = 0, contexts: int = 3) -> tuple[np.ndarray, ContextEncoding]:
@@ -52,4 +52,4 @@ def drawn(rows: int, codes: int, dim: int, *, seed: int = 0, contexts: int = 3) 
 
 
 def ids(hits) -> list[list[str]]:
-    return [[hit.id for hit in some] for some in hits]
+    return [[hit.id for hit in context_hits] for context_hits in hits]

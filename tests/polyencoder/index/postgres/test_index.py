@@ -26,7 +26,7 @@ from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.index.postgres.table import Table, parse_kind
 from tests.polyencoder.index.postgres.tables import drawn, names, stored
 
-FEW = [Candidate(f"id {i}", f"text {i}", {"n": i} if i % 2 else None) for i in range(6)]
+SAMPLE = [Candidate(f"id {i}", f"text {i}", {"n": i} if i % 2 else None) for i in range(6)]
 
 
 def contents(index: PostgresIndex) -> dict[str, tuple]:
@@ -36,21 +36,22 @@ def contents(index: PostgresIndex) -> dict[str, tuple]:
 
 @pytest.fixture
 def index(where, ranker) -> Iterator[PostgresIndex]:
-    with PostgresIndex.make(where, FEW, ranker, model_name="models/mine") as made:
-        yield made
+    with PostgresIndex.make(where, SAMPLE, ranker, model_name="models/mine") as opened:
+        yield opened
 
 
 @pytest.mark.slow
 def test_changes_are_counted_and_texts_read_in_steps(index, monkeypatch):
     monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 2)
-    more = [Candidate("new", "a"), Candidate("new", "a"), Candidate("newer", "b")]
-    assert (index.add([*FEW, *more]), index.put(more)) == (2, 0)
-    assert (index.update([*FEW, Candidate("new", "c")]), index.remove(["gone", "new"], missing_ok=True)) == (1, 1)
+    additions = [Candidate("new", "a"), Candidate("new", "a"), Candidate("newer", "b")]
+    assert (index.add([*SAMPLE, *additions]), index.put(additions)) == (2, 0)
+    assert (index.update([*SAMPLE, Candidate("new", "c")]), index.remove(["gone", "new"], missing_ok=True)) == (1, 1)
     monkeypatch.setattr(table_module, "ROWS_AT_ONCE", 2)
-    asked, ask = [], Table.ask
-    monkeypatch.setattr(Table, "ask", lambda self, text, values=None: asked.append(values) or ask(self, text, values))
-    assert index.get_texts(one.id for one in [*FEW, *more]) == {one.id: one.text for one in [*FEW, more[-1]]}
-    assert [len(values[0]) for values in asked if isinstance(values, tuple)] == [2, 2, 2, 2, 1]
+    calls, ask = [], Table.ask
+    monkeypatch.setattr(Table, "ask", lambda self, text, values=None: calls.append(values) or ask(self, text, values))
+    texts = {candidate.id: candidate.text for candidate in [*SAMPLE, additions[-1]]}
+    assert index.get_texts(candidate.id for candidate in [*SAMPLE, *additions]) == texts
+    assert [len(values[0]) for values in calls if isinstance(values, tuple)] == [2, 2, 2, 2, 1]
     vectors = index.get_vectors(iter(["id 1", "gone", "newer", "id 2"]))
     expected = index._ranker.encode_candidates(["text 1", "b", "text 2"])
     np.testing.assert_allclose([vectors[id_] for id_ in ("id 1", "newer", "id 2")], expected, rtol=1e-5, atol=1e-6)
@@ -75,7 +76,7 @@ def test_an_error_in_a_block_says_what_it_is(index):
     lost = {"kind": NoAnswerError, "match": "PostgreSQL does not answer"}
     with pytest.raises(NoAnswerError, match="PostgreSQL does not answer"):
         caught("SELECT pg_terminate_backend(pg_backend_pid())", **lost)
-    assert {*contents(index)} == {one.id for one in FEW}
+    assert {*contents(index)} == {candidate.id for candidate in SAMPLE}
 
 
 def test_a_search_sees_one_state(index):
@@ -90,10 +91,10 @@ def test_a_search_sees_one_state(index):
 
 def test_writers_at_once_lose_nothing(where, index, ranker):
     def write(writer: int) -> None:
-        own = PostgresIndex.open(where, ranker)
+        writer_index = PostgresIndex.open(where, ranker)
         for i in range(5):
-            own.put([Candidate(f"{writer} {i}", "hello"), Candidate("shared", f"by {writer}")])
-        own.close()
+            writer_index.put([Candidate(f"{writer} {i}", "hello"), Candidate("shared", f"by {writer}")])
+        writer_index.close()
 
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(write, range(3)))
@@ -111,19 +112,19 @@ def test_makers_at_once_make_one_index(where, ranker):
 
 
 def test_a_build_that_ends_early_leaves_nothing(where, ranker):
-    def some():
-        yield from FEW
+    def interrupt_build():
+        yield from SAMPLE
         raise KeyboardInterrupt
 
     with suppress(KeyboardInterrupt):
-        PostgresIndex.make(where, some(), ranker)
+        PostgresIndex.make(where, interrupt_build(), ranker)
     with pytest.raises(CheckpointError, match="no index"):
         open_index(where, ranker)
 
 
 def test_the_model_is_checked(where, index, make_ranker):
     with pytest.raises(CheckpointError, match="made by another model"):
-        PostgresIndex.make(where, FEW, make_ranker("poly", seed=1))
+        PostgresIndex.make(where, SAMPLE, make_ranker("poly", seed=1))
     read_only = open_index(where, index.meta.fingerprints)
     read_only.remove(["id 0"])
     with pytest.raises(InputError, match="was opened without its model"):
@@ -267,7 +268,7 @@ def test_a_long_statement_ends_with_a_server_that_answers_nobody(postgres, where
 
 @pytest.mark.slow
 def test_a_server_that_was_killed_loses_nothing(postgres, where, ranker):
-    index = PostgresIndex.make(where, FEW, ranker)
+    index = PostgresIndex.make(where, SAMPLE, ranker)
 
     def change() -> None:
         with index.changing():
@@ -306,9 +307,9 @@ def test_a_commit_that_hangs_is_an_error_within_the_time_limit(postgres, where, 
 
 
 def test_parameters_of_the_one_that_is_there_are_not_others(where, ranker):
-    PostgresIndex.make(where, FEW, ranker, kind="hnsw,m=8")
+    PostgresIndex.make(where, SAMPLE, ranker, kind="hnsw,m=8")
     with pytest.raises(ConfigError, match="exists as hnsw,ef_construction=128,m=8, not hnsw,m=12"):
-        PostgresIndex.make(where, FEW, ranker, kind="hnsw,m=12")
+        PostgresIndex.make(where, SAMPLE, ranker, kind="hnsw,m=12")
     with PostgresIndex.make(where, [Candidate("new", "new")], ranker, kind="hnsw") as index:
         assert len(index) == 7
 

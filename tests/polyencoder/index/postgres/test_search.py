@@ -15,8 +15,8 @@ from tests.polyencoder.index.postgres.tables import drawn, ids, names, scanned, 
 
 def test_lists_of_a_flat_table_certify(where):
     vectors, contexts = drawn(400, 2, 24)
-    (some,) = stored(where, vectors).search(contexts.select(slice(0, 1)), top_k=3, exactness="certified")
-    assert {hit.found for hit in some} == {"certified"}
+    (hits,) = stored(where, vectors).search(contexts.select(slice(0, 1)), top_k=3, exactness="certified")
+    assert {hit.found for hit in hits} == {"certified"}
 
 
 @pytest.mark.slow
@@ -42,14 +42,14 @@ def test_any_shape(postgres, seed, rows, codes, dim, k, length, integers):
     index = stored(f"{postgres.address}#{next(names)}", vectors)
     expected = score(contexts, torch.from_numpy(vectors)).topk(min(k, rows)).values
     for exactness in ("exact", "certified"):
-        hits = index.search(contexts, top_k=k, exactness=exactness, list_length=length)
-        scores = torch.tensor([[hit.score for hit in some] for some in hits])
+        results = index.search(contexts, top_k=k, exactness=exactness, list_length=length)
+        scores = torch.tensor([[hit.score for hit in hits] for hits in results])
         torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
         if not integers or codes == 1:
-            for some, best in zip(hits, scanned(contexts, vectors, k=k), strict=True):
+            for hits, best in zip(results, scanned(contexts, vectors, k=k), strict=True):
                 # A certificate proves that no score is higher; a list may lack candidates that equal the last
-                proven = len(some) if exactness == "exact" else sum(hit.score > some[-1].score for hit in some)
-                assert [hit.id for hit in some[:proven]] == best[:proven]
+                proven = len(hits) if exactness == "exact" else sum(hit.score > hits[-1].score for hit in hits)
+                assert [hit.id for hit in hits[:proven]] == best[:proven]
     index.close()
 
 
@@ -59,16 +59,16 @@ def test_an_index_of_pgvector_finds_most_and_says_that_it_is_approximate(where, 
     index = stored(where, vectors, [{"n": i % 3} for i in range(600)], kind=kind)
     monkeypatch.setattr(table_module, "_SCAN_ROWS", 100)
     hits = index.search(contexts, top_k=10, list_length=100, **options)
-    right = scanned(contexts, vectors, k=10)
-    found = sum(len(set(a) & set(b)) for a, b in zip(ids(hits), right, strict=True))
-    assert found >= 40
-    assert {hit.found for some in hits for hit in some} == {"approximate"}
-    assert ids(index.search(contexts, top_k=10, exactness="certified")) == right
-    assert {hit.metadata["n"] for some in index.search(contexts, filter={"n": 1}) for hit in some} == {1}
+    expected = scanned(contexts, vectors, k=10)
+    matches = sum(len(set(a) & set(b)) for a, b in zip(ids(hits), expected, strict=True))
+    assert matches >= 40
+    assert {hit.found for context_hits in hits for hit in context_hits} == {"approximate"}
+    assert ids(index.search(contexts, top_k=10, exactness="certified")) == expected
+    assert {hit.metadata["n"] for row in index.search(contexts, filter={"n": 1}) for hit in row} == {1}
     monkeypatch.setattr(table_module, "_SCAN_ROWS", 200)
-    few = index.search(contexts, filter={"n": 1}, list_length=40)  # so few are compared, which proves
-    assert ids(index.search(contexts, filter={"n": 1}, list_length=40, exactness="certified")) == ids(few)
-    assert {hit.found for some in few for hit in some} == {"certified"}
+    filtered = index.search(contexts, filter={"n": 1}, list_length=40)  # so few are compared, which proves
+    assert ids(index.search(contexts, filter={"n": 1}, list_length=40, exactness="certified")) == ids(filtered)
+    assert {hit.found for context_hits in filtered for hit in context_hits} == {"certified"}
 
 
 def test_an_index_that_somebody_added_makes_no_list_approximate(where):
@@ -91,4 +91,4 @@ def test_what_rounding_could_hide_is_scanned(where):
     vectors = torch.randn(1, 64, generator=generator) + 3e-7 * torch.randn(400, 64, generator=generator)
     contexts = ContextEncoding(torch.randn(8, 3, 64, generator=generator))
     hits = stored(where, vectors.numpy()).search(contexts, top_k=3, exactness="certified", list_length=3)
-    assert {hit.found for some in hits for hit in some} == {"exact"}
+    assert {hit.found for context_hits in hits for hit in context_hits} == {"exact"}

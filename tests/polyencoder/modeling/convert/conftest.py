@@ -6,7 +6,9 @@ import torch
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
+from polyencoder.text.tokens import pad
 
+TEXTS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11], [39] * 60, [0]]
 TINY = {
     "vocab_size": 40,
     "hidden_size": 12,
@@ -18,6 +20,10 @@ TINY = {
     "head_sizes": (16, 16),
     "output_size": 10,
 }
+
+
+def batch(texts=TEXTS):
+    return pad(texts, pad_id=40)
 
 
 @pytest.fixture

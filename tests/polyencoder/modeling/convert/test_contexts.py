@@ -15,7 +15,7 @@ EARLIER = [[12, 13, 14, 15, 16, 17], [], [18], [], [19, 20]]
 
 
 def batch(last=LAST, earlier=EARLIER):
-    rows = [[*one, *([SEPARATOR, *more] if more else [])] for one, more in zip(last, earlier, strict=True)]
+    rows = [[*ids, *([SEPARATOR, *extra] if extra else [])] for ids, extra in zip(last, earlier, strict=True)]
     return pad(rows, pad_id=40)
 
 
@@ -84,7 +84,7 @@ def test_every_network_learns(model):
     encoded = model.encode_objectives(batch())
     candidates = model.encode_candidates(pad([[1, 2], [3]], pad_id=40))
     sum(
-        model.score(one, candidates)[:, 0].square().sum() for one in model.split_objectives(encoded).values()
+        model.score(context, candidates)[:, 0].square().sum() for context in model.split_objectives(encoded).values()
     ).backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
@@ -92,8 +92,8 @@ def test_every_network_learns(model):
 @torch.no_grad()
 def test_a_model_in_bfloat16_is_near(model):
     expected = model.encode_context(batch()).vectors
-    found = model.bfloat16().encode_context(batch()).vectors
-    torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.05)
+    vectors = model.bfloat16().encode_context(batch()).vectors
+    torch.testing.assert_close(vectors.float(), expected, rtol=0, atol=0.05)
 
 
 def test_each_vector_ranks_by_its_part_of_the_context(make_convert_ranker, sentences):

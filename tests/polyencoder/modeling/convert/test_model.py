@@ -7,13 +7,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
-from polyencoder.text.tokens import pad
-
-TEXTS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11], [39] * 60, [0]]
-
-
-def batch(texts=TEXTS):
-    return pad(texts, pad_id=40)
+from tests.polyencoder.modeling.convert.conftest import TEXTS, batch
 
 
 def count(module: torch.nn.Module) -> int:
@@ -36,10 +30,10 @@ def test_the_papers_sizes():
 def test_neither_padding_nor_the_batch_changes_a_vector(make_convert):
     model = make_convert()
     vectors, contexts = model.encode_candidates(batch()), model.encode_context(batch()).vectors
-    for place, text in enumerate(TEXTS):
+    for row, text in enumerate(TEXTS):
         alone = batch([text])
-        torch.testing.assert_close(model.encode_candidates(alone)[0], vectors[place], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(model.encode_context(alone).vectors[0], contexts[place], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model.encode_candidates(alone)[0], vectors[row], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model.encode_context(alone).vectors[0], contexts[row], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(TEXTS)))
     order = torch.tensor([3, 1, 4, 0, 2])
     torch.testing.assert_close(model.encode_candidates(batch().select(order)), vectors[order], rtol=1e-4, atol=1e-5)
@@ -47,8 +41,8 @@ def test_neither_padding_nor_the_batch_changes_a_vector(make_convert):
 
 @torch.no_grad()
 def test_a_text_without_tokens_has_a_vector(make_convert):
-    found = make_convert().encode_candidates(batch([[], [1, 2]]))
-    assert found.isfinite().all()
+    vectors = make_convert().encode_candidates(batch([[], [1, 2]]))
+    assert vectors.isfinite().all()
     assert make_convert().encode_candidates(batch([[]])).isfinite().all()
 
 
@@ -65,8 +59,8 @@ def test_scores_are_cosines_times_the_scale(make_convert):
 
 def test_order_matters_and_everything_learns(make_convert):
     model = make_convert().train()
-    one, other = model.encode_candidates(batch([[1, 2, 3], [3, 2, 1]]))
-    assert (one - other).abs().max() > 1e-3
+    first, second = model.encode_candidates(batch([[1, 2, 3], [3, 2, 1]]))
+    assert (first - second).abs().max() > 1e-3
     (model(batch(), batch()).square().sum() + model(batch(), batch()).sum()).backward()
     without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert without == []

@@ -35,10 +35,10 @@ def config(**fields) -> ConvertConfig:
 
 def test_rows(rows):
     padded = torch.arange(5 * 7).view(5, 7)
-    taken = rows.take(padded)
-    assert taken.tolist() == [0, *range(7, 14), 14, 15, 16, *range(28, 33)]
+    packed = rows.take(padded)
+    assert packed.tolist() == [0, *range(7, 14), 14, 15, 16, *range(28, 33)]
     assert rows.positions.tolist() == [0, *range(7), 0, 1, 2, *range(5)]
-    put = rows.put(taken[:, None].float()).squeeze(2)
+    put = rows.put(packed[:, None].float()).squeeze(2)
     assert torch.equal(put, padded.float() * rows.mask)
 
 
@@ -61,7 +61,7 @@ def test_attention(inputs, rows, heads, bias, limit):
     part = SelfAttention(config(attention_heads=heads, relative_bias=bias), limit=limit)
     if bias:
         part.bias.normal_()
-    found, start = part(inputs, rows), 0
+    outputs, start = part(inputs, rows), 0
     queries, keys, values = part.queries_keys_values.weight.view(3, heads, 4, 12)
     for length in LENGTHS:
         text = inputs[start : start + length]
@@ -78,7 +78,7 @@ def test_attention(inputs, rows, heads, bias, limit):
                 )
                 weights = scores.softmax(0)
                 heard.append(sum(w * (values[head] @ text[j]) for w, j in zip(weights, near, strict=True)))
-            torch.testing.assert_close(found[start + i], part.output.weight @ torch.cat(heard), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(outputs[start + i], part.output.weight @ torch.cat(heard), rtol=1e-4, atol=1e-5)
         start += length
 
 
@@ -102,17 +102,17 @@ def test_the_activation_is_near_gelu():
 @torch.no_grad()
 def test_the_fused_reduction_is_attention_then_a_sum(inputs, rows, heads):
     part = Reduction(12, heads=heads, size=4)
-    found, start = part(inputs, rows), 0
+    outputs, start = part(inputs, rows), 0
     queries, keys = part.queries_keys.weight.view(2, heads, 4, 12)
-    for place, length in enumerate(LENGTHS):
+    for row, length in enumerate(LENGTHS):
         text = inputs[start : start + length]
         parts = []
         for head in range(heads):
             weights = ((text @ queries[head].t()) @ (text @ keys[head].t()).t()).softmax(1)
             parts.append((weights @ text).sum(0) / math.sqrt(max(1, length)))  # self-attended, then reduced
-        torch.testing.assert_close(found[place], torch.cat(parts), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(outputs[row], torch.cat(parts), rtol=1e-4, atol=1e-5)
         start += length
-    assert not found[LENGTHS.index(0)].any()
+    assert not outputs[LENGTHS.index(0)].any()
 
 
 @pytest.mark.parametrize("skips", [True, False])
@@ -135,12 +135,12 @@ def test_feed_forward(skips):
 
 def test_the_scale_rises_to_the_root_of_the_dimension():
     scale = AnnealedScale(512, over=4)
-    found = []
+    scales = []
     for _ in range(6):
-        found.append(scale().item())
+        scales.append(scale().item())
         scale.advance()
     top = 512**0.5
-    assert found == pytest.approx([1, 1 + (top - 1) / 4, (1 + top) / 2, 1 + 3 * (top - 1) / 4, top, top])
+    assert scales == pytest.approx([1, 1 + (top - 1) / 4, (1 + top) / 2, 1 + 3 * (top - 1) / 4, top, top])
     again = AnnealedScale(512, over=4)
     again.load_state_dict(scale.state_dict())
     assert again().item() == pytest.approx(top)
@@ -151,7 +151,7 @@ def test_the_scale_rises_to_the_root_of_the_dimension():
 def test_feed_forward_1_in_fewer_passes(name):
     torch.manual_seed(0)
     inner, outer = torch.nn.Linear(6, 20), torch.nn.Linear(20, 6)
-    inputs, found = torch.randn(9, 6), []
+    inputs, results = torch.randn(9, 6), []
     for run in (
         lambda x: feed_forward(x, inner, outer, activation_name=name),
         lambda x: outer(activate(inner(x), name)),
@@ -161,9 +161,9 @@ def test_feed_forward_1_in_fewer_passes(name):
         gradients = torch.autograd.grad(outputs.square().sum(), [leaf, *inner.parameters(), *outer.parameters()])
         with torch.no_grad():
             again = run(inputs.clone())
-        found.append([outputs.detach(), again, *gradients])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        results.append([outputs.detach(), again, *gradients])
+    for fused, plain in zip(*results, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
 
 
 def test_without_padding_nothing_is_moved():
@@ -183,18 +183,18 @@ def test_sequences_of_like_length_together_give_the_same(lengths, extra):
     torch.manual_seed(0)
     attention, reduction = SelfAttention(config(), limit=3).double(), Reduction(12, heads=2, size=4).double()
     width = max(lengths) + 2 * extra
-    places = torch.arange(width)
-    mask = (places >= extra) & (places < extra + torch.tensor(lengths)[:, None])
+    columns = torch.arange(width)
+    mask = (columns >= extra) & (columns < extra + torch.tensor(lengths)[:, None])
     padded = torch.randn(len(lengths), width, 12, dtype=torch.double)
-    found = []
+    results = []
     for rows in (PackedRows.from_mask(mask), PackedRows.from_mask_by_length(mask)):
         leaf = padded.clone().requires_grad_()
         outputs = reduction(attention(rows.take(leaf), rows), rows)
         gradient = torch.autograd.grad(outputs.square().sum(), [leaf, *attention.parameters(), *reduction.parameters()])
-        positions = rows.restore_order(rows.apply_each(lambda own, part: part.put(own[:, None]).sum(1), rows.positions))
-        found.append([outputs.detach(), positions, *gradient])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+        positions = rows.restore_order(rows.apply_each(lambda row, part: part.put(row[:, None]).sum(1), rows.positions))
+        results.append([outputs.detach(), positions, *gradient])
+    for by_row, by_length in zip(*results, strict=True):
+        torch.testing.assert_close(by_row, by_length)
 
 
 def test_a_batch_of_many_lengths_has_little_padding():

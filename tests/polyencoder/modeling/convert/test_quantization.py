@@ -16,19 +16,13 @@ from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding, QuantizedEmbedding, Range
 from polyencoder.modeling.trainable import freeze
-from polyencoder.text.tokens import pad
-
-TEXTS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11], [39] * 60, [0]]
+from tests.polyencoder.modeling.convert.conftest import batch
 
 tables = arrays.arrays(
     np.float32,
     arrays.array_shapes(min_dims=2, max_dims=2, max_side=12),
     elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False),
 )
-
-
-def batch(texts=TEXTS):
-    return pad(texts, pad_id=40)
 
 
 def table_of(values: torch.Tensor) -> QuantizationAwareEmbedding:
@@ -43,26 +37,26 @@ def table_of(values: torch.Tensor) -> QuantizationAwareEmbedding:
 @settings(max_examples=60)
 @given(tables)
 def test_no_value_is_further_from_its_code_than_half_a_step_and_there_is_room_around_them(values):
-    """A step is a 255th of the range: that of the values and 0, and a tenth or 0.01 on either side."""
+    """A step is a 255th of the range, which spans the values and 0, and a tenth or 0.01 on either side."""
     values = torch.from_numpy(values)
-    found = Range.from_values(values)
-    least, greatest = float(values.min()), float(values.max())
-    room = max(0.1 * (greatest - least), 0.01)
-    step = (max(greatest + room, 0) - min(least - room, 0)) / 255
-    assert float(found.scale) == pytest.approx(step, rel=1e-5)
-    error = (found.dequantize(found.quantize(values)) - values).abs()
+    bounds = Range.from_values(values)
+    minimum, maximum = float(values.min()), float(values.max())
+    room = max(0.1 * (maximum - minimum), 0.01)
+    step = (max(maximum + room, 0) - min(minimum - room, 0)) / 255
+    assert float(bounds.scale) == pytest.approx(step, rel=1e-5)
+    error = (bounds.dequantize(bounds.quantize(values)) - values).abs()
     assert float(error.max()) <= step / 2 * 1.0001 + 1e-6 * float(values.abs().max())
-    assert found.dequantize(found.quantize(torch.zeros(1))) == 0
-    lowest, highest = found.dequantize(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
-    slack = 0.51 * float(found.scale)  # that 0 is one of the codes moves the range by half a step at most
-    assert lowest <= least - room + slack
-    assert highest >= greatest + room - slack
+    assert bounds.dequantize(bounds.quantize(torch.zeros(1))) == 0
+    lowest, highest = bounds.dequantize(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
+    slack = 0.51 * float(bounds.scale)  # that 0 is one of the codes moves the range by half a step at most
+    assert lowest <= minimum - room + slack
+    assert highest >= maximum + room - slack
 
 
 def test_values_beyond_the_range_are_those_of_its_ends():
-    found = Range.from_values(torch.tensor([-1.0, 1.0]))
-    lowest, highest = found.dequantize(torch.tensor([0, 255], dtype=torch.uint8))
-    assert torch.equal(found.dequantize(found.quantize(torch.tensor([-9.0, 9.0]))), torch.stack([lowest, highest]))
+    bounds = Range.from_values(torch.tensor([-1.0, 1.0]))
+    lowest, highest = bounds.dequantize(torch.tensor([0, 255], dtype=torch.uint8))
+    assert torch.equal(bounds.dequantize(bounds.quantize(torch.tensor([-9.0, 9.0]))), torch.stack([lowest, highest]))
 
 
 @pytest.mark.slow
@@ -71,13 +65,13 @@ def test_values_beyond_the_range_are_those_of_its_ends():
 def test_looked_up_in_8_bits_as_in_training(values):
     values = torch.from_numpy(values)
     table = table_of(values)
-    kept = table.quantize()
-    assert isinstance(kept, QuantizedEmbedding)
-    assert kept.weight.dtype == torch.uint8
+    quantized = table.quantize()
+    assert isinstance(quantized, QuantizedEmbedding)
+    assert quantized.weight.dtype == torch.uint8
     ids = torch.arange(len(values)).flip(0)
-    assert torch.equal(kept(ids), table(ids))
-    assert torch.equal(kept.dequantize()(ids), table(ids))  # and again, when it goes on learning
-    assert torch.equal(kept.dequantize().quantize().weight, kept.weight)
+    assert torch.equal(quantized(ids), table(ids))
+    assert torch.equal(quantized.dequantize()(ids), table(ids))  # and again, when it goes on learning
+    assert torch.equal(quantized.dequantize().quantize().weight, quantized.weight)
 
 
 def test_gradients_go_straight_through_also_beyond_the_range():
@@ -118,27 +112,27 @@ def vectors(model) -> list[torch.Tensor]:
 
 
 def test_the_two_forms_give_the_same_vectors(model):
-    kept = model.copy_for_saving()
-    assert kept.is_for_inference
+    copied = model.copy_for_saving()
+    assert copied.is_for_inference
     assert not model.is_for_inference
-    assert kept.copy_for_saving() is kept
-    for one, other in zip(vectors(model), vectors(kept), strict=True):
-        assert torch.equal(one, other)
-    again = copy.deepcopy(kept)
+    assert copied.copy_for_saving() is copied
+    for actual, expected in zip(vectors(model), vectors(copied), strict=True):
+        assert torch.equal(actual, expected)
+    again = copy.deepcopy(copied)
     again.prepare_for_training()
-    for one, other in zip(vectors(again), vectors(kept), strict=True):
-        assert torch.equal(one, other)
+    for actual, expected in zip(vectors(again), vectors(copied), strict=True):
+        assert torch.equal(actual, expected)
 
 
 def test_every_weight_but_the_embeddings_has_16_bits(model):
-    kept = model.copy_for_saving()
-    for name, parameter in kept.named_parameters():
+    copied = model.copy_for_saving()
+    for name, parameter in copied.named_parameters():
         assert torch.equal(parameter, parameter.half().float()), name
         if parameter.numel() > 1:
             assert not torch.equal(parameter, parameter.bfloat16().float()) or not parameter.any(), name
     changed = [name for name, p in model.named_parameters() if not torch.equal(p, p.half().float())]
     assert len(changed) > 20  # those that learn stay as they were
-    assert [name for name, b in kept.named_buffers() if b.dim() == 2] == ["encoder.embeddings.words.weight"]
+    assert [name for name, b in copied.named_buffers() if b.dim() == 2] == ["encoder.embeddings.words.weight"]
 
 
 def test_quantized_is_near_what_it_was(make_convert):
@@ -147,21 +141,21 @@ def test_quantized_is_near_what_it_was(make_convert):
     model.quantize()
     assert model.sizes.quantized
     assert not plain.sizes.quantized
-    for one, other in zip(vectors(model), vectors(plain), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0.1)
-        assert not torch.equal(one, other)
+    for rounded, exact in zip(vectors(model), vectors(plain), strict=True):
+        torch.testing.assert_close(rounded, exact, rtol=0, atol=0.1)
+        assert not torch.equal(rounded, exact)
 
 
 def test_everything_learns_and_gradients_are_those_of_the_rounded_weights(model):
-    kept = model.copy_for_saving()
-    for parameter in kept.parameters():
+    copied = model.copy_for_saving()
+    for parameter in copied.parameters():
         parameter.requires_grad_(True)
     tokens = contexts() if model.history else batch()
-    for one in (model, kept):
-        encoded = one.encode_objectives(tokens)
+    for network in (model, copied):
+        encoded = network.encode_objectives(tokens)
         (encoded.vectors * torch.arange(10.0)).square().sum().backward()
-        torch.as_tensor(one.encode_candidates(batch())).mul(torch.arange(10.0)).sum().backward()
-    expected = dict(kept.named_parameters())
+        torch.as_tensor(network.encode_candidates(batch())).mul(torch.arange(10.0)).sum().backward()
+    expected = dict(copied.named_parameters())
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.any(), name
@@ -178,14 +172,14 @@ def test_a_frozen_candidate_side_is_frozen_before_it_is_quantized(model):
 def test_the_range_follows_every_so_many_batches(make_convert):
     model = make_convert(quantized=True, quantization_update=3)
     words = model.encoder.embeddings.words
-    first, found = float(words.scale), []
+    first, scales = float(words.scale), []
     with torch.no_grad():
         words.weight[0, 0] = 50.0
     for _ in range(4):
         model.after_batch()
-        found.append(float(words.scale))
-    assert found[:2] == [first, first]
-    assert found[2] == found[3] > 10 * first
+        scales.append(float(words.scale))
+    assert scales[:2] == [first, first]
+    assert scales[2] == scales[3] > 10 * first
 
 
 def test_a_quantized_model_is_built_from_its_configuration(make_convert):

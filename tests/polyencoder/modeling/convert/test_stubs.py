@@ -102,12 +102,12 @@ def test_contexts_with_a_history_are_the_graphs(stubs, text):
     separator = text.tokenizer.token_to_id("[EXTRA]")
     assert separator == model.sizes.separator_id
     extra = text.tokenizer.encode_texts(module["extra"])
-    ids = [[*one, *([separator, *more] if more else [])] for one, more in zip(stubs["ids"], extra, strict=True)]
+    ids = [[*row, *([separator, *tail] if tail else [])] for row, tail in zip(stubs["ids"], extra, strict=True)]
     assert 3 < sum(map(bool, extra)) < len(ids)  # with and without a history
 
     reader = TextEncoder(text.tokenizer, layout)
-    for one, more, expected in zip(stubs["texts"], module["extra"], ids, strict=True):
-        assert reader.tokenize_context([more, one]) == expected or not one.strip()  # a blank turn is none
+    for turn, history, expected in zip(stubs["texts"], module["extra"], ids, strict=True):
+        assert reader.tokenize_context([history, turn]) == expected or not turn.strip()  # a blank turn is none
     tokens = text.pad(ids)
     vectors = model.encode_context(tokens).vectors.squeeze(1) / 5**0.5
     torch.testing.assert_close(vectors, torch.tensor(module["combined"]), rtol=0, atol=1e-5)

@@ -53,7 +53,7 @@ def test_twice_is_once(model, faster):
     replace_layers(model)
     layers = list(model)
     replace_layers(model)
-    assert all(one is other for one, other in zip(model, layers, strict=True))
+    assert all(layer is original for layer, original in zip(model, layers, strict=True))
 
 
 def test_outputs_and_gradients_stay(model, faster):
@@ -107,9 +107,9 @@ def test_how_much_is_dropped_and_that_the_mean_stays(p):
 @pytest.mark.slow
 def test_decisions_do_not_depend_on_each_other():
     torch.manual_seed(0)
-    kept = (apply_dropout(torch.ones(4_000_000), 0.3) != 0).double().view(-1, 4)
-    for other in (kept[:, [1, 2, 3, 0]], kept.roll(1, 0)):
-        assert abs(float(torch.corrcoef(torch.stack([kept.flatten(), other.flatten()]))[0, 1])) < 0.003
+    is_kept = (apply_dropout(torch.ones(4_000_000), 0.3) != 0).double().view(-1, 4)
+    for other in (is_kept[:, [1, 2, 3, 0]], is_kept.roll(1, 0)):
+        assert abs(float(torch.corrcoef(torch.stack([is_kept.flatten(), other.flatten()]))[0, 1])) < 0.003
 
 
 @given(st.lists(st.integers(0, 7), min_size=0, max_size=3), st.sampled_from([torch.float32, torch.bfloat16]))

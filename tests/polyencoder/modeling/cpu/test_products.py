@@ -94,7 +94,7 @@ def test_what_is_small_is_torchs(monkeypatch):
 
 @pytest.mark.parametrize(("set_before", "expected"), [({}, "64"), ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "7"}, "7")])
 def test_memory_of_shapes_is_bounded(monkeypatch, set_before, expected):
-    """By a variable that oneDNN reads when it is first used."""
+    """oneDNN reads a variable when it is first used."""
     monkeypatch.setattr(os, "environ", dict(set_before))
     products.limit_shape_cache()
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == expected
@@ -140,7 +140,7 @@ def _another_signature(input, weight):
     [_another_signature, lambda input, weight, bias: F.linear(input, weight), lambda *_: torch.zeros(2, 3, 4)],
 )
 def test_an_operator_that_has_changed_is_not_used(monkeypatch, product):
-    """It is none of torch's public ones: another signature or meaning of it must not slip through."""
+    """The operator is not public: another signature or meaning of it must not pass."""
     monkeypatch.setattr(products, "is_intel", lambda: False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     assert is_onednn_faster()
@@ -156,7 +156,7 @@ def test_a_scaled_product(monkeypatch, is_faster, scale):
     tensors = [torch.randn(shape, requires_grad=True) for shape in ((7, 5), (3, 5), (3,))]
     double = [tensor.detach().double().requires_grad_() for tensor in tensors]
     gradient = torch.randn(7, 3)
-    found = results(lambda *given: apply_scaled_linear(*given, scale=scale), tensors, gradient)
+    actual = results(lambda *args: apply_scaled_linear(*args, scale=scale), tensors, gradient)
     exact = results(lambda x, weight, bias: scale * (x @ weight.t()) + bias, double, gradient)
-    for ours, wanted in zip(found, exact, strict=True):
-        torch.testing.assert_close(ours, wanted.float(), rtol=1e-5, atol=1e-5)
+    for ours, expected in zip(actual, exact, strict=True):
+        torch.testing.assert_close(ours, expected.float(), rtol=1e-5, atol=1e-5)

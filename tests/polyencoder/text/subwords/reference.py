@@ -40,25 +40,25 @@ def learn(counts: dict[str, int], *, iterations: int, min_count: int, max_length
     subwords: set[str] = set()
     ordered: list[str] = []
     for _ in range(iterations):
-        found: dict[str, int] = defaultdict(int)
+        totals: dict[str, int] = defaultdict(int)
         for word, count in counts.items():
             start = 0
             for piece in segment(word, subwords):
                 for end in range(start + 1, len(word) + 1):
                     if end - start <= max_length:
-                        found[word[start:end]] += count
+                        totals[word[start:end]] += count
                 start += len(piece)
         by_length: list[set[str]] = [set() for _ in range(max_length + 1)]
-        for subword, count in found.items():
+        for subword, count in totals.items():
             if count >= min_count and not regex.search(r"\d" * (max_digits + 1), subword):
                 by_length[len(subword)].add(subword)
         new = []
         for length in range(max_length, 0, -1):
             for subword in by_length[length]:
-                if found[subword] >= min_count:
-                    new.append((found[subword], subword))
+                if totals[subword] >= min_count:
+                    new.append((totals[subword], subword))
                     for end in range(1, length):
-                        found[subword[:end]] -= found[subword]
+                        totals[subword[:end]] -= totals[subword]
         ordered = [subword for _, subword in sorted(new, key=lambda pair: (-pair[0], pair[1]))]
         subwords = set(ordered)
     return ordered

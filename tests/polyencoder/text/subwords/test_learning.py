@@ -38,15 +38,15 @@ def test_limits_hold(sentences):
     words = count_words([*sentences, "call 0041446321111 or 0041446321111", "incomprehensibilities " * 3])
     subwords = learn_subwords(words, SubwordSettings(min_count=2, max_length=8, max_digits=4)).subwords
     assert max(map(len, subwords)) <= 8
-    assert any("0041" in one for one in subwords)
-    assert not any("00414" in one for one in subwords)
+    assert any("0041" in subword for subword in subwords)
+    assert not any("00414" in subword for subword in subwords)
     assert "z" not in "".join(subwords)  # rare characters have buckets, not subwords
 
 
 def test_the_same_words_give_the_same_vocabulary_in_any_order(sentences):
     settings = SubwordSettings(min_count=2)
-    one = learn_subwords(count_words(sentences), settings)
-    assert learn_subwords(count_words(sentences[::-1]), settings).subwords == one.subwords
+    tokenizer = learn_subwords(count_words(sentences), settings)
+    assert learn_subwords(count_words(sentences[::-1]), settings).subwords == tokenizer.subwords
 
 
 def test_a_size_is_met_as_nearly_as_a_minimum_count_can(sentences):
@@ -58,7 +58,7 @@ def test_a_size_is_met_as_nearly_as_a_minimum_count_can(sentences):
     for size in (10, 25, 60, 1_000):
         tokenizer, count = learn_subwords_to_size(words, size)
         assert len(tokenizer.subwords) == sizes[count]
-        assert abs(sizes[count] - size) == min(abs(one - size) for one in sizes.values())
+        assert abs(sizes[count] - size) == min(abs(length - size) for length in sizes.values())
 
 
 def test_without_words_there_is_no_vocabulary():

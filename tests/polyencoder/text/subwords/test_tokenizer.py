@@ -24,7 +24,7 @@ def test_ids_are_those_of_polyais_graph(stubs, stub_tokenizer):
 
 
 def test_unknown_characters_have_tensorflows_buckets(stubs):
-    assert {one: compute_fingerprint64(one) % 1_000 for one in stubs["buckets_of_1000"]} == stubs["buckets_of_1000"]
+    assert {char: compute_fingerprint64(char) % 1_000 for char in stubs["buckets_of_1000"]} == stubs["buckets_of_1000"]
 
 
 @given(SUBWORDS, TEXT)
@@ -32,7 +32,7 @@ def test_tokens_are_those_of_a_plain_reference(subwords, text):
     tokenizer = SubwordTokenizer(subwords, buckets=7)
     expected = reference.tokens(text, set(subwords))
     assert tokenizer.tokenize(text) == expected
-    known = {subword: place for place, subword in enumerate(subwords)}
+    known = {subword: i for i, subword in enumerate(subwords)}
     ids = [known.get(token, len(subwords) + compute_fingerprint64(token) % 7) for token in expected]
     for _ in range(2):  # segmented, then remembered
         assert tokenizer.encode_texts([text, text]) == [ids, ids]
