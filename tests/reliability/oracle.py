@@ -279,7 +279,9 @@ class AgainstADict(RuleBasedStateMachine):
     def same_as_the_dict(self):
         assert len(self.index) == len(self.oracle)
         assert self.index.get_texts(["none", *self.oracle]) == {id_: text for id_, (text, *_) in self.oracle.items()}
-        vectors = {id_: self.encoded[text] if given is None else given for id_, (text, _, given) in self.oracle.items()}
+        vectors = {
+            id_: self.encoded[text] if vector is None else vector for id_, (text, _, vector) in self.oracle.items()
+        }
         stored = self.index.get_vectors(["none", *self.oracle])
         assert stored.keys() == vectors.keys()
         for id_, vector in stored.items():

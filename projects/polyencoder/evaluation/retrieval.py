@@ -148,7 +148,7 @@ def evaluate_retrieval(
     if missing == len(documents):
         where = "among the texts" if index is None else f"in the index {index.address}"
         raise InputError(f"none of the {missing:,} judged documents is {where}, such as {documents[0]!r}: other ids?")
-    if compare is not None and not any(_has_any(compare, known) for known in (texts or {}, {*documents})):
+    if compare is not None and not any(_has_any(compare, known_ids) for known_ids in (texts or {}, {*documents})):
         others = () if index is None else map(index.get_texts, iter_batches(_iter_documents(compare), _IDS_AT_ONCE))
         if not any(others):
             raise InputError(

@@ -18,7 +18,7 @@ class IndexModel:
 
     def __init__(self, ranker: TextRanker | Fingerprints | None, *, opened_with: Fingerprints | None = None) -> None:
         self._model = ranker
-        self._known = opened_with
+        self._fingerprints = opened_with
         self.ranker = None if ranker is None or isinstance(ranker, Fingerprints) else ranker
         self._verified = WeakSet([] if self.ranker is None else [self.ranker.model])  # the index checks the latter
 
@@ -30,7 +30,7 @@ class IndexModel:
 
     def check(self, maker: Maker, *, where: object) -> None:
         """Raises CheckpointError unless the model is the maker. Reads its weights only for other fingerprints."""
-        newest, opened = maker.fingerprints, self._known
+        newest, opened = maker.fingerprints, self._fingerprints
         if newest == opened:
             return
         if self._model is None and opened is not None and not newest.fits(opened):
@@ -39,7 +39,7 @@ class IndexModel:
                 f"when it was opened ({opened.model}): open it again"
             )
         maker.check_model(self._model, where=where)
-        self._known = newest
+        self._fingerprints = newest
 
     def get_attention(self, maker: Maker, contexts: Contexts) -> str:
         """The `poly_attention` of a search: the model's, or without a model the maker's, if contexts need any."""

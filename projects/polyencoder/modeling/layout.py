@@ -239,7 +239,7 @@ class _Towers:
         mode = POOLINGS.get(config.reduction)
         if mode is None:
             return [transformer]
-        keys = {key: known == mode for known, key in _POOLING_KEYS.items()}
+        keys = {key: pooling == mode for pooling, key in _POOLING_KEYS.items()}
         pooling = {"word_embedding_dimension": self.dim, **keys, "include_prompt": config.prompt_tokens is None}
         return [transformer, Module("Pooling", files={MODULE_CONFIG: pooling})]
 

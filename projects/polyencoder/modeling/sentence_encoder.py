@@ -244,7 +244,7 @@ def read_prompts(name: str | os.PathLike[str], *, explicit: Collection[str] = ()
     pairs = config.get("model_type") == "CrossEncoder"
     chosen: dict[str, str] = {}
     for key, names in ({"context_prompt": ()} if pairs else _PROMPT_NAMES).items():
-        prompt = next((prompts[known] for known in (*names, default) if known in prompts), "")
+        prompt = next((prompts[label] for label in (*names, default) if label in prompts), "")
         if prompt and key not in explicit:
             chosen[key] = prompt
     if chosen:

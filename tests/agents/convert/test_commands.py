@@ -186,10 +186,10 @@ def test_it_learns_as_other_agents_do(options, learn, small, trained, tmp_path):
 
 
 def test_a_resumed_run_that_is_too_short_for_the_scale_has_a_warning(learn, small, tmp_path, monkeypatch):
-    said: list[str] = []
-    monkeypatch.setattr(logging, "warning", lambda line: said.append(str(line)))
+    logged: list[str] = []
+    monkeypatch.setattr(logging, "warning", lambda line: logged.append(str(line)))
     options = {"init_model": str(small(scale_batches=10)), "num_epochs": -1.0, "validation_every_n_epochs": -1.0}
     for updates in (5, 7):  # from the fourth
         learn(tmp_path / "model", **options, validation_every_n_steps=2, max_train_steps=updates)
-    warnings = [line.partition(", with a scale")[0] for line in said if "rises over" in line]
+    warnings = [line.partition(", with a scale")[0] for line in logged if "rises over" in line]
     assert warnings == [f"the scale of cosines rises over 10 batches, but the run ends after {n}" for n in (5, 7)]

@@ -57,6 +57,6 @@ def test_the_command_prints_it_and_does_not_take_the_repositorys_results_for_its
     (tmp_path / "kept").rename(tmp_path / "runs/results/small")
     assert main(nothing) == 0
     output = capsys.readouterr().out
-    kept = "runs/results/small/convai2-all-bert-bi/seed-0.json"
-    assert f"its result is in {kept}; to rerun it, give another --out and --runs" in output
+    path = "runs/results/small/convai2-all-bert-bi/seed-0.json"
+    assert f"its result is in {path}; to rerun it, give another --out and --runs" in output
     assert output.endswith("| 70.0 (1) |\n")

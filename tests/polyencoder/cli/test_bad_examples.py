@@ -44,7 +44,7 @@ def test_a_bad_record_is_an_error_with_the_flag_or_skipped_and_counted(command, 
 def test_an_example_with_one_candidate_is_a_bad_one_for_evaluate(tmp_path):
     """It can be read, but has nothing to rank. Of different numbers of candidates each k of hits@k is shown."""
     lists = [["yes .", "yes ."], ["yes .", "no ."], ["yes .", "no .", "what ?"]]
-    rows = [{"context": "do you ski ?", "response": "yes .", "candidates": some} for some in lists]
+    rows = [{"context": "do you ski ?", "response": "yes .", "candidates": candidates} for candidates in lists]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["evaluate", "--model", "model", "--data", "pairs.jsonl", "--hits-at", "2,7"]
     result = invoke(*words)

@@ -31,14 +31,14 @@ class BadExamples:
         self.skip = skip
         self._argument = argument
         self.first: str | None = None
-        self._known: set[int] = set()
+        self._seen: set[int] = set()
 
     @property
     def count(self) -> int:
-        return len(self._known)
+        return len(self._seen)
 
     def __call__(self, error: InputError) -> None:
-        self._known.add(hash(str(error)))  # which names its file and line
+        self._seen.add(hash(str(error)))  # which names its file and line
         self.first = self.first or str(error)
         if not self.skip:
             error.argument = error.argument or self._argument
