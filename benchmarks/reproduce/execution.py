@@ -124,15 +124,12 @@ def _cut_path(path: str) -> str:
 def _read_progress(run: ReproductionRun, seed: int, bindings: Bindings) -> _SeedProgress:
     folder = bindings.get_folder(run.name, seed)
     path = folder / PROGRESS
-    named = {name: bindings.named[name] for name in run.list_placeholders() & bindings.named.keys()}
+    named = {name: bindings.named[name] for _, name in run.placeholders if name in bindings.named}
     if not path.exists():
         return _SeedProgress(path, commands=run.commands, bindings=named)
     progress = _SeedProgress(path, **json.loads(path.read_text(encoding="utf-8")))
     if progress.commands != run.commands or progress.bindings not in (named, {}):
-        raise PolyencoderError(
-            f"{folder}: was started with other commands, encoders or data than the current ones; delete it, or give "
-            "another --runs"
-        )
+        raise PolyencoderError(f"{folder}: began with other commands, encoders or data: delete it or give other --runs")
     return progress
 
 

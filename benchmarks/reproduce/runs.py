@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -64,15 +64,13 @@ class ReproductionRun:
     @property
     def needs(self) -> dict[str, bool]:
         """The runs it depends on: True if on the same seed's model, False if on the first seed's files."""
-        named = {(match["of"], match["name"]) for match in self._find_placeholders() if match["of"]}
-        return {of: (of, "model") in named for of, _ in sorted(named)}
+        return {of: (of, "model") in self.placeholders for of in sorted({of for of, _ in self.placeholders if of})}
 
-    def list_placeholders(self) -> set[str]:
-        """The names of the placeholders in its commands."""
-        return {match["name"] for match in self._find_placeholders()}
-
-    def _find_placeholders(self) -> Iterator[re.Match[str]]:
-        return (match for step in self.steps for word in step.command for match in _PLACEHOLDER.finditer(word))
+    @property
+    def placeholders(self) -> set[tuple[str | None, str]]:
+        """Of its commands: (None, name) for {name}, (run, name) for {name:run}."""
+        words = " ".join(word for step in self.steps for word in step.command)
+        return {(match["of"], match["name"]) for match in _PLACEHOLDER.finditer(words)}
 
     @property
     def models(self) -> list[str]:
