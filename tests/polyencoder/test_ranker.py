@@ -162,7 +162,7 @@ def test_a_hub_id_fetches_the_files_of_a_model_alone(monkeypatch, make_ranker, t
         ),
     )
     again = Ranker.from_pretrained("someone/model")
-    assert patterns == {"someone/model": ["*.json", "*.safetensors"]}
+    assert patterns == {"someone/model": ["*.json", "*.safetensors", "README.md", "*.svg"]}  # the last two: the card
     assert np.array_equal(again.score(["hi"], sentences), ranker.score(["hi"], sentences))
 
 

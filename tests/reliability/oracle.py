@@ -50,14 +50,14 @@ class Searched:
         vectors[rng.random(rows) < 0.2] = vectors[0]  # several texts with one vector
         near = rng.random(rows) < 0.3
         vectors[near] = vectors[rows // 2] + rng.normal(size=(int(near.sum()), dim)) * 1e-5
-        vectors[rng.random(rows) < 0.02] *= 1e-4
+        dtype, shard_size = str(rng.choice(["float32", "float16", "bfloat16", "int8"])), int(rng.choice([64, 1000]))
+        vectors[rng.random(rows) < 0.02] *= 1e-2 if dtype == "float16" else 1e-4  # float16 refuses smaller ones
         records = [
             Candidate(f"id {row}", f"{' '.join(rng.choice(WORDS, 3))} {row}", {"n": row % 5, "half": row % 2 == 0}, "",
                       vector.astype(np.float32)) for row, vector in enumerate(vectors)
         ]  # fmt: skip
         later = [Candidate(f"later {n}", records[n % rows].text, {"n": n}) for n in range(5)]
         model = Fingerprints("made up")
-        dtype, shard_size = str(rng.choice(["float32", "float16", "bfloat16", "int8"])), int(rng.choice([64, 1000]))
         build_index(folder, records, model, dtype=dtype, words=True, shard_size=shard_size)
         self.index = index = FolderIndex.open(folder, model)
         if rng.random() < 0.9:
