@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import FunctionType
 from typing import Any, get_args
 
 import safetensors
@@ -374,11 +375,14 @@ def check_shapes(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], 
         raise CheckpointError(f"{origin}: the weights do not fit the model: {problems[0]}{others}")
 
 
-class _NotDrawing(TorchFunctionMode):
-    """Initial weights are not drawn, which takes longer than reading those of a file that replace them."""
+class _SkippingInit(TorchFunctionMode):
+    """Skips torch.nn.init's draws, which take longer than reading the weights that replace them.
+
+    It leaves out no draw of a tensor's own method: `trunc_normal_` repeats those until all numbers are in its limits.
+    """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(function, "__name__", "") in ("normal_", "uniform_", "kaiming_uniform_"):  # transformers wraps some
+        if isinstance(function, FunctionType) and function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
             return args[0] if args else kwargs["tensor"]
         return function(*args, **kwargs or {})
 
@@ -393,7 +397,7 @@ def _assemble(
         shapes = build_model(config)
     shapes.match_quantization(weights)
     check_shapes(shapes.state_dict(), weights, origin=origin)
-    with _NotDrawing():
+    with _SkippingInit():
         model = build_model(config)
     model.match_quantization(weights)
     load_weights(model, weights, origin=origin)
