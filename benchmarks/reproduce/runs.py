@@ -68,7 +68,7 @@ class ReproductionRun:
 
     @property
     def placeholders(self) -> set[tuple[str | None, str]]:
-        """Of its commands: (None, name) for {name}, (run, name) for {name:run}."""
+        """(None, name) for each {name} in its commands, and (run, name) for each {name:run}."""
         words = " ".join(word for step in self.steps for word in step.command)
         return {(match["of"], match["name"]) for match in _PLACEHOLDER.finditer(words)}
 
