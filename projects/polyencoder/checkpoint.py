@@ -14,21 +14,19 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import FunctionType
 from typing import Any, get_args
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from polyencoder.checks import check_choice
 from polyencoder.config import Architecture, RankerConfig, WeightDtype
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError, get_first_line
 from polyencoder.hub.resolve import download_files, exists
 from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.build import build_model
+from polyencoder.modeling.build import SkippingInit, build_model
 from polyencoder.modeling.encoder_files import ADAPTERS
 from polyencoder.modeling.families import FAMILIES, check_config
 from polyencoder.modeling.finite import check_finite
@@ -375,18 +373,6 @@ def check_shapes(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], 
         raise CheckpointError(f"{origin}: the weights do not fit the model: {problems[0]}{others}")
 
 
-class _SkippingInit(TorchFunctionMode):
-    """Skips torch.nn.init's draws, which take longer than reading the weights that replace them.
-
-    It leaves out no draw of a tensor's own method: `trunc_normal_` repeats those until all numbers are in its limits.
-    """
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if isinstance(function, FunctionType) and function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
-            return args[0] if args else kwargs["tensor"]
-        return function(*args, **kwargs or {})
-
-
 def _assemble(
     config: RankerConfig, weights: Mapping[str, Tensor], tokenizer: Path, *, origin: str
 ) -> tuple[RankerModel, TextEncoder]:
@@ -397,7 +383,7 @@ def _assemble(
         shapes = build_model(config)
     shapes.match_quantization(weights)
     check_shapes(shapes.state_dict(), weights, origin=origin)
-    with _SkippingInit():
+    with SkippingInit():
         model = build_model(config)
     model.match_quantization(weights)
     load_weights(model, weights, origin=origin)

@@ -6,7 +6,10 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
+
+from torch.overrides import TorchFunctionMode
 
 from polyencoder.config import Architecture, ConvertConfig, RankerConfig, TextConfig, TurnSeparator
 from polyencoder.errors import CheckpointError, ConfigError
@@ -34,6 +37,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Parts = tuple[RankerModel, TextEncoder]
+
+
+class SkippingInit(TorchFunctionMode):
+    """Skips torch.nn.init's draws, which take longer than reading the weights that replace them.
+
+    It leaves out no draw of a tensor's own method: `trunc_normal_` repeats those until all numbers are in its limits.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(function, FunctionType) and function.__name__ in ("normal_", "uniform_", "kaiming_uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs or {})
 
 
 def build_model(config: RankerConfig, backbone: Backbone | None = None) -> RankerModel:
