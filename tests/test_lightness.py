@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
 import subprocess
 import sys
 
@@ -79,6 +80,25 @@ def test_the_list_of_commands_has_their_own_help():
         assert read_help(path)
         assert command is None or inspect.cleandoc(command.__doc__).startswith(read_help(path))  # None: a group
         assert app[name].help == read_help(path)
+
+
+def test_threads_of_torch_wait_without_spinning():
+    """As OpenMP prints it when torch is imported."""
+    command = [
+        sys.executable,
+        "-m",
+        "polyencoder",
+        "rank",
+        "--model",
+        "none",
+        "--context",
+        "hi",
+        "--candidates",
+        __file__,
+    ]
+    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | {"OMP_DISPLAY_ENV": "TRUE"}
+    errors = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120).stderr
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in errors
 
 
 @pytest.mark.usefixtures("forked_commands")

@@ -322,6 +322,8 @@ def _prepare_torch() -> None:
     """Sets up torch, where it is installed, for a process that runs one command."""
     if not is_installed("torch"):
         return
+    # Otherwise torch's threads spin while they wait for each other, also for a thread whose core another process uses
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     from polyencoder.modeling.cpu.products import limit_shape_cache
