@@ -66,7 +66,9 @@ def write_model_card(
         "parameters": ranker.model.describe_weights(dtype),
         "context": _describe_context(config.text),
         "candidate": f"the first {config.text.label_truncate} tokens"
-        + (f", with a context {config.pair_truncate} at most" if config.pair_truncate else ""),
+        + (f", with a context {config.pair_truncate} at most" if config.pair_truncate else "")
+        if not ranker.model.has_foreign_candidates
+        else "",
         "prompts": ", ".join(
             f"{value!r} before a {name.removesuffix('_prompt')}"
             for name in PROMPTS
