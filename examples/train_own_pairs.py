@@ -39,7 +39,7 @@ def main(
         )
     )
     for name, measured in (("TF-IDF", report.tfidf), ("before", report.before), ("trained", report.trained)):
-        print(f"{name:8} R@1 {measured['hits@1']:.3f} among 20 candidates")
+        print(f"{name:8} R@1 {measured['hits@1']:.3f}")
     if report.warning:
         print(report.warning)
 

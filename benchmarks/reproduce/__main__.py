@@ -88,6 +88,8 @@ def _run(flags: argparse.Namespace) -> int:
 
 def _write_docs(results: Path) -> int:
     """`--write-docs`: write docs/results.md and its pictures."""
+    if not results.is_dir():
+        raise PolyencoderError(f"{results}: no such folder of results")
     scales = [read_scale(name) for name in list_scale_names()]
     tables = {name: read_table(name) for name in list_table_names()}
     here = {name: [read_measured(table, scale, results) for scale in scales] for name, table in tables.items()}

@@ -16,6 +16,7 @@ from polyencoder.modeling.families import FAMILIES
 
 pytestmark = pytest.mark.slow
 
+NAMES = ["TF-IDF", "before", "trained"]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -123,8 +124,9 @@ def test_a_reranker_in_langchain(run_example):
 
 
 def test_training_on_own_pairs(run_example, tiny, tmp_path):
+    """Their validation file may have any number of candidates."""
     lines = run_example("train_own_pairs", out=str(tmp_path / "out"), encoder=tiny, max_updates=2)
-    assert [line.split()[0] for line in lines[:3]] == ["TF-IDF", "before", "trained"]
+    assert all(re.fullmatch(rf"{name} +R@1 \d\.\d+", line) for name, line in zip(NAMES, lines, strict=False))
     assert lines[-1].startswith("Ranker(bi")
 
 

@@ -126,7 +126,7 @@ def calibrate(settings: CalibrateSettings) -> None:
     if note := describe_left_out(fitted.left_out):
         say(note)
     say(f"{calibration_file(calibrated)}: written, for {_describe_use(new)}")
-    _show_on_card(Path(calibrated), fitted, new)
+    _show_on_card(Path(calibrated), fitted, new, backend=settings.model.backend)
     for calibration in filter(None, (whole, whole.index)):
         if calibration.fitted_on != new.fitted_on:
             say(f"the one for {_describe_use(calibration)} is kept beside it")
@@ -173,7 +173,7 @@ def _compare_promises(path: str, calibration: Calibration | None, *, model: str)
             say(f"Nothing speaks against a risk of {risk:g} (p = {chance:.2g}).")
 
 
-def _show_on_card(folder: Path, fitted: Fit, calibration: Calibration) -> None:
+def _show_on_card(folder: Path, fitted: Fit, calibration: Calibration, *, backend: str) -> None:
     """Writes the calibration into the card of a model folder, with a picture of its reliability."""
     from polyencoder.checkpoint import holds_encoder
     from polyencoder.export.card import set_calibration
@@ -187,9 +187,10 @@ def _show_on_card(folder: Path, fitted: Fit, calibration: Calibration) -> None:
         draw_reliability(fitted.after, folder / RELIABILITY)
     except ConfigError as error:
         say(f"the card has no picture: {error}", err=True)
+    scores = " by the backend onnx-int8 alone" if backend == "onnx-int8" else ""
     facts = (
-        f"Probabilities for {_describe_use(calibration)}: calibration error {fitted.after.error:.4f}, Brier score "
-        f"{fitted.after.brier:.4f}, out of fold. Temperature {calibration.temperature:.4g}, "
+        f"Probabilities for {_describe_use(calibration)}{scores}: calibration error {fitted.after.error:.4f}, "
+        f"Brier score {fitted.after.brier:.4f}, out of fold. Temperature {calibration.temperature:.4g}, "
         f"none {calibration.none:.4g}."
     )
     facts = " ".join([facts, *map(str, calibration.promises)])

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from polyencoder.calibration import CalibratedRanker
 from polyencoder.config import PROMPTS, TextConfig
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.evaluation.worst import WorstError
@@ -65,7 +66,9 @@ def write_model_card(
         "parameters": ranker.model.describe_weights(dtype),
         "context": _describe_context(config.text),
         "candidate": f"the first {config.text.label_truncate} tokens"
-        + (f", with a context {config.pair_truncate} at most" if config.pair_truncate else ""),
+        + (f", with a context {config.pair_truncate} at most" if config.pair_truncate else "")
+        if not ranker.model.has_foreign_candidates
+        else "",
         "prompts": ", ".join(
             f"{value!r} before a {name.removesuffix('_prompt')}"
             for name in PROMPTS
@@ -92,11 +95,14 @@ def write_model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def update_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "float32", graphs: str = "") -> str:
+def update_card(card: str, ranker: CalibratedRanker, *, name: str, dtype: str = "float32", graphs: str = "") -> str:
     """Updates the card of a folder that is exported again: its name, the precision and the graphs.
 
-    Everything else stays, including what people wrote. Takes the arguments of `write_model_card`.
+    Everything else stays, including what people wrote, but the section about a calibration that the ranker does not
+    have, such as that of another backend. Takes the arguments of `write_model_card`.
     """
+    if ranker.calibration is None:
+        card = _CALIBRATION.sub("", card)
     named, name = _LOADED.search(card), _clean_name(name)
     rows = [("parameters", ranker.model.describe_weights(dtype)), *([("ONNX graphs", graphs)] if graphs else [])]
     lines: list[str] = []
@@ -111,10 +117,10 @@ def update_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "float
     return rename_card(_LOADED.sub(lambda match: f'{match[1]}"{name}"', updated), name=name)
 
 
-def copy_pictures(source: Path, folder: Path) -> None:
-    """Copies the pictures of a card, for the card that `update_card` made of it."""
+def copy_pictures(card: str, source: Path, folder: Path) -> None:
+    """Copies the pictures of a card that `update_card` made of that in `source`."""
     for name in (CURVE, RELIABILITY):
-        if (source / name).is_file():
+        if f"]({name})" in card and (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
 
 

@@ -101,7 +101,7 @@ def export_folder(
             card = write_model_card(ranker, run=run, **facts)
         else:
             card = update_card((earlier / README).read_text(encoding="utf-8"), ranker, **facts)
-            copy_pictures(earlier, staging)
+            copy_pictures(card, earlier, staging)
         (staging / README).write_text(card, encoding="utf-8")
     return change
 

@@ -46,7 +46,7 @@ def push(
         card = update_card(earlier, ranker, **facts) if earlier else write_model_card(ranker, **facts)
         (Path(folder) / README).write_text(card if readme is None else readme, encoding="utf-8")
         if earlier and source is not None:
-            copy_pictures(source, Path(folder))
+            copy_pictures(card, source, Path(folder))
         with _explaining_errors(repo_id):
             new = {path.relative_to(folder).as_posix(): path for path in Path(folder).rglob("*") if path.is_file()}
             stale = [name for name in api.list_repo_files(url.repo_id) if name in BESIDE or is_layout_file(name)]

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from benchmarks.reproduce.__main__ import main
 from benchmarks.reproduce.page import PAGE, generate_page, read_measured
 from benchmarks.reproduce.plan import plan
 from benchmarks.reproduce.results import RESULTS
@@ -18,6 +19,14 @@ pytestmark = pytest.mark.slow
 
 def test_the_page_is_that_of_today():
     assert PAGE.read_text(encoding="utf-8") == generate_page(RESULTS), "python -m benchmarks.reproduce all --write-docs"
+
+
+def test_a_folder_that_does_not_exist_empties_no_page(monkeypatch, tmp_path, capsys):
+    for name in ("PAGE", "PICTURES"):
+        monkeypatch.setattr(f"benchmarks.reproduce.__main__.{name}", tmp_path / name)
+    assert main(["all", "--write-docs", "--out", str(tmp_path / "gone")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path}/gone: no such folder of results\n"
+    assert not [*tmp_path.iterdir()]
 
 
 def line_of(text: str, table: str, row: str) -> str:

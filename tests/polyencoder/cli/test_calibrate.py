@@ -185,6 +185,7 @@ def test_a_calibration_is_for_one_precision(make_ranker, write, texts, tmp_path)
         assert Ranker.from_pretrained(tmp_path / "model", backend="onnx-int8").calibration is None
     output = call("calibrate", "--model", tmp_path / "model", "--data", data, "--backend", "onnx-int8")
     assert "calibration.json: written" in output
+    assert "by the backend onnx-int8 alone: calibration error" in (tmp_path / "model" / "README.md").read_text()
     assert Ranker.from_pretrained(tmp_path / "model", backend="onnx-int8").calibration is not None
     with pytest.warns(UserWarning, match=r"calibration\.json: not used"):
         assert Ranker.from_pretrained(tmp_path / "model").calibration is None

@@ -11,7 +11,9 @@ from markdown_it import MarkdownIt
 from polyencoder.data.example import Example
 from polyencoder.evaluation.worst import WorstError
 from polyencoder.export.card import set_calibration, update_card, write_model_card
+from polyencoder.export.folder import export_folder
 from polyencoder.export.training_run import TrainingRun
+from tests.polyencoder.calibration.test_probability import calibrated
 
 pytestmark = pytest.mark.slow
 
@@ -125,3 +127,19 @@ def test_a_calibration_has_one_section(make_ranker):
     assert (again.count("## Calibration"), "error 0.1" in again, "](reliability.svg)" in again) == (1, False, False)
     assert again.replace("## Calibration\n\nerror 0.2\n\n", "") == card
     assert set_calibration("# mine\n", "error", pictured=False) == "# mine\n\n## Calibration\n\nerror\n"
+
+
+def test_an_export_has_the_section_and_picture_of_its_calibration_alone(make_ranker, tmp_path):
+    """Not those of a calibration that the ranker does not have, such as that of its int8 graphs."""
+    ranker = make_ranker("bi")
+    export_folder(ranker, tmp_path / "model")
+    card, picture = tmp_path / "model" / "README.md", tmp_path / "model" / "reliability.svg"
+    plain = card.read_text().replace("model", "new")
+    card.write_text(set_calibration(card.read_text(), "error 0.1", pictured=True))
+    picture.touch()
+    export_folder(ranker, tmp_path / "new", earlier=tmp_path / "model")
+    assert (tmp_path / "new" / "README.md").read_text() == plain
+    assert not (tmp_path / "new" / picture.name).exists()
+    export_folder(calibrated(ranker), tmp_path / "new", earlier=tmp_path / "model")
+    assert "error 0.1" in (tmp_path / "new" / "README.md").read_text()
+    assert (tmp_path / "new" / picture.name).exists()

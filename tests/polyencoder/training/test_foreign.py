@@ -97,6 +97,7 @@ def test_a_context_tower_learns_to_search_vectors_that_exist(make_settings, inde
     card = (tmp_path / "out/README.md").read_text()
     assert "| candidates | vectors of another encoder, fingerprint their-encoder-v2 |" in card
     assert "ranker.rank(" not in card
+    assert "| candidate |" not in card
 
 
 def test_the_map_starts_as_the_regression_of_the_vectors(index, make_ranker):
