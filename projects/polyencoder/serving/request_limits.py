@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -64,6 +65,9 @@ class RequestLimits:
                     raise _ClientDisconnect
                 body += message.get("body", b"")
                 if len(body) <= limits.bytes and not message.get("more_body", False):
+                    if not (encoding := json.detect_encoding(body)).startswith("utf-8"):  # whose values are not counted
+                        unread = f"the body cannot be read (it is {encoding}): send JSON in UTF-8, not compressed"
+                        return build_response(422, unread)
                     return too_many if has_more_values(body, limits.values) else bytes(body)
             return too_large
 

@@ -155,6 +155,8 @@ def test_what_is_not_json_is_said_with_its_place(shared):
     [
         (gzip.compress(b'{"query": "a"}', mtime=0), "can't decode byte"),
         ('{"query": "für"}'.encode("latin-1"), "can't decode byte"),
+        ('{"query": "\\"", "documents": [1]}'.encode("utf-16"), "utf-16"),
+        ('{"query": "a"}'.encode("utf-32-le"), "utf-32"),
         (b"[" * 20_000, "recursion"),
         (b'{"top_n": ' + b"9" * 5000 + b"}", "4300 digits"),
     ],
