@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
+from polyencoder.errors import InputError
 from polyencoder.index.base import Index
+from polyencoder.index.folder.files import IndexBusy, WriteError
 from polyencoder.serving.config import build_no_index_error
 
 
@@ -77,9 +79,14 @@ def _make(index: Index, changes: Sequence[_Change]) -> None:
                     change.done.set_exception(error)
         count = len(index)
     except BaseException as error:
-        for change in changes:
-            if not change.done.done():
-                change.done.set_exception(error)
+        waiting = [change for change in changes if not change.done.done()]
+        is_of_a_text = isinstance(error, InputError) and not isinstance(error, IndexBusy | WriteError)
+        if is_of_a_text and len(waiting) > 1:  # a folder encodes texts at the end of the transaction
+            for change in waiting:
+                _make(index, [change])
+            return
+        for change in waiting:
+            change.done.set_exception(error)
         return
     for change in completed:
         change.done.set_result(count)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import numpy as np
 import pytest
 
 from polyencoder.errors import InputError, NoAnswerError
+from polyencoder.index import rows
 from polyencoder.index.entries import Candidate
+from polyencoder.index.folder import shards
 from polyencoder.index.postgres.index import PostgresIndex
+from polyencoder.index.vectors import quantize
 from polyencoder.serving.writing import IndexWriter
 from tests.polyencoder.index.postgres.tables import names
 
@@ -91,6 +95,19 @@ def test_a_change_that_fails_leaves_the_others(writer, index):
     assert isinstance(results[2], InputError)
     assert "no candidate has the id 'no such id'" in str(results[2])
     assert set(index.get_texts(["a", "b", "first"])) == {"a", "b", "first"}
+
+
+def test_a_text_whose_vector_cannot_be_stored_leaves_the_other_changes(writer, index, monkeypatch):
+    def poisoned(vectors, dtype, *, texts):
+        bad = [[np.nan if "bad" in text else 1.0] for text in texts]
+        return quantize(vectors * np.array(bad, np.float32), dtype, texts=texts)
+
+    for module in (shards, rows):
+        monkeypatch.setattr(module, "quantize", poisoned)
+    results, _ = blocked(writer, adding("a"), adding("bad"), adding("b"))
+    assert isinstance(results[2], InputError)
+    assert set(index.get_texts(["a", "bad", "b", "first"])) == {"a", "b", "first"}
+    assert all(isinstance(results[i], int) for i in (0, 1, 3))
 
 
 @pytest.mark.parametrize("index", ["postgres"], indirect=True)
