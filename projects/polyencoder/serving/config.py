@@ -46,6 +46,8 @@ class Limits(Settings):
     """Maximum tokens that the model reads for a request; more are answered 422."""
     top_k: Annotated[Count, Parameter(parse=False)] = 1000
     """Maximum results of a search."""
+    list_length: Annotated[Count, Parameter(parse=False)] = 4096
+    """Maximum candidates that each code of a context proposes in a search; more are answered 422."""
     queued_tokens: Annotated[Count, Parameter(parse=False)] = 1 << 19
     """Tokens waiting for the model above which `/ready` is 503."""
     ready_seconds: Annotated[Positive, Parameter(parse=False)] = 5.0

@@ -128,8 +128,9 @@ async def find_hits(
     """
     start = time.perf_counter()
     engine, index = service.engine, service.index
-    if options.top_k is not None and options.top_k > engine.limits.top_k:
-        raise InputError(f"top_k is {options.top_k}; it must be at most {engine.limits.top_k}", argument="top_k")
+    for field in ("top_k", "list_length"):
+        if (count := getattr(options, field) or 0) > (limit := getattr(engine.limits, field)):
+            raise InputError(f"{field} is {count}; it must be at most {limit}", argument=field)
     turns = engine.check_turns(turns, name=name)
     if answers is not None and not options.limits and not options.words_only:
         options = replace(options, **vars(answers))

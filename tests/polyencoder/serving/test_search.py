@@ -115,6 +115,7 @@ def test_a_cross_encoder_orders_the_first_results(serve, make_ranker):
         ({"query": QUERY, "effort": 3}, "no FAISS index"),
         ({"query": QUERY, "exactness": "perhaps"}, "exactness"),
         ({"query": QUERY, "top_k": 1001}, "top_k is 1001"),
+        ({"query": QUERY, "list_length": 4097}, "list_length is 4097; it must be at most 4096"),
         ({"query": QUERY, "topk": 3}, "'topk' is not a field of this request; did you mean top_k?"),
         ({"query": QUERY, "zzz": 3}, "'zzz' is not a field of this request; it must be one of "),
         ({"query": [{"role": "user"}]}, "query.0.content: Field required"),
