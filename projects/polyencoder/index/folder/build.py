@@ -224,6 +224,7 @@ def _read_begun(folder: Path) -> tuple[IndexMeta | None, bool]:
 
 def _check_same(begun: IndexMeta, plan: IndexMeta, *, ranker: TextRanker | Fingerprints, folder: Path) -> None:
     begun.check_model(ranker, where=folder)
+    begun.check_split(plan.split, where=folder)
     if begun.tokens != plan.tokens:
         how = "without" if begun.tokens is None else "with other"
         raise InputError(f"{folder}: has an index {how} token vectors; give another folder, or remove it")

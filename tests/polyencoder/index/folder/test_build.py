@@ -125,6 +125,14 @@ def test_another_index_is_there(make_index, make_ranker, tmp_path, candidates, f
     assert contents(folder) == before
 
 
+def test_an_index_that_splits_texts_otherwise_is_there(make_index):
+    records = [Candidate("a", "hi !")]  # one passage, however long it may be
+    make_index(candidates=records, split=8)
+    make_index(candidates=records, split=8)
+    with pytest.raises(ConfigError, match="exists, with passages of 8 tokens"):
+        make_index(candidates=records, split=12)
+
+
 @pytest.mark.parametrize("name", ["mine.txt", "faiss_settings.json", "catalogue.sqlite.bak", "vectors-0.npy"])
 def test_a_folder_of_other_things(make_index, tmp_path, name):
     """Nothing of it is removed, not even what is called much like a file of an index."""
