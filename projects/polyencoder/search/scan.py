@@ -159,7 +159,7 @@ class _Best:
     def _add_scored(self, block: Block, allowed: Array | None) -> None:
         """`add` under multi-head attention, where no logit bounds a score: all rows are scored."""
         scores = score(self._contexts, block.read_vectors(), attention=self._attention).astype(np.float64)
-        promising = ~(scores <= self._thresholds[:, None])
+        promising = ~(scores < self._thresholds[:, None])  # -inf is among the k best, too, if there are no others
         if allowed is not None:
             promising &= allowed
         context_ids, positions = np.nonzero(promising)

@@ -15,7 +15,7 @@ from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding
 from polyencoder.search import products
 from polyencoder.search import scan as module
-from polyencoder.search.contexts import Contexts
+from polyencoder.search.contexts import Contexts, Keys
 from polyencoder.search.scan import round_scores, search
 from polyencoder.search.scores import score
 
@@ -220,6 +220,15 @@ def test_under_multi_head_attention(heads, share):
     if allowed is not None:
         scores[:, ~allowed] = -np.inf
     np.testing.assert_array_equal(best.rows, np.argsort(-scores, axis=1, kind="stable")[:, :5])
+
+
+def test_scores_that_overflow_come_last_under_multi_head_attention():
+    queries = np.array([[[1.0, 1.0]], [[1.0, -1.0]]], np.float32)
+    contexts = Contexts(queries, keys=Keys(np.zeros((2, 1, 2), np.float32), np.zeros((2, 1), np.float32), heads=1))
+    rows = np.array([[-3e38, -3e38], [0, 1]], np.float32)
+    best = search(contexts, rows, k=2, attention="multihead")
+    assert best.rows.tolist() == [[1, 0], [0, 1]]
+    assert best.scores.tolist() == [[1, -np.inf], [0, -1]]
 
 
 def test_nan_comes_last_but_is_found():
