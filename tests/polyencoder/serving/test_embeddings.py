@@ -11,6 +11,7 @@ import pytest
 import torch
 from huggingface_hub import InferenceClient
 
+from polyencoder.serving import embeddings as module
 from tests.polyencoder.serving.conftest import check_refused
 
 TEXTS = ["do you have any pets ?", "hello", "i like to ski in the mountains ."]
@@ -129,3 +130,11 @@ def test_hugging_faces_client_gets_the_vectors(serve, monkeypatch):
     query = torch.tensor(client.post("/embed", json=body).json())
     scores = torch.as_tensor(ranker.score([TEXTS[0]], TEXTS))
     torch.testing.assert_close(query @ expected.T, scores, rtol=1e-3, atol=1e-3)
+
+
+def test_a_form_that_is_asked_for_often_is_written_once(shared, monkeypatch):
+    written, written_as = [], module._format_vector
+    monkeypatch.setattr(module, "_format_vector", lambda row, kind: (written.append(kind), written_as(row, kind))[1])
+    answer = shared.post("/v2/embed", json={"texts": ["a"], "embedding_types": ["float", "base64", "float"] * 9})
+    assert answer.json()["embeddings"].keys() == {"float", "base64"}
+    assert sorted(written) == ["base64", "float"]
