@@ -43,7 +43,7 @@ class Limits(Settings):
     characters: Annotated[Count, Parameter(name="--max-characters")] = 100_000
     """Maximum characters of a text; more are answered 422."""
     tokens: Annotated[Count, Parameter(name="--max-tokens")] = 1 << 17
-    """Maximum tokens that the model reads for a request; more are answered 422."""
+    """Maximum tokens that the model reads for a request; more are answered 422. Candidates to add do not count."""
     top_k: Annotated[Count, Parameter(parse=False)] = 1000
     """Maximum results of a search."""
     list_length: Annotated[Count, Parameter(parse=False)] = 4096
