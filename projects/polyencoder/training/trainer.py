@@ -130,6 +130,8 @@ class Trainer:
         self._count(examples)
         for callback in self.callbacks:
             callback.after_step(self, outcome)
+        for callback in self.callbacks:
+            callback.after_all(self)
         return outcome
 
     def _count(self, examples: int) -> None:
