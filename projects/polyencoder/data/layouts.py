@@ -228,6 +228,7 @@ def has_labels(record: Record, columns: Columns, candidates: Sequence[str], *, w
 
 
 def _read_pair(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
+    counts["system"] += count_system_messages(record["context"])
     return [record]
 
 
@@ -235,6 +236,7 @@ def _read_tuple(layout: Layout, record: Record, columns: Columns, where: str, co
     """A context, a right text or several, and wrong ones, as training data for search have them."""
     _check_right(record.get("label"), where=where)
     context, positive = layout.needs
+    counts["system"] += count_system_messages(record[context])
     numbered = sorted((int(match[1]), name) for name in record if (match := _NEGATIVE.fullmatch(name)))
     wrong = [*layout.also, *(name for _, name in numbered)] if layout.also else []
     right = _to_texts(record[positive])

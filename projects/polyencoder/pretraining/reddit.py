@@ -110,6 +110,7 @@ class ThreadIndex:
     """An on-disk index of kept texts, ordered by thread; a context manager, at whose end `path` is removed.
 
     In memory are rows of one thread, and SQLite's cache. left_out: the number of skipped texts, by reason.
+    num_texts: the number of different kept texts that `iter_replies` has read.
     """
 
     def __init__(self, path: Path, filters: Filters) -> None:
@@ -143,7 +144,6 @@ class ThreadIndex:
                 count += 1
                 try:
                     rows.append(self._build_row(record, where))
-                    self.num_texts += 1
                 except SkippedComment as reason:
                     self.left_out[str(reason)] += 1
                 except InputError as error:
@@ -160,6 +160,7 @@ class ThreadIndex:
         cursor = self._rows.execute("SELECT thread, number, parent, text FROM texts ORDER BY thread, number")
         for thread, rows in groupby(cursor, key=itemgetter(0)):
             texts = {number: (parent, text) for _, number, parent, text in rows}
+            self.num_texts += len(texts)
             for number, (parent, text) in texts.items():
                 path, ancestor = [number], parent
                 while ancestor in texts and ancestor not in path and len(path) <= history:

@@ -130,6 +130,8 @@ class Trainer:
         self._count(examples)
         for callback in self.callbacks:
             callback.after_step(self, outcome)
+        for callback in self.callbacks:
+            callback.after_all(self)
         return outcome
 
     def _count(self, examples: int) -> None:
@@ -230,10 +232,10 @@ class Trainer:
                 self.step(batch)
                 if self._has_ended():
                     return
-        rank = self.processes.rank if all(has_batch) else has_batch.index(False)
-        raise InputError(
-            f"there are too few training examples: process {rank} of {self.processes.count} has none", argument="train"
-        )
+        problem = f"the batches end after {self.progress.batches}"
+        if not all(has_batch):
+            problem = f"process {has_batch.index(False)} of {self.processes.count} has none"
+        raise InputError(f"there are too few training examples: {problem}", argument="train")
 
     def _iter_batches(self) -> Iterator[Batch]:
         if self._get_batches is not None:

@@ -143,6 +143,15 @@ def test_each_message_of_the_assistant_after_one_of_the_user_is_an_example(write
     assert not any("system" in message for message in caplog.messages)
 
 
+@pytest.mark.parametrize(
+    "columns", [{"context": [PERSONA, USER], "response": "a"}, {"prompt": [PERSONA, USER], "completion": [ANSWER]}]
+)
+def test_the_log_has_the_system_messages_of_pairs(write, columns, caplog):
+    (example,) = read_pairs(path := write("a.jsonl", json.dumps(columns)))
+    assert example.turns == ["hi"]
+    assert caplog.messages == [f"{path}: 1 system messages were left out (system 'persona' reads them)"]
+
+
 def test_a_chat_with_a_bad_message_gives_no_example(write):
     bad = BadExamples(skip=True)
     chat = [*CHATS[0], {"role": "bot", "content": "x"}]

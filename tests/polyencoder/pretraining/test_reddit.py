@@ -148,7 +148,20 @@ def test_the_largest_number_that_a_row_holds_is_an_id(tmp_path):
     (tmp_path / "RC").write_text(json.dumps(comment) + "\n")
     with ThreadIndex(tmp_path / "index", Filters()) as index:
         list(index.read([str(tmp_path / "RC")]))
+        assert list(index.iter_replies(history=1)) == []
         assert index.num_texts == 1
+
+
+def test_a_comment_of_two_dumps_counts_once(dumps, tmp_path):
+    files, _, comments = dumps
+    with ThreadIndex(tmp_path / "index", Filters()) as index:
+        list(index.read([*files, *files]))
+        list(index.iter_replies(history=1))
+        num_texts = index.num_texts
+    with ThreadIndex(tmp_path / "index", Filters()) as index:
+        list(index.read(files))
+        list(index.iter_replies(history=1))
+        assert num_texts == index.num_texts > len(comments) / 2
 
 
 def test_no_text_stands_twice_in_a_path_where_parents_go_in_a_circle(tmp_path):

@@ -188,7 +188,7 @@ def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, b
 def test_examples_that_end_before_the_goal_are_an_error(make_ranker):
     ranker = make_ranker("bi")
     batch = Collator(ranker.text)(EXAMPLES[:2])
-    with pytest.raises(InputError, match="too few training examples: process 0 of 1"):
+    with pytest.raises(InputError, match="too few training examples: the batches end after 1"):
         Trainer(ranker, PLAIN, batches=lambda: iter([batch])).fit()
 
 

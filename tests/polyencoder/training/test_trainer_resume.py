@@ -11,6 +11,7 @@ import torch
 from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, InputError, TrainingError
 from polyencoder.settings.training import OptimizerConfig
+from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.trainer import Trainer
@@ -68,6 +69,42 @@ def test_a_killed_run_goes_on_bit_by_bit(make_ranker, tmp_path, architecture, af
         assert torch.equal(expected, actual)
     best = [(tmp_path / run / "best" / "polyencoder.safetensors").read_bytes() for run in "ab"]
     assert best[0] == best[1]
+
+
+class Steps(Callback):
+    """Counts the steps of a run, and ends it after so many, or kills it before another one."""
+
+    name = "steps"
+    stored = ("count",)
+
+    def __init__(self, *, stop: int = 0, kill: int = 0) -> None:
+        self.count, self._stop, self._kill = 0, stop, kill
+
+    def before_step(self, run, batch):
+        if self.count == self._kill > 0:
+            raise KeyboardInterrupt
+        return batch
+
+    def after_step(self, run, outcome) -> None:
+        self.count += 1
+        if self.count == self._stop:
+            run.stop("enough")
+
+
+def test_a_checkpoint_has_the_state_of_the_callbacks_after_it(make_ranker, tmp_path):
+    first, again, steps = make_ranker("bi"), make_ranker("bi"), Steps()
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(first, CONFIG, train=EXAMPLES, callbacks=[*callbacks(first, tmp_path), Steps(kill=3)]).fit()
+    Trainer(again, CONFIG, train=EXAMPLES, callbacks=[*callbacks(again, tmp_path), steps]).fit()
+    assert steps.count == 6
+
+
+def test_a_run_that_a_callback_ended_in_the_step_of_a_checkpoint_stays_so(make_ranker, tmp_path):
+    first, again = make_ranker("bi"), make_ranker("bi")
+    Trainer(first, CONFIG, train=EXAMPLES, callbacks=[*callbacks(first, tmp_path), Steps(stop=2)]).fit()
+    trainer = Trainer(again, CONFIG, train=EXAMPLES, callbacks=callbacks(again, tmp_path))
+    assert trainer.fit().updates == 2
+    assert trainer.stopped == "enough"
 
 
 def test_a_run_that_is_over_stays_as_it_is(make_ranker, tmp_path):

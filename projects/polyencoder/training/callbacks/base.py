@@ -70,6 +70,9 @@ class Callback:
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         """After a step; no outcome if this process had no example."""
 
+    def after_all(self, run: Run) -> None:
+        """After `after_step` of all callbacks, when the state of the run is whole."""
+
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
         """After an evaluation, with its metrics."""
 

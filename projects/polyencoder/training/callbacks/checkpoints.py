@@ -18,7 +18,6 @@ from polyencoder.errors import CheckpointError, TrainingError, get_first_line
 from polyencoder.storage.files import discard_leftovers
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
-from polyencoder.training.objective import Outcome
 
 FORMAT_VERSION = 2
 
@@ -92,9 +91,9 @@ class Checkpoints(Callback):
             )
 
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
-        self._due = True  # written in `after_step`, when all callbacks have seen the evaluation
+        self._due = True  # written when all callbacks have seen the evaluation, and the step
 
-    def after_step(self, run: Run, outcome: Outcome | None) -> None:
+    def after_all(self, run: Run) -> None:
         if gather_objects(time.monotonic() - self._written >= self._every)[0]:
             self._due = True  # by the first process's clock
         if self._due and not run.updates.is_under_way:  # accumulated gradients differ between processes

@@ -35,13 +35,13 @@ def test_an_evaluation_is_followed_by_a_checkpoint(run, tmp_path):
     checkpoints = resumed(path, run, settings={})
     assert not checkpoints.resumed
     run.updates.count = 1
-    checkpoints.after_step(run, None)
+    checkpoints.after_all(run)
     assert not path.exists()
     checkpoints.on_evaluation(run, {})
     assert not path.exists()  # other callbacks are yet to see the evaluation
-    checkpoints.after_step(run, None)
+    checkpoints.after_all(run)
     run.updates.count = 2
-    checkpoints.after_step(run, None)  # none is due
+    checkpoints.after_all(run)  # none is due
     checkpoints.on_end(run)
     assert resumed(path, run, settings={}).resumed
     assert run.updates.count == 1
@@ -51,10 +51,10 @@ def test_a_checkpoint_waits_for_the_accumulated_update(run, tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoint.pt", settings={})
     checkpoints.on_evaluation(run, {})
     run.updates.is_under_way = True
-    checkpoints.after_step(run, None)
+    checkpoints.after_all(run)
     assert list(tmp_path.iterdir()) == []
     run.updates.is_under_way = False
-    checkpoints.after_step(run, None)
+    checkpoints.after_all(run)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
@@ -63,7 +63,7 @@ def test_an_interval_of_time_makes_a_checkpoint_due(run, tmp_path, monkeypatch, 
     checkpoints = Checkpoints(tmp_path / "checkpoint.pt", settings={}, every_seconds=every)
     now = time.monotonic()
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now + 31))
-    checkpoints.after_step(run, None)
+    checkpoints.after_all(run)
     assert (tmp_path / "checkpoint.pt").exists() == writes
 
 
