@@ -131,7 +131,9 @@ async def cohere_embed(request: CohereEmbedRequest, service: Serving) -> CohereE
 
     return CohereEmbedResponse(
         id=f"embed-{uuid.uuid4().hex}",
-        embeddings={kind: await anyio.to_thread.run_sync(write, kind) for kind in dict.fromkeys(request.embedding_types)},
+        embeddings={
+            kind: await anyio.to_thread.run_sync(write, kind) for kind in dict.fromkeys(request.embedding_types)
+        },
         texts=request.texts,
         meta={"api_version": {"version": "2"}, "billed_units": {"input_tokens": tokens}, **warnings},
     )
